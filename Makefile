@@ -1,0 +1,62 @@
+# Everything the project needs is set up by `make run` and `make test`; nothing else has to be installed first
+# but Python >= 3.11 with venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run serve test fuzz lint format bench lock schema test-vllm clean
+
+run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
+	$(BIN)/gateway demo
+
+serve: $(VENV)/.run          ## the gateway in front of the fleet of routes.yaml
+	$(BIN)/gateway serve
+
+test: $(VENV)/.dev lint      ## lint, types and every test
+	$(BIN)/pytest -q
+
+fuzz: $(VENV)/.dev           ## the property tests with new examples each time
+	HYPOTHESIS_PROFILE=random $(BIN)/pytest -q -m hypothesis
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev          ## CPU per request and per chunk beside a direct row (and nginx where installed)
+	$(BIN)/python -m bench
+
+schema: $(VENV)/.dev         ## write routes.schema.json anew
+	$(BIN)/gateway schema > routes.schema.json
+
+test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
+	tests/vllm/run.sh
+
+# Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+lock: $(VENV)/.dev
+	$(COMPILE) --upgrade --extra build --extra cloud -o requirements.lock
+	cp requirements.lock requirements-dev.lock
+	$(COMPILE) --extra build --extra cloud --extra dev -o requirements-dev.lock
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements-dev.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@ $(VENV)/.run
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
