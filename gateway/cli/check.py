@@ -1,0 +1,160 @@
+"""`gateway check`: what is wrong or odd in routes.yaml, where each alias leads, and which aliases can leave the LAN."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, json_option
+from gateway.config.problems import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from gateway.cli.live import Answer
+    from gateway.config.describe import AliasFacts, Member
+    from gateway.config.load import Loaded
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@config_option
+@click.option("--live", is_flag=True, help="Also ask every backend whether it is there and what it serves.")
+@json_option
+def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
+    """Say what is wrong or odd in FILE, and where each alias leads.
+
+    Exit code 0: it can be served; 1: it has a mistake, or (--live) a backend differs from it; 2: there is no such file.
+    """
+    from gateway.config.load import load
+
+    path = file or config
+    if not path.is_file():
+        raise click.UsageError(f"there is no file '{path}'")
+    try:
+        loaded = load(path)
+    except ConfigError as error:
+        _print_errors(error, as_json)
+        sys.exit(1)
+    answers = _ask(loaded) if live else []
+    if as_json:
+        click.echo(json.dumps(_as_json(loaded, answers), indent=2))
+    else:
+        _print_text(loaded, answers, path)
+    sys.exit(1 if any(answer.problems for answer in answers) else 0)
+
+
+def _ask(loaded: Loaded) -> list[Answer]:
+    from gateway.cli.live import ask_fleet
+
+    return asyncio.run(ask_fleet(loaded.snapshot))
+
+
+def _print_errors(error: ConfigError, as_json: bool) -> None:
+    if as_json:
+        problems = [_problem_json(p, "error") for p in error.problems]
+        click.echo(json.dumps({"ok": False, "problems": problems}, indent=2))
+        return
+    for problem in error.problems:
+        click.echo(str(problem))
+    count = len(error.problems)
+    click.echo(f"\n{count} mistake{'s' if count > 1 else ''}: the file is not loaded.")
+
+
+def _problem_json(problem: Problem, level: str) -> dict[str, Any]:
+    return {"level": level, **asdict(problem)}
+
+
+def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
+    from gateway.config.describe import describe
+
+    facts = describe(loaded.snapshot)
+    return {
+        "ok": not any(answer.problems for answer in answers),
+        "problems": [_problem_json(p, "warning") for p in loaded.warnings],
+        "aliases": [alias.as_json() for alias in facts],
+        "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
+        "live": [asdict(answer) for answer in answers],
+    }
+
+
+def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
+    from gateway.config.describe import describe
+
+    snapshot = loaded.snapshot
+    facts = describe(snapshot)
+    counts = f"{len(snapshot.backends)} backends, {len(snapshot.aliases)} aliases, {len(snapshot.clients)} clients"
+    click.echo(f"{path}: fine ({counts})")
+    if loaded.warnings:
+        click.echo("\nWarnings")
+        for warning in loaded.warnings:
+            click.echo(f"  {warning}")
+    if sys.stdout.isatty():
+        _print_table(facts)
+    else:
+        _print_aliases(facts)
+    click.echo("\nAliases that can leave the LAN")
+    leaving = [alias for alias in facts if alias.leaves_lan]
+    for alias in leaving:
+        click.echo(f"  {alias.name}: to {', '.join(alias.leaves_lan)} ({_when(alias)})")
+    if not leaving:
+        click.echo("  none can")
+    if answers:
+        click.echo("\nAnswers")
+        for answer in answers:
+            click.echo(f"  {answer.name}: {answer.said}" + "".join(f"\n    problem: {p}" for p in answer.problems))
+
+
+def _when(alias: AliasFacts) -> str:
+    first = any(member.cloud and member.step == 1 for member in alias.members)
+    return "its first step" if first else f"when everything before is {alias.cloud_when}"
+
+
+def _window(tokens: int | None) -> str:
+    return "read" if tokens is None else f"{tokens:,}"
+
+
+def _title(alias: AliasFacts) -> str:
+    further = f" (also {', '.join(alias.also)})" if alias.also else ""
+    kind = " (a backend under its own name)" if alias.implicit else " (asks all)" if alias.ask_all else ""
+    small = "; too small for Hermes" if alias.too_small_for_hermes else ""
+    return f"{alias.name}{further}{kind}{small}"
+
+
+def _print_aliases(facts: list[AliasFacts]) -> None:
+    click.echo("\nAliases")
+    for alias in facts:
+        click.echo(f"  {_title(alias)}")
+        for member in alias.members:
+            click.echo(f"    {_line(member)}")
+            for reason in member.skipped:
+                click.echo(f"       skipped {reason}")
+
+
+def _line(member: Member) -> str:
+    words = [f"{member.step}. {member.backend}", member.engine, member.host, f"window {_window(member.window)}"]
+    words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {member.thinking}"]
+    return "  ".join([*words, *(["CLOUD"] if member.cloud else [])])
+
+
+def _print_table(facts: list[AliasFacts]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Aliases", title_justify="left")
+    for column in ("alias", "step", "backend", "engine", "host", "window", "slots", "tools", "thinking", "skipped"):
+        table.add_column(column, overflow="fold")
+    for alias in facts:
+        name = _title(alias)
+        for member in alias.members:
+            row = [name, str(member.step), member.backend, member.engine, member.host, _window(member.window)]
+            row += [member.slots, member.tools, member.thinking, "\n".join(member.skipped)]
+            table.add_row(*(Text(cell, style="yellow" if member.cloud else "") for cell in row))
+            name = ""
+        table.add_section()
+    Console().print(table)

@@ -1,0 +1,155 @@
+"""`gateway demo`: the fleet of routes.yaml, simulated, and the gateway in front of it, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from gateway.cli.options import config_option
+
+if TYPE_CHECKING:
+    import socket
+
+    from gateway.config.load import Loaded
+    from gateway.config.snapshot import Alias, Snapshot
+    from gateway.sim.fleet import SimFleet
+
+
+@click.command()
+@config_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=4000, show_default=True, help="Port to listen on; 0 = a free one.")
+@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+@click.pass_context
+def command(context: click.Context, config: Path, host: str, port: int, speedup: float) -> None:
+    """Run a simulated fleet and the gateway in front of it.
+
+    Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
+    clouds of the file are left out, and so are its alerts. The simulated backends are steered over HTTP
+    (docs/simulator.md).
+    """
+    from gateway.cli.serve import set_up_logs
+    from gateway.config.load import load
+    from gateway.config.problems import ConfigError
+
+    if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
+        config = shipped_routes()
+    try:
+        loaded = load(config)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    sock = _listen(host, port)
+    set_up_logs()
+    with TemporaryDirectory(prefix="gateway-demo-") as data:
+        _run(loaded, sock, data, speedup)
+
+
+def shipped_routes() -> Path:
+    """The routes.yaml that comes with the gateway: in a checkout a link to the one at its root, in a wheel a copy."""
+    return Path(__file__).parents[1] / "routes.yaml"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    from gateway.server import listen
+
+    try:
+        return listen(host, port)
+    except OSError as error:
+        message = f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another one: --port 4100"
+        click.echo(message, err=True)
+        sys.exit(1)
+
+
+def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+    """Both on one loop until a signal. The simulated fleet is started and stopped around the gateway, in runs of their
+    own: a Ctrl-C that ends the gateway then cancels nothing of the clean-up."""
+    import uvloop
+
+    from gateway.app import App
+    from gateway.cli.serve import announce
+    from gateway.process import tune
+    from gateway.server import make_server
+    from gateway.sim.fleet import start_fleet
+
+    host, port = sock.getsockname()[:2]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
+        try:
+            snapshot = simulated(loaded.snapshot, fleet)
+            server = replace(snapshot.server, host=host, port=port, data=data)
+            snapshot = replace(snapshot, server=server)
+            announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
+            _greet(snapshot, fleet)
+            tune()
+            runner.run(make_server(App(snapshot)).serve(sockets=[sock]))
+        except KeyboardInterrupt:
+            pass  # Ctrl-C, after the gateway has stopped
+        finally:
+            runner.run(fleet.stop())
+
+
+def _control_port(port: int) -> int:
+    """The port after the gateway's, so that it can be remembered; any other (0) where that is taken."""
+    from gateway.server import listen
+
+    try:
+        listen("127.0.0.1", port + 1).close()
+    except (OSError, OverflowError):
+        return 0
+    return port + 1
+
+
+def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
+    """The same fleet at the simulated `urls` (backend name → URL). What has none (clouds) is left out, and an alias
+    that has nothing left too; whoever is alerted in earnest, or shares the real fleet, is not bothered."""
+    from gateway.config.snapshot import Alerts
+
+    backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
+    cut = (_without(alias, urls) for alias in snapshot.aliases.values())
+    return replace(
+        snapshot,
+        backends=backends,
+        aliases={alias.name: alias for alias in cut if alias.steps or alias.ask_all},
+        server=replace(snapshot.server, shared=None),
+        alerts=Alerts(),
+    )
+
+
+def _without(alias: Alias, kept: dict[str, str]) -> Alias:
+    """The alias with only the backends in `kept`."""
+    steps = (tuple(name for name in step if name in kept) for step in alias.steps)
+    return replace(
+        alias,
+        steps=tuple(step for step in steps if step),
+        ask_all=tuple(name for name in alias.ask_all if name in kept),
+    )
+
+
+def _greet(snapshot: Snapshot, fleet: SimFleet) -> None:
+    """How to talk to it, and how to break it."""
+    host = snapshot.server.host
+    shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{snapshot.server.port}"
+    backends, aliases = snapshot.backends, snapshot.aliases.values()
+    chat = [a for a in aliases if a.steps and any(backends[n].engine != "http" for n in a.steps[0])]
+    click.echo(f"simulated fleet, steered at {fleet.control_url}/_sim", err=True)
+    if not chat:
+        return
+    alias = chat[0]
+    body = f'{{"model": "{alias.name}", "messages": [{{"role": "user", "content": "What is 12*17?"}}]}}'
+    key = " -H 'authorization: Bearer KEY'" if snapshot.clients else ""
+    click.echo(
+        f"\nAsk:        curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{body}'\n"
+        f"Break it:   curl -X POST {fleet.control_url}/_sim/{alias.steps[0][0]}/kill      "
+        f"(then ask again with curl -i; .../revive brings it back)\n"
+        "Ctrl-C ends it.",
+        err=True,
+    )

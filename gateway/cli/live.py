@@ -1,0 +1,126 @@
+"""`gateway check --live`: does every backend answer, and does it serve what routes.yaml says?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from gateway.config.snapshot import Backend, Snapshot
+
+WAIT = 3.0  # seconds for each question
+_HEALTH = {"ollama": "/api/version"}  # engines without /health
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one backend said. `problems` are differences from the file, or that it did not answer when it should."""
+
+    name: str
+    said: str
+    problems: tuple[str, ...] = ()
+
+
+async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
+    """Every backend at once, in the file's order, then `server.shared` when it is set."""
+    async with httpx.AsyncClient(timeout=WAIT, trust_env=False, follow_redirects=False) as client:
+        answers = await asyncio.gather(*(_ask(client, backend) for backend in snapshot.backends.values()))
+    shared = snapshot.server.shared
+    return answers + ([await _ping(shared.reveal())] if shared else [])
+
+
+async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
+    if backend.url is None or backend.engine == "litellm":
+        return Answer(backend.name, "not asked (litellm)")
+    try:
+        async with asyncio.timeout(2 * WAIT):
+            health = None if backend.cloud else await _health(client, backend)
+            if backend.engine == "http":
+                return _only_health(backend, health)
+            models = await _get(client, backend, backend.api_path + "/models")
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
+        return _absent(backend, error)
+    return _judge(backend, health, models)
+
+
+async def _health(client: httpx.AsyncClient, backend: Backend) -> int:
+    path = _HEALTH.get(backend.engine, backend.health.path)
+    return (await _get(client, backend, backend.root_path + path)).status_code
+
+
+async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.Response:
+    parts = urlsplit(backend.url or "")
+    headers = {"authorization": f"Bearer {backend.api_key.reveal()}"} if backend.api_key else {}
+    return await client.get(f"{parts.scheme}://{parts.netloc}{path}", headers=headers)
+
+
+def _absent(backend: Backend, error: Exception) -> Answer:
+    late = isinstance(error, httpx.TimeoutException | TimeoutError)
+    said = f"no answer within {WAIT:.0f} s" if late else "not reachable"
+    if backend.run == "on_demand":
+        return Answer(backend.name, f"{said}: parked (on_demand)")
+    return Answer(backend.name, said, (said,))
+
+
+def _only_health(backend: Backend, health: int | None) -> Answer:
+    fine = health is not None and health < 500
+    return Answer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
+
+
+def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answer:
+    said = [] if health is None else [f"health {health}"]
+    problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
+    if models.status_code in (401, 403):
+        problems.append(f"models answers {models.status_code}: its api_key is missing or wrong")
+    elif models.status_code != 200:
+        problems.append(f"models answers {models.status_code}")
+    else:
+        served = _served(models)
+        said.append("serves " + (", ".join(list(served)[:5]) or "nothing"))
+        problems += _differences(backend, served)
+    return Answer(backend.name, ", ".join(said) or "answered", tuple(problems))
+
+
+def _served(models: httpx.Response) -> dict[str, int | None]:
+    """Model names with their windows (tokens; None = not told)."""
+    try:
+        cards: Any = models.json().get("data")
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+    found: dict[str, int | None] = {}
+    for card in cards if isinstance(cards, list) else []:
+        if isinstance(card, dict) and isinstance(card.get("id"), str):
+            window = card.get("max_model_len")
+            found[card["id"]] = window if isinstance(window, int) else None
+    return found
+
+
+def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:
+    if not served:
+        return ["its list of models is empty"]
+    name = backend.model or next(iter(served))
+    if name not in served:
+        return [] if backend.cloud else [f"does not serve '{name}'"]
+    window = served[name]
+    if window is not None and backend.context is not None and window != backend.context:
+        return [f"its window is {window:,} tokens, the file says {backend.context:,}"]
+    return []
+
+
+async def _ping(url: str) -> Answer:
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        async with asyncio.timeout(WAIT):
+            redis = Redis.from_url(url)
+            try:
+                await redis.ping()
+            finally:
+                await redis.aclose()
+    except (RedisError, TimeoutError, OSError, ValueError):
+        return Answer("server.shared", "not reachable", ("redis does not answer",))
+    return Answer("server.shared", "answers")

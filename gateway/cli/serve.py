@@ -1,0 +1,89 @@
+"""`gateway serve`: the gateway in front of the fleet of routes.yaml."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.options import config_option
+from gateway.config.load import Loaded, load
+from gateway.config.problems import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Snapshot
+
+
+@click.command()
+@config_option
+@click.option("--host", help="Address to listen on; default from `server.listen`.")
+@click.option("--port", type=int, help="Port to listen on; default from `server.listen`.")
+@click.option("--takeover", is_flag=True, help="Listen beside a gateway that already does, to replace it.")
+def command(config: Path, host: str | None, port: int | None, takeover: bool) -> None:
+    """Run the gateway.
+
+    Replacing a running one without dropping a stream: start the new one with --takeover, then send the old one SIGTERM.
+    """
+    try:
+        loaded = load(config)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    set_up_logs()
+    run(loaded, host, port, takeover=takeover)
+
+
+def set_up_logs() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per probe otherwise
+
+
+def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False) -> None:
+    """Listen and serve until a signal. Exits 1 when the address is taken."""
+    from gateway.server import listen
+
+    server = loaded.snapshot.server
+    host = server.host if host is None else host
+    port = server.port if port is None else port
+    try:
+        sock = listen(host, port, takeover=takeover)
+    except OSError as error:
+        click.echo(f"Cannot listen on {host}:{port}: {error.strerror}. Is another gateway running there?", err=True)
+        sys.exit(1)
+    snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=sock.getsockname()[1]))
+    announce(snapshot, [str(warning) for warning in loaded.warnings])
+    serve(snapshot, sock)
+
+
+def serve(snapshot: Snapshot, sock: object) -> None:
+    import socket
+
+    import uvloop
+
+    from gateway.app import App
+    from gateway.process import tune
+    from gateway.server import make_server
+
+    assert isinstance(sock, socket.socket)
+    app = App(snapshot)
+    tune()
+    with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
+        uvloop.run(make_server(app).serve(sockets=[sock]))
+
+
+def announce(snapshot: Snapshot, warnings: list[str]) -> None:
+    """Where it listens, what it serves, what is odd."""
+    address = snapshot.server.host
+    shown = "localhost" if address in ("0.0.0.0", "::") else address
+    click.echo(f"gateway on http://{shown}:{snapshot.server.port}/v1  (listening on {address})", err=True)
+    for alias in snapshot.aliases.values():
+        steps = " -> ".join(" | ".join(step) for step in alias.steps) or "(asks " + ", ".join(alias.ask_all) + ")"
+        cloud = "   LEAVES THE LAN" if snapshot.leaves_lan(alias) else ""
+        click.echo(f"  {alias.name:24} {steps}{cloud}", err=True)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)

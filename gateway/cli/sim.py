@@ -1,0 +1,98 @@
+"""`gateway sim`: one simulated backend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+import click
+
+from gateway.sim import SimOllama, SimVllm
+from gateway.sim.base import Sim
+from gateway.sim.formats import FORMATS
+
+_PARSERS = click.Choice([*sorted(FORMATS), "none"])
+
+
+@click.group(name="sim")
+def command() -> None:
+    """Run one simulated backend; faults are switched on at its /_sim (docs/simulator.md)."""
+
+
+@command.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8001, show_default=True, help="0 = a free one.")
+@click.option("--name", default="vllm", show_default=True)
+@click.option("--model", "models", multiple=True, default=["model"], show_default=True, help="Served name; repeatable.")
+@click.option("--context", default=131072, show_default=True, help="--max-model-len, tokens.")
+@click.option("--slots", default=8, show_default=True, help="--max-num-seqs.")
+@click.option("--prefill", default=6200.0, show_default=True, help="Prompt tokens per second.")
+@click.option("--decode", default=100.0, show_default=True, help="Answer tokens per second of one stream.")
+@click.option("--tool-parser", type=_PARSERS, default="hermes", show_default=True, help="--tool-call-parser.")
+@click.option("--auto-tools/--no-auto-tools", default=True, help="--enable-auto-tool-choice.")
+@click.option("--reasoning-parser", default="none", show_default=True, help="--reasoning-parser.")
+@click.option("--family", type=_PARSERS, help="Format in which the model writes calls [default: the tool parser's].")
+@click.option("--thinking", type=click.Choice(["optional", "always", "never"]), help="[default: by reasoning parser]")
+@click.option("--api-key", help="Guard /v1 with this key.")
+@click.option("--pooling", is_flag=True, help="An embedding server.")
+@click.option("--vision", is_flag=True, help="Take images.")
+@click.option("--prefix-cache/--no-prefix-cache", default=True)
+@click.option("--queue-limit", type=int, help="Waiting requests before a 503 [default: none].")
+@click.option("--cold-start", default=0.0, show_default=True, help="Seconds until the port opens.")
+@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+def vllm(
+    host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
+    tool_parser: str, auto_tools: bool, reasoning_parser: str, family: str | None, thinking: str | None,
+    api_key: str | None, pooling: bool, vision: bool, prefix_cache: bool, queue_limit: int | None, cold_start: float,
+    speedup: float,
+) -> None:  # fmt: skip
+    """A simulated `vllm serve` 0.32."""
+    sim = SimVllm(
+        name, served=models, context=context, slots=slots, prefill=prefill, decode=decode, tool_parser=tool_parser,
+        auto_tools=auto_tools, reasoning_parser=reasoning_parser, family=None if family == "none" else family,
+        thinking=thinking,  # type: ignore[arg-type]  # click has checked the choice
+        api_key=api_key, pooling=pooling, vision=vision, prefix_cache=prefix_cache, queue_limit=queue_limit,
+        cold_start=cold_start, speedup=speedup,
+    )  # fmt: skip
+    _run(sim, host, port)
+
+
+@command.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=11434, show_default=True, help="0 = a free one.")
+@click.option("--name", default="ollama", show_default=True)
+@click.option("--model", "models", multiple=True, default=["qwen3:8b"], show_default=True, help="Repeatable.")
+@click.option("--context", default=4096, show_default=True, help="OLLAMA_CONTEXT_LENGTH.")
+@click.option("--slots", default=1, show_default=True, help="OLLAMA_NUM_PARALLEL.")
+@click.option("--prefill", default=2500.0, show_default=True, help="Prompt tokens per second.")
+@click.option("--decode", default=38.0, show_default=True, help="Answer tokens per second of one stream.")
+@click.option("--load", default=4.0, show_default=True, help="Seconds that loading a model takes.")
+@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+def ollama(
+    host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
+    load: float, speedup: float,
+) -> None:  # fmt: skip
+    """A simulated Ollama."""
+    sim = SimOllama(name, models, context, slots, prefill, decode, load, speedup=speedup)
+    _run(sim, host, port)
+
+
+def _run(sim: Sim, host: str, port: int) -> None:
+    try:
+        asyncio.run(serve_until_signal(sim, host, port))
+    except OSError as problem:
+        raise click.ClickException(f"{host}:{port} can't be had ({problem}); choose another --port") from None
+
+
+async def serve_until_signal(sim: Sim, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then end as vLLM does: what is in flight finishes with `abort`."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stopping.set)
+    async with sim.serve(port, host) as url:
+        click.echo(f"{sim.name} on {url} (steer it at {url}/_sim)")
+        await stopping.wait()
+        await sim.terminate()

@@ -1,0 +1,179 @@
+"""Aliases: every name in a chain is a backend, no two aliases claim a name, and chat stays apart from audio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.config import models as m
+from gateway.config.names import is_further_name
+from gateway.config.problems import Path, Report
+from gateway.config.snapshot import Alias, Backend
+from gateway.config.suggest import did_you_mean
+
+HERMES_WINDOW = 64_000  # tokens; with less, Hermes refuses to start
+_OURS = ("model", "messages", "prompt", "input", "stream")  # request fields that `params` cannot set
+_GLOB = "*?["
+
+
+def resolve_aliases(file: m.RoutesFile, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
+    """The explicit aliases, then one for each local chat backend whose name is still free."""
+    aliases = {n: _Resolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
+    claimed = _claimed(aliases, report)
+    for name, backend in backends.items():
+        lost = report.was_dropped("aliases", name)
+        if name not in claimed and not backend.cloud and backend.engine != "http" and not lost:
+            aliases[name] = Alias(name, steps=((name,),), implicit=True)
+    return aliases
+
+
+def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
+    """Every name and further name with the alias that has it; a second claim is an error."""
+    claimed = {name: name for name in aliases}
+    for alias in aliases.values():
+        for i, name in enumerate(alias.also):
+            owner = claimed.setdefault(name, alias.name)
+            if owner != alias.name:
+                kind = "the name of" if owner == name else "a further name of"
+                path = ("aliases", alias.name, "also", i)
+                report.error(path, f"'{name}' is already {kind} alias '{owner}'", "a name leads to one alias")
+    return claimed
+
+
+class _Resolver:
+    def __init__(
+        self, name: str, section: m.AliasSection, file: m.RoutesFile, backends: Mapping[str, Backend], report: Report
+    ) -> None:
+        self.name, self.section, self.file, self.backends, self.report = name, section, file, backends, report
+        self.path: Path = ("aliases", name)
+
+    def alias(self) -> Alias:
+        section = self.section
+        self._check_shape()
+        steps = self._steps()
+        ask_all = tuple(n for i, n in enumerate(section.ask_all or ()) if self._known("ask_all", i, n))
+        self._check_kinds([*(n for step in steps for n in step), *ask_all])
+        self._check_window(steps)
+        self._check_params(section.params or {})
+        return Alias(
+            name=self.name,
+            steps=steps,
+            also=self._also(),
+            balance=section.balance,
+            on_busy=section.on_busy,
+            cloud_when=tuple(dict.fromkeys(section.cloud_when)) if section.cloud_when is not None else ("down",),
+            on_unsupported=section.on_unsupported,
+            params=section.params or {},
+            thinking=section.thinking,
+            min_max_tokens=section.min_max_tokens,
+            reasoning_field=section.reasoning_field,
+            priority=section.priority,
+            listed=section.listed,
+            ask_all=tuple(dict.fromkeys(ask_all)),
+        )
+
+    def _error(self, key: str, message: str, hint: str | None = None) -> None:
+        self.report.error((*self.path, key), message, hint)
+
+    def _dropped(self, *keys: str) -> bool:
+        return any(self.report.was_dropped(*self.path, key) for key in keys)
+
+    def _check_shape(self) -> None:
+        use, ask_all = self.section.use, self.section.ask_all
+        if use is not None and ask_all is not None:
+            self._error("ask_all", "`use` and `ask_all` exclude each other")
+        elif ask_all == []:
+            self._error("ask_all", "asks nobody", "name at least one backend")
+        elif not use and ask_all is None and not self._dropped("use", "ask_all"):
+            self.report.error(self.path, "has no steps", "write use: [BACKEND, FALLBACK]")
+
+    def _steps(self) -> tuple[tuple[str, ...], ...]:
+        """The known backends of each step; a backend that comes twice in the chain counts where it comes first."""
+        seen: set[str] = set()
+        steps = []
+        for i, names in enumerate(self.section.use or ()):
+            step = []
+            for j, name in enumerate(names):
+                if not self._known("use", i, name, j):
+                    continue
+                if name in seen:
+                    message = f"backend '{name}' comes twice"
+                    self.report.warn(self._member("use", i, j), message, "it is tried once, where it comes first")
+                    continue
+                seen.add(name)
+                step.append(name)
+            if step:
+                steps.append(tuple(step))
+        return tuple(steps)
+
+    def _member(self, key: str, i: int, j: int = 0) -> Path:
+        inner = (*self.path, key, i, j)
+        return inner if inner in self.report.lines else inner[:-1]
+
+    def _known(self, key: str, i: int, name: str, j: int = 0) -> bool:
+        if name in self.backends:
+            return True
+        if not self.report.was_dropped("backends", name):
+            hint = did_you_mean(name, self.backends)
+            if name in self.file.aliases:
+                hint = "that is an alias; steps name backends"
+            self.report.error(self._member(key, i, j), f"unknown backend '{name}'", hint or self._all_backends())
+        return False
+
+    def _all_backends(self) -> str | None:
+        return "there are " + ", ".join(list(self.backends)[:12]) if self.backends else None
+
+    def _check_kinds(self, names: list[str]) -> None:
+        audio = [n for n in names if self.backends[n].engine == "http"]
+        if not audio:
+            return
+        if len(audio) < len(names):
+            self._error("use", f"'{audio[0]}' is an audio backend in a chat alias", "give audio an alias of its own")
+            return
+        if not set.intersection(*(set(self.backends[n].serves) for n in audio)) and not any(
+            self.report.was_dropped("backends", n, "serves") or not self.backends[n].serves for n in audio
+        ):
+            self._error("use", "its backends serve different things", "transcriptions and speech are two aliases")
+
+    def _check_window(self, steps: tuple[tuple[str, ...], ...]) -> None:
+        window = first_window(steps, self.backends)
+        if window is not None and window < HERMES_WINDOW:
+            message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
+            self.report.warn(self.path, message, "fine for other clients")
+
+    def _check_params(self, params: dict[str, Any]) -> None:
+        for key in params:
+            if key in _OURS:
+                self.report.error((*self.path, "params", key), f"'{key}' cannot be set here", "the client says it")
+        if path := _not_finite(params, (*self.path, "params")):
+            self.report.error(path, "not a number that JSON can hold")
+
+    def _also(self) -> tuple[str, ...]:
+        also = []
+        for i, name in enumerate(self.section.also or ()):
+            if not is_further_name(name):
+                self.report.error((*self.path, "also", i), "a name that cannot be used", "no spaces or quotes")
+            elif name != self.name:
+                also.append(name)
+        return tuple(dict.fromkeys(also))
+
+
+def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
+    """Tokens that the first step can always take: the smallest declared window in it; None when not all are known."""
+    if not steps or any(backends[name].engine == "http" for name in steps[0]):
+        return None
+    windows = [context for name in steps[0] if (context := backends[name].context) is not None]
+    return min(windows) if len(windows) == len(steps[0]) else None
+
+
+def _not_finite(value: Any, path: Path) -> Path | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return path
+    if isinstance(value, dict):
+        found = (_not_finite(inner, (*path, str(key))) for key, inner in value.items())
+    elif isinstance(value, list):
+        found = (_not_finite(inner, path) for inner in value)
+    else:
+        return None
+    return next((p for p in found if p), None)

@@ -1,0 +1,80 @@
+"""Clients: each has a key of its own, and its patterns name aliases that exist."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from gateway.config import models as m
+from gateway.config.problems import Path, Report
+from gateway.config.snapshot import Alias, Client, Secret, Tasks
+from gateway.config.suggest import did_you_mean
+
+
+def resolve_clients(file: m.RoutesFile, aliases: Mapping[str, Alias], report: Report) -> Mapping[str, Client]:
+    clients = {n: _client(n, section, aliases, report) for n, section in file.clients.items()}
+    owners: dict[str, str] = {}
+    for client in clients.values():
+        if client.key_sha256 and (owner := owners.setdefault(client.key_sha256, client.name)) != client.name:
+            report.error(("clients", client.name, "key"), f"the same key as client '{owner}'", "each needs its own")
+    return clients
+
+
+def _client(name: str, section: m.ClientSection, aliases: Mapping[str, Alias], report: Report) -> Client:
+    path: Path = ("clients", name)
+    patterns = ("*",) if section.aliases is None else tuple(section.aliases)
+    client = Client(
+        name=name,
+        key_sha256=_digest(section.key, path, report),
+        aliases=patterns,
+        rpm=section.rpm,
+        tpm=section.tpm,
+        max_inflight=section.max_inflight,
+        priority=section.priority,
+        local_only=section.local_only,
+        admin=section.admin,
+        budget=section.budget,
+        on_unsupported=section.on_unsupported,
+        tasks=_tasks(section.tasks, path, aliases, report),
+    )
+    if not patterns:
+        report.warn((*path, "aliases"), "an empty list: this client may use nothing")
+    for i, pattern in enumerate(section.aliases or ()):
+        alone = Client(name, aliases=(pattern,))
+        if not any(alone.may_use(n) for n in aliases) and not report.was_dropped("aliases", pattern):
+            owner = next((a.name for a in aliases.values() if pattern in a.also), None)
+            hint = f"that is a further name of '{owner}'" if owner else did_you_mean(pattern, aliases)
+            report.warn((*path, "aliases", i), f"'{pattern}' matches no alias", hint)
+    return client
+
+
+def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
+    """Hex SHA-256 of the key. A client without one would be anybody, so that is an error."""
+    if key is None:
+        if not report.was_dropped(*path, "key"):
+            report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
+        return None
+    text = key.reveal()
+    scheme, separator, digest = text.partition(":")
+    if separator and scheme.lower() == "sha256":
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+            report.error((*path, "key"), "'sha256:' must be followed by 64 hex digits")
+        return digest.lower()
+    if not text.isascii() or " " in text:
+        report.error((*path, "key"), "holds a space or a character outside ASCII", "no header can carry it")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tasks(section: m.TasksSection | None, path: Path, aliases: Mapping[str, Alias], report: Report) -> Tasks | None:
+    if section is None:
+        return None
+    if section.alias is None:
+        if not report.was_dropped(*path, "tasks", "alias"):
+            report.error((*path, "tasks"), "'alias' is missing", "name the alias that answers the task calls")
+        return None
+    names = [*aliases, *(n for alias in aliases.values() for n in alias.also)]
+    if not any(fnmatchcase(section.alias, name) for name in names) and not report.was_dropped("aliases", section.alias):
+        report.error((*path, "tasks", "alias"), f"unknown alias '{section.alias}'", did_you_mean(section.alias, names))
+    return Tasks(section.alias, section.thinking)

@@ -1,0 +1,185 @@
+"""YAML 1.2 into plain data, with the line of every key and list member.
+
+Own construction over ruamel's node tree: only `true` and `false` are booleans (`on`, `off`, `none` are words), there
+are no timestamps, octals without `0o`, merge keys or tags, and a duplicate key is an error that names both lines.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from gateway.config.problems import Path, Problem, Report, dotted
+
+MAX_BYTES = 1024 * 1024
+MAX_NODES = 50_000  # anchors can multiply a small file into a huge tree
+_CORE_TAG = "tag:yaml.org,2002:"
+_INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
+_BASED_INT = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?", re.ASCII)
+_WORDS: dict[str, Any] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNQUOTED = re.compile(r"""[\[{,:]\s*\$\{[^}"']*\}""")
+
+
+class Plain(str):
+    """A string that stood unquoted in the file: after expansion of `${VAR}` it may turn out to be a number."""
+
+
+def plain_value(text: str) -> Any:
+    """What an unquoted scalar means: null, a boolean, a number, else the string itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED_INT.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return Plain(text)
+
+
+def read_document(text: str, report: Report) -> dict[str, Any] | None:
+    """The top-level mapping, with `report.lines` filled in; None when the YAML is broken (reported)."""
+    if len(text) > MAX_BYTES:
+        report.error((), f"larger than {MAX_BYTES // 1024} KiB")
+        return None
+    try:
+        root = YAML(typ="safe", pure=True).compose(text)
+        builder = _Builder(report)
+        data = builder.build(root, ()) if root is not None else {}
+    except MarkedYAMLError as error:
+        _report_syntax(error, text, report)
+        return None
+    except RecursionError:
+        report.error((), "nested too deeply")
+        return None
+    except (YAMLError, ValueError, IndexError, AttributeError, AssertionError) as error:
+        # ruamel's reader and scanner raise these for control characters and the odd malformed directive
+        report.error((), "not YAML: control characters or a malformed directive", type(error).__name__)
+        return None
+    if data is not None and not isinstance(data, dict):
+        report.error((), "must be a mapping with `backends` and `aliases` at its top level")
+        return None
+    report.lines = builder.lines
+    return data or {}
+
+
+class _Builder:
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.lines: dict[Path, int] = {}
+        self.open: set[int] = set()  # nodes being built: one that comes again contains itself
+        self.count = 0
+
+    def build(self, node: Node, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.count += 1
+        if self.count > MAX_NODES or id(node) in self.open:
+            self._error(line, path, "anchors and aliases make this endless or far too large")
+            return None
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if not str(node.tag).startswith(_CORE_TAG):
+            self._error(line, path, "tags have no meaning here", "remove the word that starts with '!'")
+        self.open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return self._mapping(node, path)
+            assert isinstance(node, SequenceNode)
+            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        finally:
+            self.open.discard(id(node))
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode) or not str(key_node.value).strip():
+                self._error(line, path, "a key must be a word")
+                continue
+            key = self._text(key_node, path)
+            here = (*path, key)
+            if key in built:
+                self._error(line, here, f"duplicate key, first on line {self.lines[here]}", "only one can be meant")
+                continue
+            self.lines[here] = line
+            built[key] = self.build(value_node, here)
+        return built
+
+    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        text = self._text(node, path)
+        quoted = node.style in ("'", '"', "|", ">")
+        if str(node.tag) == "!" or not str(node.tag).startswith(_CORE_TAG):
+            self._error(
+                node.start_mark.line + 1, path, "tags have no meaning here", "quote a value that starts with '!'"
+            )
+            return text
+        return text if quoted else plain_value(text)
+
+    def _text(self, node: ScalarNode, path: Path) -> str:
+        """As text that can be encoded: JSON may write one character as two `\\u` escapes, which YAML keeps apart."""
+        text = str(node.value)
+        if not _SURROGATE.search(text):
+            return text
+        try:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            self._error(node.start_mark.line + 1, path, "half a character: a \\ud8xx escape without its other half")
+            return _SURROGATE.sub("?", text)
+
+    def _error(self, line: int, path: Path, message: str, hint: str | None = None) -> None:
+        self.report.errors.append(Problem(self.report.file, line, dotted(path), message, hint))
+
+
+def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
+    """Never quotes the file: the line may hold a key."""
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    lines = text.splitlines()
+    problem = str(error.problem or "")
+    if "'{'" in problem:
+        first = error.context_mark.line if error.context_mark else 0
+        # where the parser stopped, and the other places that it would stop at next
+        found = [i for i, content in enumerate(lines, 1) if _UNQUOTED.search(content) and _in_flow(content)]
+        found = found or [i for i in range(first + 1, (line or first) + 1) if "${" in lines[i - 1]]
+        for number in found:
+            message = "${...} inside {} or [] must be quoted"
+            report.errors.append(Problem(report.file, number, "", message, 'write "${NAME}"'))
+        if found:
+            return
+    message, hint = _plain_words(problem, str(error.context or ""))
+    report.errors.append(Problem(report.file, line, "", message, hint))
+
+
+def _in_flow(line: str) -> bool:
+    before = line[: line.index("${")]
+    return "#" not in before and ("{" in before or "[" in before)
+
+
+def _plain_words(problem: str, context: str) -> tuple[str, str | None]:
+    if "mapping values are not allowed" in problem:
+        return "a ':' where no key can be", "quote a value that contains ': ', and check the indentation"
+    if "'\\t'" in problem:
+        return "a tab", "YAML is indented with spaces"
+    if "undefined alias" in problem:
+        return "a value that starts with '*' must be quoted", "to YAML it is a reference"
+    if "another document" in problem:
+        return "a second document ('---')", "the file holds one"
+    if "end of stream" in problem or "stream end" in problem:
+        return "a quote, '{' or '[' that is never closed", None
+    if "expected ':'" in problem:
+        return "a key without ':'", None
+    if "cannot start any token" in problem:
+        return "a value that starts with a character YAML reserves", "quote it"
+    if "expected ',' or" in problem:
+        return "',' or a closing bracket is missing" + (f" ({context})" if context else ""), None
+    if "block end" in problem:
+        return "lines that do not line up", "keys of one mapping start in the same column"
+    return "not YAML", None

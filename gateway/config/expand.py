@@ -1,0 +1,117 @@
+"""`${VAR}`, `${VAR:-default}` and `${file:/path}` in values, once the YAML is parsed: no value changes the structure.
+
+`$${` is a literal `${`. What comes out remembers how it was written, so that no error ever shows a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from gateway.config.document import Plain, plain_value
+from gateway.config.problems import Path, Report
+from gateway.config.suggest import did_you_mean
+
+MAX_SECRET = 64 * 1024  # bytes of a ${file:...}
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|(\$\{)")
+_UNDECODED = re.compile("[\ud800-\udfff]")  # how Python shows bytes of the environment that are no text
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_DROPPED = object()
+
+
+class Expanded(str):
+    """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show."""
+
+    source: str
+
+    def __new__(cls, value: str, source: str) -> Expanded:
+        made = super().__new__(cls, value)
+        made.source = source
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+
+class ExpandError(Exception):
+    """One reference that cannot be replaced: `message` and `hint`."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+class Expander:
+    """Replaces references by the variables in `environ` and by files (relative to `folder`)."""
+
+    def __init__(self, environ: Mapping[str, str], folder: FilePath, env_file: str | None = None) -> None:
+        self.environ = environ
+        self.folder = folder
+        self.where = f"set it in the environment or in {env_file}" if env_file else "set it in the environment"
+
+    def tree(self, value: Any, report: Report, path: Path = ()) -> Any:
+        """`value` with every string expanded. What fails is reported and left out (`report.dropped`)."""
+        if isinstance(value, dict):
+            items = ((key, self.tree(inner, report, (*path, key))) for key, inner in value.items())
+            return {key: inner for key, inner in items if inner is not _DROPPED}
+        if isinstance(value, list):
+            members = [self.tree(inner, report, (*path, i)) for i, inner in enumerate(value)]
+            return [inner for inner in members if inner is not _DROPPED]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        try:
+            text = self.text(value)
+        except ExpandError as error:
+            report.error(path, error.message, error.hint)
+            report.dropped.add(path)
+            return _DROPPED
+        if isinstance(value, Plain) and "params" in path:  # free values: `${T}` may be a number there
+            return plain_value(text)
+        report.came_from_outside(path, text, str(value))
+        return Expanded(text, str(value))
+
+    def text(self, value: str) -> str:
+        """One string expanded. Raises `ExpandError`."""
+        text = _REFERENCE.sub(self._replace, value)
+        if not text.isprintable() and _UNDECODED.search(text):
+            raise ExpandError("a variable in it holds bytes that are not UTF-8 text")
+        return text
+
+    def _replace(self, match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        if match[2]:
+            raise ExpandError("'${' without its '}', or one ${...} inside another", "a literal '${' is written '$${'")
+        inside = match[1]
+        if inside.startswith("file:"):
+            return self._file(inside.removeprefix("file:"))
+        name, has_default, default = inside.partition(":-")
+        if not _NAME.fullmatch(name):
+            raise ExpandError(
+                "'${...}' must hold a NAME, NAME:-default or file:/path", "a literal '${' is written '$${'"
+            )
+        if found := self.environ.get(name, ""):
+            return found
+        if has_default:
+            return default
+        if name in self.environ:
+            raise ExpandError(f"variable '{name}' is empty", f"set it, or write ${{{name}:-}} if it may be")
+        hint = did_you_mean(name, self.environ) if "_" in name else None
+        raise ExpandError(f"variable '{name}' is not set", hint or f"{self.where}, or write ${{{name}:-default}}")
+
+    def _file(self, name: str) -> str:
+        path = self.folder / name
+        try:
+            with path.open("rb") as stream:
+                content = stream.read(MAX_SECRET + 1)
+            if len(content) > MAX_SECRET:
+                raise ExpandError(f"file '{name}' is larger than {MAX_SECRET // 1024} KiB")
+            text = content.decode().rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "not readable as text"
+            raise ExpandError(f"file '{name}' cannot be read", str(why).lower()) from None
+        if not text:
+            raise ExpandError(f"file '{name}' is empty")
+        return text

@@ -1,0 +1,91 @@
+"""routes.yaml → `Snapshot`: read the YAML, expand variables, validate, resolve names, say what is odd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.config.document import read_document
+from gateway.config.envfile import parse_env
+from gateway.config.expand import Expander, ExpandError
+from gateway.config.notyet import warn_not_yet
+from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.resolve import resolve
+from gateway.config.snapshot import Snapshot
+from gateway.config.validate import validated
+
+DEFAULT_ENV_FILE = ".env"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid file: what it says and what is odd about it. `files` were read besides it (the env file)."""
+
+    snapshot: Snapshot
+    warnings: list[Problem]
+    files: tuple[Path, ...] = ()
+
+
+def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read `path`. `environ` is the process environment unless given. Raises `ConfigError` with every problem."""
+    file = Path(path)
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError([Problem(str(path), None, "", "not UTF-8 text")]) from None
+    except FileNotFoundError:
+        hint = "name another one with --config"
+        raise ConfigError([Problem(str(path), None, "", "there is no such file", hint)]) from None
+    except OSError as error:
+        raise ConfigError([Problem(str(path), None, "", "cannot be read", error.strerror)]) from None
+    return load_text(text, str(path), environ)
+
+
+def load_text(text: str, source: str = "routes.yaml", environ: Mapping[str, str] | None = None) -> Loaded:
+    """As `load`, from text. Relative paths in it start at the directory of `source`."""
+    report = Report(source)
+    data = read_document(text, report)
+    if data is None:
+        report.finish()
+    data = data or {}
+    folder = Path(source).parent
+    process = dict(os.environ if environ is None else environ)
+    variables, env_file = _env_file(data, folder, process, report)
+    # the process environment wins over the file
+    expander = Expander({**variables, **process}, folder, env_file.name if env_file else None)
+    expanded = expander.tree(data, report)
+    file = validated(expanded, report)
+    snapshot = resolve(file, report)
+    warn_not_yet(data, report)
+    return Loaded(snapshot, report.finish(), (env_file,) if env_file else ())
+
+
+def _env_file(
+    data: dict[str, Any], folder: Path, process: Mapping[str, str], report: Report
+) -> tuple[dict[str, str], Path | None]:
+    """The variables of `server.env_file`. The default `.env` may be missing, one that is named may not."""
+    server = data.get("server")
+    written = server.get("env_file") if isinstance(server, dict) else None
+    if written == "none":
+        return {}, None
+    if written is not None and (not isinstance(written, str) or not written.strip()):
+        return {}, None  # the models report it
+    try:
+        name = Expander(process, folder).text(written) if written else DEFAULT_ENV_FILE
+    except ExpandError:
+        return {}, None  # expanding the whole file reports it
+    path = folder / name
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        if not missing or (written and name != DEFAULT_ENV_FILE):
+            why = "there is no such file" if missing else "it cannot be read as text"
+            report.error(("server", "env_file"), f"'{name}': {why}")
+        return {}, path if missing else None
+    variables, problems = parse_env(text, str(path))
+    report.errors.extend(problems)
+    return variables, path

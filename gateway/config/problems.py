@@ -1,0 +1,92 @@
+"""What is wrong with routes.yaml, said so that a person can put it right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Path = tuple[str | int, ...]
+SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
+
+
+def dotted(path: Path) -> str:
+    """`("aliases", "reviewer", "use", 0)` → `aliases.reviewer.use`: the line says which member of a list is meant."""
+    return ".".join(part for part in path if isinstance(part, str))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake. `line` counts from 1; None = the whole file. `path` is empty for mistakes of the YAML itself."""
+
+    file: str
+    line: int | None
+    path: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        what = f"{self.path}: {self.message}" if self.path else self.message
+        return f"{where}  {what}" + (f" - {self.hint}" if self.hint else "")
+
+
+class ConfigError(Exception):
+    """The file was not loaded. `problems` holds every mistake that was found, in the order of their lines."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(p) for p in self.problems)
+
+
+class Report:
+    """Collects the problems of one load and knows which line each path was read from."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: Mapping[Path, int] = {}
+        self.errors: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self.dropped: set[Path] = set()
+        self.outside: list[tuple[Path, str, str]] = []
+
+    def line(self, path: Path) -> int | None:
+        """The line of `path`, or of the nearest thing around it that is written in the file; else None."""
+        for end in range(len(path), 0, -1):
+            if (found := self.lines.get(path[:end])) is not None:
+                return found
+        return None
+
+    def error(self, path: Path, message: str, hint: str | None = None) -> None:
+        self.errors.append(self._problem(path, message, hint))
+
+    def warn(self, path: Path, message: str, hint: str | None = None) -> None:
+        self.warnings.append(self._problem(path, message, hint))
+
+    def came_from_outside(self, path: Path, value: str, source: str) -> None:
+        """`value` at `path` was a variable or a file, written as `source`: problems there show only `source`."""
+        if len(value) >= SHORTEST_SECRET:
+            self.outside.append((path[:2], value, source))
+
+    def _problem(self, path: Path, message: str, hint: str | None) -> Problem:
+        for entry, value, source in self.outside:
+            if path[:2] == entry:
+                message = message.replace(value, source)
+                hint = hint.replace(value, source) if hint else None
+        return Problem(self.file, self.line(path), dotted(path), message, hint)
+
+    def was_dropped(self, *path: str | int) -> bool:
+        """True when the value at `path` was written but wrong: it has been reported, so nothing may follow from it."""
+        return any(path[:end] in self.dropped for end in range(1, len(path) + 1))
+
+    def finish(self) -> list[Problem]:
+        """The warnings, in the order of their lines. Raises `ConfigError` when there was an error."""
+        if self.errors:
+            raise ConfigError(_by_line(self.errors))
+        return _by_line(self.warnings)
+
+
+def _by_line(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0))

@@ -1,0 +1,81 @@
+"""From the models to the immutable snapshot: defaults merged in, names checked, assumptions made explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gateway.config import models as m
+from gateway.config.aliases import resolve_aliases
+from gateway.config.backends import resolve_backends
+from gateway.config.clients import resolve_clients
+from gateway.config.names import check_names
+from gateway.config.problems import Path, Report
+from gateway.config.snapshot import Alerts, Backend, Node, Secret, Server, Snapshot
+from gateway.config.urls import check_url
+
+
+def resolve(file: m.RoutesFile, report: Report) -> Snapshot:
+    """The snapshot. It is complete only when `report` holds no error: `report.finish()` tells."""
+    for section in ("nodes", "backends", "clients", "aliases"):
+        check_names(section, getattr(file, section), report)
+    if not file.backends and not report.was_dropped("backends"):
+        report.error(("backends",), "there is no backend", 'write backends: {NAME: {url: "http://HOST:PORT"}}')
+    backends = resolve_backends(file, report)
+    aliases = resolve_aliases(file, backends, report)
+    return Snapshot(
+        backends=backends,
+        aliases=aliases,
+        clients=resolve_clients(file, aliases, report),
+        nodes=_nodes(file, backends.values(), report),
+        server=_server(file, report),
+        alerts=_alerts(file.alerts, report),
+        source=report.file,
+    )
+
+
+def _nodes(file: m.RoutesFile, backends: Iterable[Backend], report: Report) -> Mapping[str, Node]:
+    """The declared nodes; without a `nodes` section, those that the backends name."""
+    for name, section in file.nodes.items():
+        if section.exporter is not None:
+            check_url(section.exporter, ("nodes", name, "exporter"), report, base=False)
+    declared = {n: Node(n, memory=s.memory, exporter=s.exporter) for n, s in file.nodes.items()}
+    return declared or {name: Node(name) for backend in backends for name in backend.nodes}
+
+
+def _server(file: m.RoutesFile, report: Report) -> Server:
+    section = file.server
+    host, port = section.listen
+    loopback = host in ("localhost", "::1") or host.startswith("127.")
+    if not loopback and not file.clients and not report.was_dropped("clients"):
+        message = f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
+        report.warn(("server", "listen"), message, "add clients with keys, or listen on 127.0.0.1")
+    _check_secret_url(section.shared, ("server", "shared"), ("redis", "rediss", "unix"), report)
+    return Server(
+        host=host,
+        port=port,
+        shared=section.shared,
+        data=section.data,
+        max_body=section.max_body,
+        shutdown=section.shutdown,
+    )
+
+
+def _alerts(section: m.AlertsSection, report: Report) -> Alerts:
+    telegram = section.telegram
+    if telegram is not None:
+        for key in ("token", "chat"):
+            if getattr(telegram, key) is None and not report.was_dropped("alerts", "telegram", key):
+                report.error(("alerts", "telegram"), f"'{key}' is missing")
+    _check_secret_url(section.webhook, ("alerts", "webhook"), ("http", "https"), report)
+    _check_secret_url(section.deadman, ("alerts", "deadman"), ("http", "https"), report)
+    return Alerts(
+        telegram_token=telegram.token if telegram else None,
+        telegram_chat=telegram.chat if telegram else None,
+        webhook=section.webhook,
+        deadman=section.deadman,
+    )
+
+
+def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> None:
+    if value is not None and not value.reveal().startswith(tuple(f"{scheme}://" for scheme in schemes)):
+        report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))

@@ -1,0 +1,58 @@
+"""Durations, sizes and budgets as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+_DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_NUMBER = r"(\d{1,15}(?:\.\d{1,15})?)"
+
+DURATION_PATTERN = rf"{_NUMBER}(ms|s|m|h|d)"
+SIZE_PATTERN = rf"{_NUMBER} ?(B|[KMGT]iB|[KMGT]B)"
+BUDGET_PATTERN = rf"{_NUMBER} USD/(day|week|month)"
+
+Per = Literal["day", "week", "month"]
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `250ms`, `5s`, `15m`, `2h`, `1d`. Raises ValueError."""
+    if not (match := re.fullmatch(DURATION_PATTERN, text, re.ASCII)):
+        raise ValueError("not a duration")
+    return float(match[1]) * _DURATION[match[2]]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64MiB`, `119.67GiB`, `10MB`. Raises ValueError."""
+    if not (match := re.fullmatch(SIZE_PATTERN, text, re.ASCII)):
+        raise ValueError("not a size")
+    return round(float(match[1]) * _SIZE[match[2]])
+
+
+def parse_budget(text: str) -> tuple[float, Per]:
+    """`5 USD/day` → `(5.0, "day")`. Raises ValueError."""
+    match = re.fullmatch(BUDGET_PATTERN, text, re.ASCII)
+    for per in ("day", "week", "month"):
+        if match and match[2] == per:
+            return float(match[1]), per
+    raise ValueError("not a budget")
+
+
+def format_duration(seconds: float | None) -> str:
+    """The shortest spelling: 900.0 → `15m`, 0.25 → `250ms`, None → `none`."""
+    if seconds is None:
+        return "none"
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds * 1000:.10g}ms" if 0 < seconds < 1 else f"{seconds:.10g}s"
+
+
+def format_size(size: int) -> str:
+    """67108864 → `64MiB`; a size that is no whole number of its unit keeps two decimals."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size >= _SIZE[unit]:
+            return f"{size / _SIZE[unit]:.2f}".rstrip("0").rstrip(".") + unit
+    return f"{size}B"

@@ -1,0 +1,80 @@
+"""URLs of backends and exporters: typos are errors, because a wrong URL is where prompts would go."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import SplitResult, urlsplit
+
+from gateway.config.fields import shown
+from gateway.config.problems import Path, Report
+from gateway.config.suggest import closest
+
+_HOST = re.compile(
+    r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?", re.ASCII
+)
+_ENDPOINTS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings", "/api/chat")
+
+
+def check_url(url: str, path: Path, report: Report, *, base: bool = True) -> str | None:
+    """`url` without a trailing slash, or None when it is no usable http(s) URL (reported).
+
+    `base` = other paths are put behind it, so it must not end in an endpoint's path.
+    """
+    problem = _problem(url, base)
+    if problem is None:
+        return str(url).rstrip("/")
+    message, hint = problem
+    report.error(path, message, hint)
+    return None
+
+
+def _problem(url: str, base: bool) -> tuple[str, str | None] | None:
+    given = shown(url)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return _without_scheme(url, given)
+    if scheme not in ("http", "https"):
+        near = closest(scheme, ("http", "https"))
+        hint = f"did you mean '{near}://'?" if near else "only http:// and https:// are spoken"
+        return f"{given} has an unknown scheme", hint
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return f"{given} is not a URL", "the port is a number up to 65535"
+    if not host or port == 0:
+        return f"{given} names no {'port' if host else 'host'}", None
+    if parts.username is not None or parts.password is not None:
+        return "credentials in the URL", "put them into api_key"
+    return _host_problem(host, given) or _path_problem(parts, given, base)
+
+
+def _without_scheme(url: str, given: str) -> tuple[str, str | None]:
+    if re.match(r"https?[:/;]", url):
+        return f"{given} is not a URL", "a URL starts with http:// or https://"
+    simple = re.fullmatch(r"[\w.\[\]:-]+(/\S*)?", url, re.ASCII)
+    return f"{given} has no scheme", f"write http://{url}" if simple and "$" not in given else "write http://HOST:PORT"
+
+
+def _host_problem(host: str, given: str) -> tuple[str, str | None] | None:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if host.rstrip(".").rpartition(".")[2].isdigit():
+            return f"{given}: its host is not an address", "four numbers from 0 to 255"
+        if not _HOST.fullmatch(host):
+            return f"{given}: its host is not a name", None
+    return None
+
+
+def _path_problem(parts: SplitResult, given: str, base: bool) -> tuple[str, str | None] | None:
+    if not parts.path.isascii() or not parts.path.isprintable() or " " in parts.path:
+        return f"{given}: its path holds a character that a URL cannot", None
+    if not base:
+        return None
+    if parts.query or parts.fragment:
+        return f"a '{'?' if parts.query else '#'}' part in the URL", "give the base URL only"
+    if ended := next((e for e in _ENDPOINTS if parts.path.rstrip("/").endswith(e)), None):
+        return f"{given} ends in an endpoint's path", f"give the base URL, without {ended}"
+    return None

@@ -1,0 +1,149 @@
+"""Plain data through the models, every mistake at once.
+
+What is wrong is reported and left out, and the rest is validated again: so the checks that follow (names, what fits
+together) run over everything else in the file, and a person sees all mistakes in one go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.config.fields import shown
+from gateway.config.keys import all_keys, is_free, keys_of, pattern_of
+from gateway.config.models import RoutesFile
+from gateway.config.problems import Path, Report
+from gateway.config.suggest import did_you_mean, for_unknown_key
+
+_ROUNDS = 10
+_NAMED = ("nodes", "backends", "aliases", "clients")
+
+
+def validated(data: dict[str, Any], report: Report) -> RoutesFile:
+    """The file as models, without the parts that are wrong (those are in `report.errors` and `report.dropped`)."""
+    data = _shaped(data, report)
+    for _ in range(_ROUNDS):
+        try:
+            return RoutesFile.model_validate(data)
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            for details in found:
+                _report(details, report)
+            _prune(data, [tuple(details["loc"]) for details in found], report)
+    report.error((), "too many mistakes to look further")
+    return RoutesFile()
+
+
+def _shaped(data: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Short forms become long ones; keys with nothing behind them go (a whole section may be empty: commented out)."""
+    data = {key: value for key, value in data.items() if value is not None}
+    shaped: dict[str, Any] = _without_nulls(data, (), report)
+    aliases = shaped.get("aliases")
+    if isinstance(aliases, dict):
+        short = {name for name, value in aliases.items() if isinstance(value, list)}
+        shaped["aliases"] = {n: {"use": value} if n in short else value for n, value in aliases.items()}
+        moved = {(*p[:2], "use", *p[2:]): line for p, line in report.lines.items() if p[:1] == ("aliases",) and p[1:2]}
+        report.lines = {**report.lines, **{p: line for p, line in moved.items() if p[1] in short}}
+    return shaped
+
+
+def _without_nulls(value: Any, path: Path, report: Report) -> Any:
+    if is_free(path):
+        return value
+    if isinstance(value, list):
+        return [_without_nulls(inner, (*path, i), report) for i, inner in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, inner in value.items():
+        here = (*path, key)
+        if inner is None and not _is_unknown(here):
+            hint = "it needs at least a url" if pattern_of(here) == "backends.*" else "give a value or remove the key"
+            report.error(here, "nothing follows", hint)
+            report.dropped.add(here)
+        else:
+            kept[key] = _without_nulls(inner, here, report)
+    return kept
+
+
+def _is_unknown(path: Path) -> bool:
+    if len(path) == 2 and path[0] in _NAMED:
+        return False
+    return pattern_of(path) not in all_keys()
+
+
+def _report(details: ErrorDetails, report: Report) -> None:
+    path = tuple(details["loc"])
+    kind, given = details["type"], details["input"]
+    if kind == "extra_forbidden":
+        _report_unknown_key(path, report)
+    elif kind == "value_error":
+        message, _, advice = str(details["ctx"]["error"]).partition("; ")
+        report.error(path, message, advice or None)
+    elif kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
+        hint = _boolean_hint(given, choices) or (did_you_mean(given, choices) if isinstance(given, str) else None)
+        report.error(path, f"{shown(given)} is not one of {', '.join(choices)}", hint)
+    elif kind in ("list_type", "dict_type", "model_type", "model_attributes_type"):
+        wanted = "a list" if kind == "list_type" else "a mapping"
+        report.error(path, f"must be {wanted}, not {_kind_of(given)}", _shape_hint(path))
+    else:
+        report.error(path, "has a value that is not allowed here")
+
+
+def _boolean_hint(given: Any, choices: list[str]) -> str | None:
+    if isinstance(given, bool) and {"on", "off"} <= set(choices):
+        return f"write {'on' if given else 'off'}"
+    return None
+
+
+def _kind_of(given: Any) -> str:
+    return {list: "a list", dict: "a mapping", bool: "true or false"}.get(type(given), "a single value")
+
+
+def _shape_hint(path: Path) -> str | None:
+    pattern = pattern_of(path)
+    if pattern == "backends.*":
+        return 'write {url: "http://HOST:PORT"}'
+    if pattern == "aliases.*":
+        return "write a list of backends: [first, fallback]"
+    if pattern.endswith(".timeouts"):
+        return "write {connect: 3s, idle: 120s}"
+    if pattern in _NAMED:
+        return "every entry is a name with its settings"
+    return None
+
+
+def _report_unknown_key(path: Path, report: Report) -> None:
+    key = str(path[-1])
+    if re.search(r"[\s=]", key):  # `{key sk-123}`: what looks like a key may hold a secret
+        report.error(path[:-1], "a key with a space or '=' in it", "is a ':' missing?")
+        return
+    section = pattern_of(path[:-1])
+    siblings = keys_of(section)
+    hint = for_unknown_key(key, section, siblings, all_keys())
+    report.error(path, f"unknown key '{key[:60]}'", hint)
+
+
+def _prune(data: dict[str, Any], paths: list[Path], report: Report) -> None:
+    """Take out what stands at each of `paths`; of a list the last member first, so that positions stay true."""
+    for path in sorted(set(paths), key=lambda p: [(isinstance(part, int), part) for part in p], reverse=True):
+        report.dropped.add(path)
+        holder: Any = data
+        for part in path[:-1]:
+            holder = _member(holder, part)
+        if isinstance(holder, dict):
+            holder.pop(path[-1], None)
+        elif isinstance(holder, list) and isinstance(path[-1], int) and path[-1] < len(holder):
+            del holder[path[-1]]
+
+
+def _member(holder: Any, part: str | int) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(part)
+    if isinstance(holder, list) and isinstance(part, int) and part < len(holder):
+        return holder[part]
+    return None
