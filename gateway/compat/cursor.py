@@ -1,0 +1,158 @@
+"""Reading markup from a text that may still grow.
+
+Every reader is *monotone*: what it decides on a text it also decides on every longer text. Where more text could change
+the answer it raises `NeedMore`, unless the text is final."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Never
+
+SPACE = re.compile(r"\s*")
+NAME = re.compile(r"[^\s<>{}\[\]()\"'`,;=|｜\\]{1,128}")
+# The error of a JSON text that was only cut off lies at its end: `tru`, `-`, `1e`, `"\u00`. No such piece is longer.
+UNSURE = 12
+_WINDOW = 2048
+
+
+class NeedMore(Exception):
+    """The text ends before the answer is known."""
+
+
+class NotACall(Exception):
+    """What stands here is no call. `at`: the offset that settled it."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+def _no_constant(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")
+
+
+# strict=False: models put raw newlines into strings.
+_JSON = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+
+
+class Cursor:
+    """A position in `text`. `final`: nothing will follow. `looked`: the furthest offset that mattered so far."""
+
+    __slots__ = ("final", "looked", "pos", "text")
+
+    def __init__(self, text: str, pos: int, *, final: bool) -> None:
+        self.text = text
+        self.pos = pos
+        self.looked = pos
+        self.final = final
+
+    def short(self) -> Never:
+        """The text ends too early."""
+        if self.final:
+            raise NotACall(len(self.text))
+        raise NeedMore
+
+    def fail(self, at: int | None = None) -> Never:
+        raise NotACall(min(self.pos if at is None else at, len(self.text)))
+
+    def space(self) -> None:
+        match = SPACE.match(self.text, self.pos)
+        assert match is not None  # the pattern also matches nothing
+        self.pos = match.end()
+
+    def at(self, *options: str) -> str | None:
+        """Which of `options` stands here, if any (the first that does). Does not move."""
+        for option in options:
+            end = self.pos + len(option)
+            if end > self.looked:
+                self.looked = end
+            if self.text.startswith(option, self.pos):
+                return option
+            if end > len(self.text) and not self.final and self._cut_short(option):
+                raise NeedMore
+        return None
+
+    def _cut_short(self, option: str) -> bool:
+        left = len(self.text) - self.pos
+        return left < len(option) and option.startswith(self.text[self.pos :])
+
+    def skip(self, *options: str) -> bool:
+        """Moves past the first of `options` that stands here."""
+        found = self.at(*options)
+        if found is None:
+            return False
+        self.pos += len(found)
+        return True
+
+    def expect(self, *options: str) -> None:
+        """Moves past one of `options`, or it is no call."""
+        if not self.skip(*options):
+            self.fail(self.pos + 1)
+
+    def skip_spaced(self, *options: str) -> bool:
+        """The same after white space, which is only passed over when one of `options` follows it."""
+        before = self.pos
+        self.space()
+        if self.skip(*options):
+            return True
+        self.pos = before
+        return False
+
+    def close(self, *options: str, torn: int = 1) -> bool:
+        """Moves past white space and a closing tag where one stands; at the end of a final text its first `torn`
+        characters will do."""
+        if self.skip_spaced(*options):
+            return True
+        before = self.pos
+        self.space()
+        if self.final and len(self.text) - self.pos >= torn and any(self._cut_short(option) for option in options):
+            self.pos = len(self.text)
+            return True
+        self.pos = before
+        return False
+
+    def name(self, known: Callable[[str], bool], could_become: Callable[[str], bool]) -> str:
+        """An offered tool's name; refused at the character from which no offered name can come of it."""
+        match = NAME.match(self.text, self.pos)
+        word = match.group() if match else ""
+        ends = self.pos + len(word)
+        if ends == len(self.text) and not self.final and could_become(word):
+            raise NeedMore
+        if not known(word):
+            wrong = next((i for i in range(1, len(word) + 1) if not could_become(word[:i])), len(word) + 1)
+            self.fail(self.pos + wrong)
+        self.looked = max(self.looked, ends + 1)
+        self.pos = ends
+        return word
+
+    def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The next match; moves behind it. What precedes it is free text."""
+        match = pattern.search(self.text, self.pos)
+        if match is None:
+            self.short()
+        self.pos = match.end()
+        self.looked = max(self.looked, match.end())
+        return match
+
+    def json(self) -> Any:
+        """A JSON object, list or string. Read through a window that grows, because the decoder's errors cost as much
+        as all text before them."""
+        size = _WINDOW
+        while True:
+            window = self.text[self.pos : self.pos + size]
+            try:
+                value, length = _JSON.raw_decode(window)
+            except json.JSONDecodeError as error:
+                settled = error.pos + UNSURE
+                if not error.msg.startswith("Unterminated string") and settled <= len(window):
+                    self.fail(self.pos + settled)
+            except (RecursionError, ValueError):  # nested too deep; NaN; a number of thousands of digits
+                self.fail(self.pos + 1)
+            else:
+                self.pos += length
+                self.looked = max(self.looked, self.pos)
+                return value
+            if self.pos + size >= len(self.text):
+                self.short()
+            size *= 8

@@ -1,0 +1,53 @@
+"""Every tool-call format, by the names of vLLM's `--tool-call-parser`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gateway.compat.formats.base import Format, Parsed, ParsedCall
+from gateway.compat.formats.deepseek_v3 import DeepSeekV3
+from gateway.compat.formats.deepseek_v4 import DeepSeekV4, DeepSeekV41
+from gateway.compat.formats.deepseek_v31 import DeepSeekV31
+from gateway.compat.formats.deepseek_v32 import DeepSeekV32
+from gateway.compat.formats.functiongemma import FunctionGemma
+from gateway.compat.formats.gemma4 import Gemma4
+from gateway.compat.formats.glm45 import Glm45
+from gateway.compat.formats.hermes import Hermes
+from gateway.compat.formats.kimi_k2 import KimiK2
+from gateway.compat.formats.llama3_json import Llama3Json
+from gateway.compat.formats.minimax_m2 import MinimaxM2
+from gateway.compat.formats.minimax_m3 import MinimaxM3
+from gateway.compat.formats.mistral import Mistral
+from gateway.compat.formats.phi4_mini_json import Phi4MiniJson
+from gateway.compat.formats.pythonic import Pythonic
+from gateway.compat.formats.qwen3_xml import Qwen3Xml
+
+__all__ = ["FORMATS", "Format", "Parsed", "ParsedCall"]
+
+_ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    (Hermes(), ("qwen3_json",)),
+    (Hermes("longcat", tag="longcat_tool_call"), ()),
+    (Qwen3Xml(), ("qwen3_coder", "step3p5", "mimo")),
+    (Qwen3Xml("seed_oss", tag="seed:tool_call"), ()),
+    (Pythonic(), ("llama4_pythonic",)),
+    (Llama3Json(), ("llama4_json",)),
+    (Mistral(), ()),
+    (Gemma4(), ()),
+    (FunctionGemma(), ()),
+    (DeepSeekV3(), ()),
+    (DeepSeekV31(), ()),
+    (DeepSeekV32(), ()),
+    (DeepSeekV4(), ()),
+    (DeepSeekV41(), ()),
+    (Glm45(), ("glm47",)),
+    (KimiK2(), ()),
+    (MinimaxM2(), ()),
+    (MinimaxM3(), ()),
+    (Phi4MiniJson(), ()),
+)
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {name: format_ for format_, aliases in _ALL for name in (format_.name, *aliases)}
+)
+"""Parser name → its format; aliases share one. Formats are stateless."""

@@ -1,0 +1,153 @@
+"""What a tool-call format is, and the steps that several share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gateway.compat.cursor import Cursor, NeedMore, NotACall
+from gateway.compat.offered import Offered, as_json
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """`arguments`: a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class Parsed(NamedTuple):
+    """What a format says of the text from a marker on.
+
+    `calls` and `consumed` characters | not a call (no calls) | `need_more`. `looked`: so many characters from the
+    marker on settled it; the answer is the same for every longer text."""
+
+    calls: tuple[ParsedCall, ...] = ()
+    consumed: int = 0
+    looked: int = 0
+    need_more: bool = False
+
+
+NEED_MORE = Parsed(need_more=True)
+
+
+class Format:
+    """One way of writing tool calls as text. Stateless."""
+
+    name: str
+    markers: tuple[str, ...]
+    """The strings that can start a call."""
+    closers: tuple[str, ...]
+    """The strings whose arrival may complete a call: only a hint when to look."""
+    separators: str = ""
+    """Characters, beside white space, that may stand between two calls."""
+    only_at_start = False
+    """Calls count only where no other content precedes them."""
+
+    def parse(self, text: str, start: int, tools: Offered, *, final: bool) -> Parsed:
+        """Reads the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
+        cursor = Cursor(text, start, final=final)
+        try:
+            calls = self.read(cursor, tools)
+        except NeedMore:
+            return NEED_MORE
+        except NotACall as error:
+            return Parsed(looked=max(error.at, cursor.looked) - start)
+        return Parsed(tuple(calls), cursor.pos - start, max(cursor.looked, cursor.pos) - start)
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        """At least one call; leaves the cursor behind it. Raises NeedMore or NotACall."""
+        raise NotImplementedError
+
+
+def read_name(cursor: Cursor, tools: Offered) -> str:
+    return cursor.name(tools.has, tools.could_become)
+
+
+def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bool]) -> list[ParsedCall]:
+    """Calls until `done` says that the wrapper is closed. One that is none ends the list: those before it count."""
+    calls = [one()]
+    while True:
+        whole = cursor.pos
+        try:
+            if done():
+                return calls
+            cursor.space()
+            calls.append(one())
+        except NotACall as error:
+            cursor.looked = max(cursor.looked, error.at)
+            cursor.pos = whole
+            return calls
+
+
+def make_call(cursor: Cursor, name: str, arguments: Mapping[str, Any]) -> ParsedCall:
+    try:
+        return ParsedCall(name, as_json(arguments))
+    except (ValueError, RecursionError):
+        cursor.fail()
+
+
+def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
+    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`."""
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if isinstance(function, str) and isinstance(value, dict):
+        function = {"name": function, **value}
+    if not isinstance(function, dict):
+        cursor.fail()
+    name = function.get("name")
+    if not isinstance(name, str) or name not in tools:
+        cursor.fail()
+    given = function.get("arguments", function.get("parameters"))
+    if given is None and not tools.needs_arguments(name):
+        given = {}
+    return make_call(cursor, name, as_object(cursor, given))
+
+
+def calls_of(cursor: Cursor, value: Any, tools: Offered) -> list[ParsedCall]:
+    """The same for an object or a list of them: all must be calls."""
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        cursor.fail()
+    return [call_of(cursor, item, tools) for item in items]
+
+
+def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
+    """Arguments as an object, also when they were written as a JSON string of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, strict=False)
+        except (ValueError, RecursionError):
+            cursor.fail()
+    if not isinstance(value, dict):
+        cursor.fail()
+    return value
+
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+# A look before the decoder, whose errors are dear: a brace must be followed by a key, a bracket by an object.
+_BROKEN = re.compile(r'\s*(?:\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])|\[\s*[^\s{])')
+
+
+def read_calls(cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name."""
+    head = _HEAD.match(cursor.text, cursor.pos)
+    if head and head.group(1) not in tools:
+        cursor.fail(head.end())
+    broken = _BROKEN.match(cursor.text, cursor.pos)
+    if broken:
+        cursor.fail(broken.end())
+    if cursor.at("{", "[") is None:
+        cursor.fail(cursor.pos + 1)
+    return calls_of(cursor, cursor.json(), tools)
+
+
+def read_object(cursor: Cursor) -> dict[str, Any]:
+    """A JSON object, white space before it allowed."""
+    cursor.space()
+    if cursor.at("{") is None:
+        cursor.fail(cursor.pos + 1)
+    return as_object(cursor, cursor.json())

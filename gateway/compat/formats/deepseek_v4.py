@@ -1,0 +1,15 @@
+"""DeepSeek V4: DSML in `<｜DSML｜tool_calls>`; V4.1 puts a blank before every tag's name."""
+
+from __future__ import annotations
+
+from gateway.compat.formats.dsml import Dsml
+
+
+class DeepSeekV4(Dsml):
+    def __init__(self) -> None:
+        super().__init__("deepseek_v4", "tool_calls")
+
+
+class DeepSeekV41(Dsml):
+    def __init__(self) -> None:
+        super().__init__("deepseek_v41", "calls", prefix="｜DSML｜ ")

@@ -1,0 +1,25 @@
+"""Llama 3.1 on: a bare `{"name": ..., "parameters": {...}}`, several joined by `; `; at times behind a token."""
+
+from __future__ import annotations
+
+from gateway.compat.cursor import Cursor
+from gateway.compat.formats.base import Format, ParsedCall, read_calls
+from gateway.compat.offered import Offered
+
+TOKEN = "<|python_tag|>"
+_KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
+_LAYOUTS = ("{", "{ ", "{\n", "{\n ", "{\n  ", "{\n    ", "{\n\t")
+
+
+class Llama3Json(Format):
+    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use."""
+
+    name = "llama3_json"
+    markers = (TOKEN, *(layout + key for layout in _LAYOUTS for key in _KEYS))
+    closers = ("}",)
+    separators = ";"
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        if cursor.skip(TOKEN):
+            cursor.space()
+        return read_calls(cursor, tools)

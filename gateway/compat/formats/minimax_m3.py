@@ -1,0 +1,43 @@
+"""MiniMax M3: as M2, every tag behind `]<]minimax[>[`, and each argument in a tag of its own name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.compat.cursor import Cursor
+from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, several
+from gateway.compat.formats.tagged import ValueEnd, read_key, read_value
+from gateway.compat.offered import Offered
+
+PREFIX = "]<]minimax[>["
+OPEN, CLOSE = f"{PREFIX}<tool_call>", f"{PREFIX}</tool_call>"
+INVOKE, INVOKE_END = f'{PREFIX}<invoke name="', f"{PREFIX}</invoke>"
+ARGUMENT, ARGUMENT_END = f"{PREFIX}<", f"{PREFIX}</"
+
+
+class MinimaxM3(Format):
+    """The wrapper may be missing."""
+
+    name = "minimax_m3"
+    markers = (OPEN, INVOKE)
+    closers = (CLOSE, INVOKE_END)
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        if not cursor.skip(OPEN):
+            return [self._call(cursor, tools)]
+        cursor.space()
+        return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CLOSE))
+
+    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+        cursor.expect(INVOKE)
+        name = read_name(cursor, tools)
+        cursor.expect('">')
+        arguments: dict[str, Any] = {}
+        while not cursor.close(INVOKE_END, torn=len(ARGUMENT_END)):
+            cursor.space()
+            cursor.expect(ARGUMENT)
+            key = read_key(cursor, ">")
+            end = re.compile(re.escape(f"{ARGUMENT_END}{key}>"))
+            arguments[key] = tools.typed(name, key, read_value(cursor, ValueEnd(end, end)))
+        return make_call(cursor, name, arguments)

@@ -1,0 +1,104 @@
+"""Mends one choice of an answer: calls and thoughts that upstream left in the text become calls and thoughts.
+
+Wherever a piece is in doubt the text stays what it was. Nothing is lost: the `raw` of all pieces, joined, is what came
+in; and however the text is cut into feeds, the pieces (neighbours of a kind merged) are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gateway.compat.finder import MAX_HELD, CallFinder
+from gateway.compat.formats import Format
+from gateway.compat.offered import Offered
+from gateway.compat.pieces import Call, Gap, Piece, Reasoning, Text
+from gateway.compat.reasoning import Splitter, Thoughts
+
+__all__ = ["MAX_HELD", "Call", "Gap", "Mender", "Offered", "Piece", "Reasoning", "Text"]
+
+
+class Mender:
+    """`formats`: tried in this order where their markers are the same. `tools`: the request's (its JSON, or `Offered`
+    when several choices share it); without any nothing is a call. `reasoning`: how thoughts are marked; None = leave
+    them. `max_held`: a call longer than this many characters stays text."""
+
+    def __init__(
+        self,
+        formats: Sequence[Format],
+        tools: Offered | Iterable[Any],
+        reasoning: Thoughts | None = None,
+        max_held: int = MAX_HELD,
+    ) -> None:
+        offered = tools if isinstance(tools, Offered) else Offered(tools)
+        armed = bool(formats) and bool(offered)
+        self._content = CallFinder(formats, offered, max_held) if armed else None
+        self._splitter = Splitter(reasoning) if reasoning else None
+        self._thoughts = _InThoughts(CallFinder(formats, offered, max_held) if armed and reasoning else None)
+
+    def feed(self, text: str) -> list[Piece]:
+        """More of the content; what can be told of it so far."""
+        if self._splitter is None or self._splitter.done:
+            return self._text(text)
+        return self._sorted(self._splitter.feed(text))
+
+    def finish(self) -> list[Piece]:
+        """The rest, at the end of the content. Nothing is fed afterwards."""
+        pieces: list[Piece] = []
+        if self._splitter is not None:
+            pieces = self._sorted(self._splitter.finish())
+            pieces += self._thoughts.finish()
+        return pieces + (self._content.finish() if self._content else [])
+
+    def _text(self, text: str) -> list[Piece]:
+        if self._content is None:
+            return [Text(text)] if text else []
+        return self._content.feed(text)
+
+    def _sorted(self, pieces: list[Piece]) -> list[Piece]:
+        out: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, Reasoning):
+                out += self._thoughts.feed(piece.text)
+            elif isinstance(piece, Text):
+                out += self._text(piece.text)
+            else:
+                out += [*(self._thoughts.close() if self._thoughts.begun else ()), piece]
+        return out
+
+
+class _InThoughts:
+    """A call inside thoughts is a draft, unless the thoughts are never closed and nothing but calls comes after it:
+    then the model went over to calling without a closing tag."""
+
+    def __init__(self, finder: CallFinder | None) -> None:
+        self._finder = finder
+        self.begun = False
+        self._drafts: list[Piece] = []
+
+    def feed(self, text: str) -> list[Piece]:
+        self.begun = True
+        return self._sorted(self._finder.feed(text)) if self._finder else [Reasoning(text)]
+
+    def close(self) -> list[Piece]:
+        """The thoughts were closed: calls in them were drafts."""
+        pieces = self.finish()
+        return [Reasoning(piece.raw) for piece in pieces if piece.raw]
+
+    def finish(self) -> list[Piece]:
+        """The text ended inside the thoughts."""
+        pieces = self._sorted(self._finder.finish()) if self._finder else []
+        pieces += self._drafts
+        self._drafts = []
+        self._finder = None
+        return pieces
+
+    def _sorted(self, pieces: list[Piece]) -> list[Piece]:
+        out: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, Text):
+                out += [Reasoning(draft.raw) for draft in self._drafts if draft.raw]
+                out.append(Reasoning(piece.text))
+                self._drafts = []
+            else:
+                self._drafts.append(piece)
+        return out

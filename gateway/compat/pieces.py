@@ -1,0 +1,58 @@
+"""What mended text consists of. The `raw` of all pieces, joined, is the text that upstream sent, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Content for the client, exactly as upstream wrote it."""
+
+    text: str
+
+    @property
+    def raw(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Thoughts, for the reasoning field, exactly as upstream wrote them."""
+
+    text: str
+
+    @property
+    def raw(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One complete call of an offered tool. `arguments`: a JSON object as text. `raw`: the markup it was read from; of
+    several calls inside one wrapper the first carries it all."""
+
+    name: str
+    arguments: str
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Characters that say nothing: the tags around thoughts, white space around calls. Not for the client."""
+
+    raw: str
+
+
+Piece = Text | Reasoning | Call | Gap
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same with neighbouring pieces of one kind made one; calls stay apart."""
+    out: list[Piece] = []
+    for kind, group in groupby(pieces, type):
+        alike = list(group)
+        out += alike if kind is Call else [kind("".join(piece.raw for piece in alike))]
+    return out

@@ -1,0 +1,127 @@
+"""Thoughts that stand in the content, split from it while they come."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gateway.compat.pieces import Gap, Piece, Reasoning, Text
+from gateway.compat.prose import begun
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """How a family of models marks its thoughts. An opener counts only at the start of the content.
+
+    `implied`: the opener may be missing, as where the prompt ended with it: all is thoughts until `closer`, or, where
+    `bare` names strings, what begins with one of them."""
+
+    openers: tuple[str, ...]
+    closer: str
+    bare: tuple[str, ...] = ("",)
+    implied: bool = False
+
+    def with_opener_implied(self) -> Thoughts:
+        return dataclasses.replace(self, implied=True)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """All that may open, longest first."""
+        return tuple(sorted(self.openers + (self.bare if self.implied else ()), key=len, reverse=True))
+
+
+THINK = Thoughts(("<think>",), "</think>")
+_THINKERS = (
+    *("qwen3", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "kimi_k2", "nemotron_v3", "minimax_m2"),
+    *("minimax_m2_append_think", "step3", "step3p5", "mimo", "ernie45", "holo2", "olmo3"),
+)
+REASONING: Mapping[str, Thoughts] = MappingProxyType(
+    {
+        **dict.fromkeys(_THINKERS, THINK),
+        "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
+        "mistral": Thoughts(("[THINK]",), "[/THINK]"),
+        "gemma4": Thoughts(("<|channel>thought\n", "<|channel>"), "<channel|>", bare=("thought\n",)),
+    }
+)
+"""By the names of vLLM's `--reasoning-parser`."""
+
+
+class Splitter:
+    """Gives thoughts as Reasoning, their tags (and white space where nothing was thought) as Gap, the rest as Text."""
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._starts = thoughts.starts
+        self._closer = thoughts.closer
+        self._closing = begun((thoughts.closer,))
+        self._most_space = max(map(len, (*self._starts, self._closer)))
+        self._state = self._opening
+        self._held = ""
+        self._said = False  # some thought other than white space
+
+    @property
+    def done(self) -> bool:
+        """From here on all is content."""
+        return self._state == self._outside
+
+    def feed(self, text: str) -> list[Piece]:
+        return self._step(text, False)
+
+    def finish(self) -> list[Piece]:
+        return self._step("", True)
+
+    def _step(self, text: str, final: bool) -> list[Piece]:
+        text, self._held = self._held + text, ""
+        return self._state(text, final) if text else []
+
+    def _opening(self, text: str, final: bool) -> list[Piece]:
+        begin = len(text) - len(text.lstrip())
+        if begin <= self._most_space:
+            for start in self._starts:
+                if text.startswith(start, begin):
+                    return self._open(text, begin + len(start) if start else 0, final)
+                if not final and start.startswith(text[begin:]):
+                    self._held = text
+                    return []
+        elif "" in self._starts:
+            return self._open(text, 0, final)
+        self._state = self._outside
+        return [Text(text)]
+
+    def _open(self, text: str, end: int, final: bool) -> list[Piece]:
+        self._state = self._inside
+        tag: list[Piece] = [Gap(text[:end])] if end else []
+        return tag + (self._inside(text[end:], final) if end < len(text) else [])
+
+    def _inside(self, text: str, final: bool) -> list[Piece]:
+        match = self._closing.search(text)
+        closed = match is not None and match.group() == self._closer
+        end = len(text) if match is None or (final and not closed) else match.start()
+        thought = text[:end]
+        if not self._said and not thought.strip() and len(thought) <= self._most_space:
+            return self._silence(text, end, closed, final)
+        self._said = True
+        pieces: list[Piece] = [Reasoning(thought)] if thought else []
+        if not closed:
+            self._held = text[end:]
+            return pieces
+        return pieces + self._close(text, end, end)
+
+    def _silence(self, text: str, end: int, closed: bool, final: bool) -> list[Piece]:
+        """Nothing but white space was thought so far."""
+        if closed:
+            return self._close(text, 0, end)
+        if final:
+            return [Gap(text)]
+        self._held = text
+        return []
+
+    def _close(self, text: str, start: int, end: int) -> list[Piece]:
+        self._state = self._outside
+        end += len(self._closer)
+        rest: list[Piece] = [Text(text[end:])] if end < len(text) else []
+        return [Gap(text[start:end]), *rest]
+
+    def _outside(self, text: str, final: bool) -> list[Piece]:
+        return [Text(text)]
