@@ -1,0 +1,47 @@
+"""Everything that is not hot: FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from gateway import __version__
+from gateway.api import models, ops
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
+    """The app for all paths but the inference POSTs. Unknown paths are a 404 at once; nothing is ever forwarded."""
+    api = FastAPI(
+        title="spark-gateway",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # ours, when asked for
+        exception_handlers={GatewayError: _answer_error, HTTPException: _answer_http_error},
+    )
+    api.include_router(ops.router(gateway))
+    api.include_router(models.router(gateway))
+    return api
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.envelope(), error.status, headers, "application/json")
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        wrong = GatewayError("method_not_allowed", f"{request.url.path} does not take {request.method}.")
+        return await _answer_error(request, wrong)
+    return await _answer_error(request, GatewayError("not_found", f"No such path: {request.url.path}"))

@@ -1,0 +1,78 @@
+"""`GET /v1/models`: the aliases, from memory; never waits for a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from gateway.access import Identity, find_alias, identify
+from gateway.config.snapshot import Alias
+from gateway.core import Gateway
+from gateway.health.state import SERVING
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """`/v1/models` and `/v1/models/{alias}`, filtered by the client's aliases; the same without /v1."""
+    routes = APIRouter()
+
+    def caller(request: Request) -> Identity:
+        headers = dict(request.scope["headers"])
+        return identify(gateway.snapshot, headers, request.client.host if request.client else "local")
+
+    @routes.get("/v1/models")
+    @routes.get("/models")
+    async def list_models(request: Request) -> JSONResponse:
+        identity = caller(request)
+        aliases = [a for a in gateway.snapshot.aliases.values() if identity.may_use(a) and is_listed(gateway, a)]
+        return JSONResponse({"object": "list", "data": [describe(gateway, alias, alias.name) for alias in aliases]})
+
+    @routes.get("/v1/models/{name:path}")
+    @routes.get("/models/{name:path}")
+    async def get_model(request: Request, name: str) -> JSONResponse:
+        alias = find_alias(gateway.snapshot, caller(request), name)
+        return JSONResponse(describe(gateway, alias, name))
+
+    return routes
+
+
+def is_listed(gateway: Gateway, alias: Alias) -> bool:
+    """Chat aliases are listed; audio aliases only with `listed: true`."""
+    if alias.listed is not None:
+        return alias.listed
+    backends = gateway.snapshot.backends
+    return not alias.steps or any(backends[name].engine != "http" for step in alias.steps for name in step)
+
+
+def describe(gateway: Gateway, alias: Alias, name: str) -> dict[str, Any]:
+    """One entry. Both length keys are equal and are left out when the window was never seen: some clients take the
+    first length-like key they find. State stands only under `x_gateway`: some clients hide what is not available."""
+    states = gateway.fleet.states
+    entry: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": int(gateway.started),
+        "owned_by": "spark-gateway",
+    }
+    window = first_window(gateway, alias)
+    if window is not None:
+        entry["max_model_len"] = entry["context_length"] = window
+    serving = [n for step in alias.steps for n in step if states[n].health.state in SERVING]
+    entry["x_gateway"] = {
+        "alias": alias.name,
+        "steps": [list(step) for step in alias.steps],
+        "serving": serving[:1],
+        "states": {n: states[n].health.state.value for step in alias.steps for n in step},
+        "leaves_lan": bool(gateway.snapshot.leaves_lan(alias)),
+    }
+    return entry
+
+
+def first_window(gateway: Gateway, alias: Alias) -> int | None:
+    """What the first step can always take: the smallest window of its members; None when one was never seen."""
+    if not alias.steps:
+        return None
+    windows = [gateway.fleet.states[name].context for name in alias.steps[0]]
+    known = [window for window in windows if window]
+    return min(known) if known and len(known) == len(windows) else None

@@ -1,0 +1,126 @@
+"""Every error the gateway answers with: one catalogue, one envelope.
+
+The wording is an interface. Agents read it: the overflow text makes them compact their history, so the words that
+trigger that ("context", "max_tokens", "token limit", "input token", ...) stand in no other message of ours; "not found"
+would make them give up where waiting helps (docs/errors.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One row of the catalogue. `status` is the HTTP status, `type` OpenAI's error type."""
+
+    name: str
+    status: int
+    type: str
+    meaning: str
+
+
+CATALOGUE: dict[str, Code] = {
+    code.name: code
+    for code in (
+        Code("invalid_request_body", 400, "invalid_request_error", "The body is not a JSON object with a `model`."),
+        Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
+        Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
+        Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
+        Code("not_found", 404, "invalid_request_error", "No such path. Nothing is ever forwarded by path."),
+        Code("method_not_allowed", 405, "invalid_request_error", "The path exists, with another method."),
+        Code(
+            "context_length_exceeded", 400, "invalid_request_error", "The prompt fits no window this request may use."
+        ),
+        Code("tool_choice_unsupported", 400, "invalid_request_error", "No backend of the alias can call tools."),
+        Code("thinking_unsupported", 400, "invalid_request_error", "No backend of the alias can switch thinking so."),
+        Code(
+            "input_unsupported", 400, "invalid_request_error", "No backend of the alias takes this input or endpoint."
+        ),
+        Code("invalid_api_key", 401, "authentication_error", "Keys are configured and this is none of them."),
+        Code("model_not_allowed", 403, "permission_error", "This client may not use this alias."),
+        Code("rate_limit_exceeded", 429, "rate_limit_error", "A client's or a backend's limit; see Retry-After."),
+        Code("queue_full", 429, "rate_limit_error", "Too many requests already wait; see Retry-After."),
+        Code("queue_timeout", 429, "rate_limit_error", "Waited `queue.max_wait` without a slot; see Retry-After."),
+        Code("backend_warming", 429, "rate_limit_error", "A backend is starting or has just gone; see Retry-After."),
+        Code("budget_exceeded", 402, "billing_error", "Only a cloud budget stands in the way."),
+        Code(
+            "no_backend_available", 503, "server_error", "No backend of the alias can serve, and none will by itself."
+        ),
+        Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
+        Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
+        Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
+        Code("internal_error", 500, "server_error", "A defect in the gateway; the log has the traceback."),
+    )
+}
+
+# Hermes retries a tool call cleanly on exactly these words (docs/errors.md).
+STREAM_INTERRUPTED = "upstream connect error: backend reset"
+
+
+class GatewayError(Exception):
+    """An answer to the client that is an error. `code` is a name of `CATALOGUE`; `retry_after` is in seconds."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        self.status = status or CATALOGUE[code].status
+        self.type = CATALOGUE[code].type
+
+    def envelope(self) -> bytes:
+        return envelope(self.message, self.type, self.param, self.code)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """`Retry-After` in whole seconds, 1 to 600: what the agents honour."""
+        if self.retry_after is None:
+            return []
+        return [(b"retry-after", str(max(1, min(600, round(self.retry_after)))).encode())]
+
+
+class PassedOn(GatewayError):
+    """A backend's own 4xx, which is the client's to know: its status and message in our envelope."""
+
+    def __init__(self, status: int, message: str, param: str | None, code: str | None) -> None:
+        super().__init__("invalid_request_body", message, param=param, status=status)
+        self.upstream_code = code
+
+    def envelope(self) -> bytes:
+        return envelope(self.message, self.type, self.param, self.upstream_code)
+
+
+def envelope(message: str, type_: str, param: str | None, code: str | None) -> bytes:
+    """OpenAI's error body."""
+    return msgspec.json.encode({"error": {"message": message, "type": type_, "param": param, "code": code}})
+
+
+def model_not_found(model: str, known: list[str]) -> GatewayError:
+    """Both big agents stop, with the right message, on exactly these first words."""
+    message = f"The model '{model}' does not exist"
+    close = get_close_matches(model, known, n=1, cutoff=0.6)
+    if close:
+        message += f". Did you mean '{close[0]}'?"
+    return GatewayError("model_not_found", message, param="model")
+
+
+def context_length_exceeded(window: int, tokens: int) -> GatewayError:
+    """The one wording that Hermes' classifier and OpenClaw's expressions take as "compact and try again"."""
+    return GatewayError(
+        "context_length_exceeded",
+        f"This model's maximum context length is {window} tokens. However, your prompt contains {tokens} input tokens. "
+        "Please reduce the length of the messages.",
+        param="messages",
+    )

@@ -1,0 +1,157 @@
+"""What is running: one `BackendState` per backend, with its health, slots, connections and learned facts.
+
+The fleet outlives snapshots: a backend whose definition did not change keeps all of it. Everything here is changed from
+the event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.health.state import Health, State, Transition
+from gateway.routing.context import TokenRatio
+from gateway.upstream.client import Client
+
+LEARNED_FOR = 3600.0  # seconds that a learned fact holds
+COOLDOWN_MOST = 600.0
+
+OpenClient = Callable[[Backend], Client | None]
+OnTransition = Callable[[Transition], None]
+OnGone = Callable[["BackendState"], None]
+
+
+@dataclass(slots=True)
+class BackendState:
+    """One backend as it is now. Times are monotonic seconds, sizes tokens."""
+
+    backend: Backend
+    client: Client | None
+    health: Health
+    on_transition: OnTransition
+    on_gone: OnGone = lambda _: None
+    inflight: int = 0  # sequences under way (a request weighs n x prompts)
+    prompt_tokens: int = 0  # of the requests under way, estimated
+    last_event: float = 0.0  # when any stream there last said something
+    refused_since: float = 0.0  # its port refuses connections; 0 = it does not
+    cooldown_until: float = 0.0  # it said 429
+    observed_model: str | None = None
+    observed_context: int | None = None
+    version: str | None = None
+    ratio: TokenRatio = field(default_factory=TokenRatio)
+    learned: dict[str, float] = field(default_factory=dict)  # what it cannot do -> until when that is believed
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
+
+    @property
+    def model(self) -> str | None:
+        """The name it is asked by."""
+        return self.backend.model or self.observed_model
+
+    @property
+    def context(self) -> int | None:
+        """Its window: the smaller of what is declared and what it says."""
+        declared, observed = self.backend.context, self.observed_context
+        return min(declared, observed) if declared and observed else declared or observed
+
+    @property
+    def slots(self) -> int:
+        return self.backend.slots or 1_000_000
+
+    def lacks(self, capability: str, now: float) -> bool:
+        """Was it learned that this backend cannot do `capability` ("tools", "images", "endpoint:chat", ...)?"""
+        return self.learned.get(capability, 0.0) > now
+
+    def learn_lack(self, capability: str, now: float) -> None:
+        self.learned[capability] = now + LEARNED_FOR
+
+    def cool_down(self, seconds: float, now: float) -> None:
+        self.cooldown_until = max(self.cooldown_until, now + min(seconds, COOLDOWN_MOST))
+
+    def saw_version(self, version: str | None) -> None:
+        """What was learned of another version means nothing."""
+        if version != self.version:
+            self.learned.clear()
+        self.version = version
+
+    # -- health, with its events ----------------------------------------------------------------------------------
+
+    def alive(self) -> None:
+        self.refused_since = 0.0
+        self._tell(self.health.alive(time.monotonic()))
+
+    def dead(self, reason: str, *, refused: bool = False) -> None:
+        """A health check failed; `refused` = there is nobody to connect to."""
+        now = time.monotonic()
+        if refused and not self.refused_since:
+            self.refused_since = now
+        self._tell(self.health.dead(reason, now))
+        if refused and self.health.state in (State.DOWN, State.PARKED):
+            self.on_gone(self)
+
+    def succeeded(self) -> None:
+        health = self.health
+        if health.fails or health.state is not State.READY:
+            self._tell(health.succeeded(time.monotonic()))
+
+    def failed(self, reason: str) -> None:
+        self._tell(self.health.failed(reason, time.monotonic()))
+
+    def misconfigured(self, reason: str) -> None:
+        self._tell(self.health.misconfigured(reason, time.monotonic()))
+
+    def configured(self) -> None:
+        self._tell(self.health.configured(time.monotonic()))
+
+    def _tell(self, transition: Transition | None) -> None:
+        if transition is None:
+            return
+        if transition.after is State.DOWN:
+            self.learned.clear()  # it may come back with other flags
+        self.on_transition(transition)
+
+
+class Fleet:
+    """All backends of the current snapshot."""
+
+    def __init__(self, open_client: OpenClient, on_transition: OnTransition, on_gone: OnGone) -> None:
+        self.states: dict[str, BackendState] = {}
+        self._open_client = open_client
+        self._on_transition = on_transition
+        self._on_gone = on_gone
+
+    def __getitem__(self, name: str) -> BackendState:
+        return self.states[name]
+
+    async def apply(self, snapshot: Snapshot) -> None:
+        """Make the fleet that of `snapshot`. Backends that mean the same running thing are kept as they are."""
+        before, self.states = self.states, {}
+        for backend in snapshot.backends.values():
+            state = before.get(backend.name)
+            if state is not None and state.backend.identity == backend.identity:
+                del before[backend.name]
+                state.backend = backend
+                state.health.settings = backend.health
+                state.health.on_demand = backend.run == "on_demand"
+            else:
+                state = self._new(backend)
+            self.states[backend.name] = state
+        await close_clients(before)
+
+    def _new(self, backend: Backend) -> BackendState:
+        now = time.monotonic()
+        health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
+        return BackendState(backend, self._open_client(backend), health, self._on_transition, self._on_gone)
+
+    async def close(self) -> None:
+        await close_clients(self.states)
+
+
+async def close_clients(states: Mapping[str, BackendState]) -> None:
+    for state in states.values():
+        if state.client is not None:
+            await state.client.close()

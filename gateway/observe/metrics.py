@@ -1,0 +1,120 @@
+"""The Prometheus metrics. Label values come from routes.yaml or from fixed lists, never from a client's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.health.state import State
+from gateway.observe.tally import Count, Family, Spread
+
+if TYPE_CHECKING:
+    from gateway.fleet import Fleet
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = self._family(
+            "gateway_requests_total",
+            "Requests by outcome: the HTTP status of an answer, or the error code, or client_gone",
+            "alias backend endpoint code",
+        )
+        self.attempts = self._family("gateway_attempts_total", "Attempts by outcome", "backend outcome")
+        self.failovers = self._family(
+            "gateway_failovers_total", "Attempts on a further backend, by why the one before was left", "alias reason"
+        )
+        self.queue_seconds = self._family("gateway_queue_seconds", "Seconds waited for a slot", "", _SECONDS)
+        self.first_token = self._family(
+            "gateway_time_to_first_token_seconds",
+            "Seconds from the request to the first content sent",
+            "alias backend",
+            _SECONDS,
+        )
+        self.inter_token = self._family(
+            "gateway_inter_token_seconds", "Seconds between two arrivals in a stream", "backend", _GAPS
+        )
+        self.request_seconds = self._family(
+            "gateway_request_seconds", "Seconds from the request to its end", "", _SECONDS
+        )
+        self.tokens = self._family(
+            "gateway_tokens_total",
+            "Tokens that backends reported: prompt, completion, cached, reasoning",
+            "client alias backend kind",
+        )
+        self.violations = self._family(
+            "gateway_violations_total", "Answers that were not what was asked for", "backend kind"
+        )
+        self.adapted = self._family("gateway_adapted_total", "Requests that were changed to be served", "alias kind")
+        self.transitions = self._family(
+            "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
+        )
+        self.seconds: Spread = self.request_seconds.child()
+        self._routes: dict[tuple[str, str, str, str], Route] = {}
+
+    def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> Family:
+        family = Family(name, meaning, labels.split(), bounds)
+        self.registry.register(family)
+        return family
+
+    def route(self, client: str, alias: str, backend: str, endpoint: str) -> Route:
+        """The counters that a request of this client, alias, backend and endpoint needs."""
+        key = (client, alias, backend, endpoint)
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = Route(self, *key)
+        return route
+
+    def watch(self, fleet: Fleet) -> None:
+        """Report what the fleet is at the moment of a scrape."""
+        self.registry.register(_FleetCollector(fleet))
+
+
+class Route:
+    """The counters of one (client, alias, backend, endpoint), looked up once."""
+
+    __slots__ = ("_tokens", "answered", "attempt_ok", "first_token", "inter_token")
+
+    def __init__(self, metrics: Metrics, client: str, alias: str, backend: str, endpoint: str) -> None:
+        self.answered: Count = metrics.requests.child(alias, backend, endpoint, "200")
+        self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
+        self.first_token: Spread = metrics.first_token.child(alias, backend)
+        self.inter_token: Spread = metrics.inter_token.child(backend)
+        kinds = ("prompt", "completion", "cached", "reasoning")
+        self._tokens: dict[str, Count] = {kind: metrics.tokens.child(client, alias, backend, kind) for kind in kinds}
+
+    def count_tokens(self, kind: str, tokens: object) -> None:
+        """`tokens` as a backend reported them: what is not a number is not counted."""
+        if isinstance(tokens, int) and tokens > 0:
+            self._tokens[kind].value += tokens
+
+
+class _FleetCollector(Collector):
+    """Gauges that are read, not kept: in flight, and the state of every backend."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily("gateway_inflight", "Sequences under way", labels=["backend"]),
+            GaugeMetricFamily("gateway_backend_state", "1 for the state a backend is in", labels=["backend", "state"]),
+        )
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        inflight, states = self.describe()
+        for name, backend in self._fleet.states.items():
+            inflight.add_metric([name], backend.inflight)
+            for state in State:
+                states.add_metric([name, state.value], float(backend.health.state is state))
+        yield inflight
+        yield states

@@ -1,0 +1,418 @@
+"""One request, top to bottom:
+
+    identify -> parse -> plan -> admit -> attempt -> commit -> relay -> settle
+
+Read `Relay._answer` first: it is the order. Decisions are pure functions elsewhere (routing/, streaming.py,
+upstream/answers.py); this file holds the effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from gateway import access, rewrite
+from gateway.admission.slots import Slot
+from gateway.config.snapshot import Alias
+from gateway.core import Gateway
+from gateway.errors import GatewayError, PassedOn
+from gateway.exchange import ClientGone, Exchange
+from gateway.fleet import BackendState
+from gateway.lessons import learn
+from gateway.observe.settle import settle
+from gateway.reply import Header, StreamReply, attempt_headers, base_headers, request_id, send_whole
+from gateway.routing.balance import affinity_key
+from gateway.routing.context import silence_budget
+from gateway.routing.plan import Candidate, Plan, make_plan
+from gateway.routing.refusal import Tried, refusal
+from gateway.routing.request import Endpoint, InferenceRequest, parse
+from gateway.streaming import StreamTrack
+from gateway.upstream.answers import Verdict, judge
+from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
+from gateway.upstream.engines import ENGINES
+from gateway.upstream.engines.base import Call
+from gateway.upstream.outgoing import fields_up, headers_up
+from gateway.upstream.sse import Framer
+from gateway.upstream.whole import WholeAnswer, read_whole
+from gateway.watch import ReaderStalled, Stopping, Watch
+
+log = logging.getLogger("gateway.relay")
+
+ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
+TAIL = 1.0  # seconds for upstream to end its body after the last event
+CLOUD_TRIES = 2  # a request body is sent to clouds at most so often: each may be billed
+
+
+class Left(Exception):
+    """An attempt that did not answer, before content: the next candidate's turn."""
+
+    def __init__(self, verdict: Verdict, *, timeout: bool = False, gone: bool = False) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+        self.timeout = timeout
+        self.gone = gone
+
+
+class Broken(Exception):
+    """The stream broke after content had been sent."""
+
+
+class Relay:
+    """One inference request. Made, run once, thrown away."""
+
+    def __init__(self, gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> None:
+        self.gateway = gateway
+        self.snapshot = gateway.snapshot  # this one to the end, whatever is loaded meanwhile
+        self.endpoint = endpoint
+        self.exchange = exchange
+        self.watch = Watch(gateway.pulse, exchange.task(), self._beat)
+        self.began = self.watch.now()
+        self.request_id = request_id(exchange.headers.get(b"x-request-id"))
+        self.client = access.NOBODY
+        self.request: InferenceRequest
+        self.alias: Alias | None = None
+        self.plan: Plan
+        self.reply: StreamReply | None = None  # of a stream
+        self.attempts = 0
+        self.cloud_attempts = 0
+        self.tried: list[Tried] = []
+        self.asked_again: list[BackendState] = []  # once more with a smaller limit
+        self.spare: tuple[Candidate, WholeAnswer | StreamTrack, list[Header]] | None = None  # complete but empty
+        self.beating: asyncio.Task[None] | None = None
+        # what `settle` records
+        self.trying: BackendState | None = None  # an attempt that has no outcome yet
+        self.served: BackendState | None = None
+        self.usage: dict[str, Any] | None = None
+        self.first_token = 0.0
+        self.outcome = "200"
+
+    # -- the order ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Answer the request, whatever happens; everything taken is given back."""
+        self.gateway.active.add(self)
+        try:
+            await self._answer()
+        except GatewayError as error:
+            await self._refuse(error)
+        except asyncio.CancelledError:
+            reason = self.watch.take()
+            if reason is None:
+                raise
+            await self._stopped(reason)
+        except (ClientGone, Stopping, ReaderStalled, Broken, UpstreamFailure) as reason:
+            await self._stopped(reason)
+        except Exception:
+            log.exception("request %s failed inside the gateway", self.request_id)
+            await self._refuse(GatewayError("internal_error", "The gateway failed on this request; see its log."))
+        finally:
+            self.watch.close()
+            self.exchange.stop_watching()
+            if self.beating is not None:
+                self.beating.cancel()
+            self.gateway.active.discard(self)
+            settle(self)
+
+    async def _answer(self) -> None:
+        self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
+        body = await self.exchange.read_body(self.snapshot.server.max_body)
+        self.request = parse(self.endpoint, body)
+        self.alias = access.find_alias(self.snapshot, self.client, self.request.model)
+        self.exchange.on_leave(self._left)
+        self._plan(self.alias)
+        candidates = deque(self.plan.candidates)
+        while candidates:
+            candidate = candidates.popleft()
+            if not self._may_try(candidate):
+                continue
+            slot = Slot(candidate.state, self.request)  # admit
+            try:
+                await self._attempt(candidate, last=not candidates)
+                return
+            except Left as left:
+                if self._note(candidate, left):
+                    candidates.appendleft(candidate)
+            finally:
+                slot.release()
+        await self._nothing_left()
+
+    # -- plan -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, alias: Alias) -> None:
+        headers = self.exchange.headers
+        self.plan = make_plan(
+            alias,
+            self.gateway.fleet.states,
+            self.request,
+            time.monotonic(),
+            local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
+            turn=self.gateway.next_turn(alias.name),
+            key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
+        )
+        if self.request.stream:
+            base = base_headers(self.request_id, alias.name)
+            self.reply = StreamReply(
+                self.exchange, self.watch, self.endpoint, self.request.model, self.request_id, base
+            )
+            if self.plan.candidates:
+                hold = self.plan.candidates[0].state.backend.timeouts.hold
+                self.watch.beat_at = self.began + hold
+
+    def _may_try(self, candidate: Candidate) -> bool:
+        if not self.plan.may_enter(candidate):
+            return False
+        if candidate.state.backend.cloud:
+            self.cloud_attempts += 1
+            return self.cloud_attempts <= CLOUD_TRIES
+        return True
+
+    # -- attempt --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, candidate: Candidate, *, last: bool) -> None:
+        """One try on one backend. Returns when the client has its whole answer; raises Left or Broken."""
+        self.attempts += 1
+        state = self.trying = candidate.state
+        if self.tried and self.alias is not None:
+            self.gateway.metrics.failovers.inc(self.alias.name, self.tried[-1].kind)
+        response: Response | None = None
+        try:
+            call, headers = self._call(candidate)
+            self._expect_first(state)
+            response = await self._send(state, call)
+            if response.status >= 300:
+                body = await response.read_all(ERROR_BODY_MOST)
+                raise Left(judge(response.status, response.headers, body, self.endpoint.name))
+            if self.reply is not None:
+                await self._relay_stream(candidate, self.reply, response, headers, last=last)
+            else:
+                await self._relay_whole(candidate, response, headers, last=last)
+            state.succeeded()
+            if (violation := getattr(response, "violation", None)) is not None:  # told by engines that can see one
+                self.gateway.metrics.violations.inc(state.name, violation)
+        except asyncio.CancelledError:
+            reason = self.watch.take()
+            if reason is None:
+                raise
+            if not isinstance(reason, UpstreamFailure):
+                raise reason from None
+            raise self._failure(state, reason) from None
+        except UpstreamFailure as failure:
+            raise self._failure(state, failure) from None
+        finally:
+            self.watch.excuse = None
+            self.watch.writing = 0.0  # an interrupted write is over
+            if response is not None:
+                response.release()
+
+    def _call(self, candidate: Candidate) -> tuple[Call, list[Header]]:
+        """(what goes up, the headers that tell the client of this attempt)."""
+        assert self.alias is not None
+        fields, adapted = fields_up(self.request, self.alias, candidate.state)
+        # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
+        up_id = self.request_id if self.attempts == 1 else f"{self.request_id}-{self.attempts}"
+        call = Call(self.endpoint, self.request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
+        for kind in adapted:
+            self.gateway.metrics.adapted.inc(self.alias.name, kind)
+        headers = attempt_headers(candidate.state.name, self.attempts, self.plan.detour(candidate), adapted)
+        return call, headers
+
+    def _expect_first(self, state: BackendState) -> None:
+        """Arm the silence budget of the time before the first event, and the total one."""
+        watch, timeouts = self.watch, state.backend.timeouts
+        if state.inflight > state.slots:
+            # It has more than it can run at once, so this one may wait inside: others' progress counts.
+            watch.excuse = lambda: state.last_event
+        if timeouts.total is not None:
+            watch.total_at = min(watch.total_at, self.began + timeouts.total)
+        watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens))
+
+    async def _send(self, state: BackendState, call: Call) -> Response:
+        engine = ENGINES[state.backend.engine]
+        try:
+            return await engine.send(state, call)
+        except StaleConnection:
+            # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
+            call.fresh = True
+            return await engine.send(state, call)
+
+    def _failure(self, state: BackendState, failure: UpstreamFailure) -> Exception:
+        """What a failure of the connection means: Broken after content, else Left."""
+        reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
+        if self.reply is not None and self.reply.content:
+            state.failed(reason)
+            return Broken(f"{state.name} {reason}")
+        timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
+        return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
+
+    # -- commit and relay -----------------------------------------------------------------------------------------
+
+    async def _relay_stream(
+        self, candidate: Candidate, reply: StreamReply, response: Response, headers: list[Header], *, last: bool
+    ) -> None:
+        """Whole events as they arrive; nothing before the backend has said something."""
+        state, watch = candidate.state, self.watch
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
+        gaps = self.gateway.metrics.inter_token.child(state.name)
+        framer, track = Framer(), StreamTrack(self.request, reply.identity)
+        said = False
+        while True:
+            data = await response.read_some()
+            out = track.take(framer.feed(data) if data else framer.finish())
+            if track.progress:
+                now = state.last_event = watch.now()
+                if said:
+                    gaps.observe(now - watch.heard)
+                elif track.content or track.reasoning:
+                    said = True
+                    watch.expect(state.backend.timeouts.idle)
+                watch.heard = now
+            if out:
+                await self._commit(reply, track, state, headers)
+                await reply.send(out)
+            if track.failure is not None:
+                raise UpstreamFailure(track.failure)
+            if track.done or not data:
+                break
+        if not track.whole:
+            raise UpstreamFailure("the stream ended without a finish_reason")
+        if not (track.content or track.reasoning):
+            await self._silent_stream(candidate, reply, track, headers, last=last)
+        self._served(candidate, track.usage)
+        if track.repeated:
+            self.gateway.metrics.violations.inc(state.name, "repetition")
+        await reply.finish()
+        if data:
+            await self._drain(response)
+
+    async def _commit(self, reply: StreamReply, track: StreamTrack, state: BackendState, headers: list[Header]) -> None:
+        """Content is on its way to the client: from here no other backend is tried. Reasoning only takes the status."""
+        if track.content and not reply.content:
+            await reply.begin(state.name, headers)
+            reply.content = True
+            self.first_token = self.watch.now()
+        elif not reply.committed:
+            await reply.begin(state.name, headers)
+
+    async def _drain(self, response: Response) -> None:
+        """The last event is out; let upstream end its body, so that its connection can be used again."""
+        self.watch.expect(TAIL)
+        try:
+            while await response.read_some():
+                pass
+        except UpstreamFailure:
+            pass
+        except asyncio.CancelledError:
+            if self.watch.take() is None:
+                raise
+
+    async def _relay_whole(
+        self, candidate: Candidate, response: Response, headers: list[Header], *, last: bool
+    ) -> None:
+        """An answer in one piece: read, judged, then sent."""
+        body = await response.read_all(self.snapshot.server.max_body)
+        answer = read_whole(body, self.request)
+        if answer.failure is not None:
+            raise UpstreamFailure(answer.failure)
+        if answer.empty and self.spare is None and not last:
+            self.spare = (candidate, answer, headers)
+            raise Left(Verdict("empty", "answered with nothing"))
+        await self._deliver_whole(candidate, answer, headers)
+
+    async def _deliver_whole(self, candidate: Candidate, answer: WholeAnswer, headers: list[Header]) -> None:
+        if answer.empty:
+            self.gateway.metrics.violations.inc(candidate.state.name, "empty")
+        self.first_token = self.watch.now()
+        self._served(candidate, answer.usage)
+        self.watch.last_write()
+        assert self.alias is not None
+        body = rewrite.whole(answer.body, answer.model, self.request.model)
+        await send_whole(self.exchange, 200, body, base_headers(self.request_id, self.alias.name) + headers)
+
+    async def _silent_stream(
+        self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header], *, last: bool
+    ) -> None:
+        """Complete, but nothing in it: tried on one other candidate, and when that is no better delivered as it is."""
+        if track.empty:
+            if self.spare is None and not last:
+                self.spare = (candidate, track, headers)
+                raise Left(Verdict("empty", "answered with nothing"))
+            self.gateway.metrics.violations.inc(candidate.state.name, "empty")
+        await reply.begin(candidate.state.name, headers)
+        await reply.send(track.release_held())
+
+    def _served(self, candidate: Candidate, usage: dict[str, Any] | None) -> None:
+        self.served = candidate.state
+        self.usage = usage
+
+    # -- no answer ------------------------------------------------------------------------------------------------
+
+    def _note(self, candidate: Candidate, left: Left) -> bool:
+        """Record why a backend was left. True = try the same one again, now with what it has just told."""
+        assert self.alias is not None
+        state, verdict = candidate.state, left.verdict
+        if verdict.kind == "client":
+            self.gateway.metrics.attempts.inc(state.name, "client_error")
+            self.trying = None
+            raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
+        self.gateway.metrics.attempts.inc(state.name, verdict.kind)
+        self.trying = None
+        if learn(state, self.request, verdict, time.monotonic()) and state not in self.asked_again:
+            self.asked_again.append(state)
+            return True
+        # Not the backend's own words here: they would make agents throw away history where it is not to blame.
+        reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
+        self.plan.met[state.name] = verdict.kind
+        learned = (verdict.window, verdict.prompt_tokens)
+        self.tried.append(Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone))
+        log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
+        return False
+
+    async def _nothing_left(self) -> None:
+        """No candidate has answered: deliver the empty answer if there was one, else say why."""
+        if self.spare is None:
+            raise refusal(self.plan, self.tried, self.request, time.monotonic())
+        candidate, answer, headers = self.spare
+        if isinstance(answer, WholeAnswer):
+            await self._deliver_whole(candidate, answer, headers)
+        elif self.reply is not None:
+            await self._silent_stream(candidate, self.reply, answer, headers, last=True)
+            self._served(candidate, answer.usage)
+            await self.reply.finish()
+
+    async def _refuse(self, error: GatewayError) -> None:
+        """Tell the client why it gets no answer: as a status if none went out, else in-band, and then the cut."""
+        self.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
+        self.watch.rest()
+        if self.reply is not None and self.reply.committed:
+            await self.reply.fail(error)
+        elif not self.exchange.started:
+            headers = base_headers(self.request_id, self.alias.name if self.alias is not None else "")
+            if self.attempts:
+                headers.append((b"x-gateway-attempts", b"%d" % self.attempts))
+            await send_whole(self.exchange, error.status, error.envelope(), headers + error.headers())
+
+    async def _stopped(self, reason: BaseException) -> None:
+        """The request was ended from outside, or its stream broke."""
+        self.watch.rest()
+        if isinstance(reason, ClientGone):
+            self.outcome = "client_gone"
+        elif isinstance(reason, ReaderStalled):
+            self.outcome = "client_stalled"
+        elif self.reply is not None and self.reply.content:
+            self.outcome = "stream_interrupted"
+            log.warning("request %s was interrupted after content: %s", self.request_id, reason)
+            await self.reply.interrupt()
+        else:
+            message = "The gateway is stopping; send the request again."
+            await self._refuse(GatewayError("no_backend_available", message, retry_after=1))
+
+    def _beat(self) -> None:
+        assert self.reply is not None
+        self.beating = asyncio.ensure_future(self.reply.beat())
+
+    def _left(self) -> None:
+        self.watch.interrupt(ClientGone())

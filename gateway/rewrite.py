@@ -1,0 +1,75 @@
+"""What is changed in a reply's bytes: the model's name, and in a stream that another attempt began, id and created."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.upstream.sse import Chunk, data_of
+
+Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Any).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_VALUE = rb'\s*:\s*("(?:[^"\\]|\\.)*"|[0-9]+)'
+_KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("model", "id", "created")}
+
+
+def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes, bytes] | None:
+    """The exact bytes of `"name": value` in this event and what to put there; None when nothing has to change."""
+    if value == wanted or value is None:
+        return None
+    for found in _KEYS[name].finditer(event):
+        if _decode(found.group(1)) == value:
+            old = found.group(0)
+            return old, old[: found.start(1) - found.start(0)] + _encode(wanted)
+    return None
+
+
+def apply(event: bytes, rewrites: Rewrites, wanted: dict[str, object]) -> bytes:
+    """The event with its rewrites. Each pattern is replaced once; where one is not there, the event is parsed."""
+    for old, new in rewrites:
+        replaced = event.replace(old, new, 1)
+        if replaced is event:  # CPython's answer when there was nothing to replace
+            return _reparsed(event, wanted)
+        event = replaced
+    return event
+
+
+def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
+    data = data_of(event)
+    if data is None:
+        return event
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return event
+    if fields.keys().isdisjoint(wanted):
+        return event
+    for name, value in wanted.items():
+        if name in fields:
+            fields[name] = Raw(_encode(value))
+    return b"data: " + _encode(fields) + b"\n\n"
+
+
+def learn_all(event: bytes, chunk: Chunk, wanted: dict[str, object]) -> Rewrites:
+    """The rewrites of one attempt, from its first event."""
+    seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
+    learned = (learn(event, name, seen[name], value) for name, value in wanted.items())
+    return [pair for pair in learned if pair is not None]
+
+
+def whole(body: bytes, served: object, model: str) -> bytes:
+    """A reply that came in one piece, under the name it was asked by instead of `served`, the name in it; every other
+    byte stays."""
+    if served is None or served == model:
+        return body
+    old = b'"model":' + _encode(served)
+    if old in body and body.count(b'"model"') == 1:  # inside a text the quotes are escaped
+        return body.replace(old, b'"model":' + _encode(model), 1)
+    return _encode({**_decode_fields(body), "model": Raw(_encode(model))})

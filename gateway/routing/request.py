@@ -1,0 +1,207 @@
+"""What a request asks for: one pass over the body for the few fields that matter; the rest stays bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from gateway.errors import GatewayError
+
+ToolChoice = Literal["none", "auto", "required", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer."""
+
+    name: str
+    path: str  # below the API path
+    prompt: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    chunk_object: str = ""  # of a stream's events; empty = cannot stream
+    id_prefix: str = ""
+
+
+CHAT = Endpoint(
+    "chat",
+    "/chat/completions",
+    ("messages", "tools"),
+    ("max_completion_tokens", "max_tokens"),
+    "chat.completion.chunk",
+    "chatcmpl-",
+)
+COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens",), "text_completion", "cmpl-")
+EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+
+# A picture costs tokens by its size, not by the bytes of its base64: a usual figure for vision models.
+IMAGE_TOKENS = 1500
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """A parsed body. `fields` are the body's own bytes, key by key; nothing unknown is lost."""
+
+    endpoint: Endpoint
+    fields: dict[str, Raw]
+    model: str
+    stream: bool = False
+    choices: int = 1  # n x prompts: the sequences a backend has to run
+    wants_usage: bool = False  # the client asked for the usage chunk
+    own_usage: bool = False  # the client set continuous_usage_stats: its stream_options are left alone
+    limits: dict[str, int] = field(default_factory=dict)  # the token limits it sent, where they are valid
+    prompt_bytes: int = 0
+    images: int = 0  # with `audio`: valid after `measure_media`
+    audio: bool = False
+    media_measured: bool = False
+    tools: bool = False
+    tool_choice: ToolChoice = "auto"
+    json_schema: bool = False
+
+    def limit(self) -> int | None:
+        """The most answer tokens the client asked for."""
+        return max(self.limits.values()) if self.limits else None
+
+    def measure_media(self) -> None:
+        """Find pictures and sound and take their base64 out of `prompt_bytes`. Not part of parsing: it reads the whole
+        body again, so it is asked for only where its answer can change something."""
+        if self.media_measured:
+            return
+        self.media_measured = True
+        messages = self.fields.get("messages")
+        if messages is None:
+            return
+        text = bytes(messages)
+        if b'"image_url"' in text or b'"input_audio"' in text:
+            _read_media(self)
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_any = msgspec.json.Decoder(Any).decode
+_BRACKET = ord("[")
+
+
+def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
+    """The body as a request. Raises `invalid_request_body` and says what is wrong with it."""
+    try:
+        fields = _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _invalid(_body_problem(body, error)) from None
+    except RecursionError:
+        raise _invalid("The request body is nested too deeply.") from None
+    model = _value(fields.get("model"))
+    if not isinstance(model, str) or not model:
+        raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")
+    request = InferenceRequest(endpoint, fields, model)
+    for name in endpoint.prompt:
+        if name in fields:
+            request.prompt_bytes += len(memoryview(fields[name]))
+    for name, read in _READERS.items():
+        if name in fields:
+            read(request, fields[name])
+    for name in endpoint.limits:
+        limit = _value(fields.get(name))
+        if type(limit) is int and limit >= 1:
+            request.limits[name] = limit
+    if not endpoint.chunk_object:
+        request.stream = False
+    return request
+
+
+def _body_problem(body: bytes, error: Exception) -> str:
+    if not body.strip():
+        return "The request body is empty: send a JSON object."
+    if isinstance(error, msgspec.ValidationError):
+        return "The request body must be a JSON object."
+    return f"The request body is not valid JSON: {error}"
+
+
+def _invalid(message: str, param: str | None = None) -> GatewayError:
+    return GatewayError("invalid_request_body", message, param=param)
+
+
+def _value(raw: Raw | None) -> Any:
+    """A field's value, or None where it is absent or does not parse (the backend will say so better)."""
+    if raw is None:
+        return None
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _read_stream(request: InferenceRequest, raw: Raw) -> None:
+    request.stream = _value(raw) is True
+
+
+def _read_n(request: InferenceRequest, raw: Raw) -> None:
+    n = _value(raw)
+    if type(n) is int and n > 1:
+        request.choices *= n
+
+
+def _read_stream_options(request: InferenceRequest, raw: Raw) -> None:
+    options = _value(raw)
+    if isinstance(options, dict):
+        request.wants_usage = options.get("include_usage") is True
+        request.own_usage = bool(options.get("continuous_usage_stats"))
+
+
+def _read_prompt(request: InferenceRequest, raw: Raw) -> None:
+    """Several prompts in one completions request are several sequences."""
+    if request.endpoint is COMPLETIONS and memoryview(raw)[0] == _BRACKET:
+        prompts = _value(raw)
+        if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
+            request.choices *= len(prompts)
+
+
+def _read_tools(request: InferenceRequest, raw: Raw) -> None:
+    view = memoryview(raw)
+    request.tools = view[0] == _BRACKET and bytes(view[1:-1]).strip() != b""
+
+
+def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:
+    choice = _value(raw)
+    if isinstance(choice, dict):
+        request.tool_choice = "named"
+    elif choice in ("none", "required"):
+        request.tool_choice = choice
+
+
+def _read_response_format(request: InferenceRequest, raw: Raw) -> None:
+    request.json_schema = b'"json_schema"' in bytes(raw)
+
+
+def _read_media(request: InferenceRequest) -> None:
+    """Pictures and sound among the message parts; their base64 is not prompt text."""
+    for part in _content_parts(_value(request.fields.get("messages"))):
+        kind = part.get("type")
+        if kind == "image_url":
+            request.images += 1
+        elif kind == "input_audio":
+            request.audio = True
+        else:
+            continue
+        request.prompt_bytes -= len(msgspec.json.encode(part))
+
+
+def _content_parts(messages: Any) -> list[dict[str, Any]]:
+    if not isinstance(messages, list):
+        return []
+    contents = [m.get("content") for m in messages if isinstance(m, dict)]
+    return [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
+
+
+_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
+    "stream": _read_stream,
+    "n": _read_n,
+    "stream_options": _read_stream_options,
+    "prompt": _read_prompt,
+    "tools": _read_tools,
+    "tool_choice": _read_tool_choice,
+    "response_format": _read_response_format,
+}

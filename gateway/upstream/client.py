@@ -1,0 +1,102 @@
+"""The seam between the request path and the sockets: what every upstream client offers, and how it fails.
+
+One `Client` per backend; it owns that backend's connections. Two implementations exist (`h1.py` for plain http,
+`aio.py` for everything else) and one contract test holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class UpstreamFailure(Exception):
+    """An attempt that did not yield an answer. `retry_same`: nothing was processed, so one more try there is safe."""
+
+    kind = "failure"
+    retry_same = False
+
+
+class ConnectFailure(UpstreamFailure):
+    """No connection: refused, unreachable, name not resolved, TLS failure, connect timeout. No byte was sent."""
+
+    kind = "connect"
+
+
+class StaleConnection(UpstreamFailure):
+    """A *reused* pooled connection ended before one byte of the answer: the server's keep-alive timer beat us."""
+
+    kind = "stale"
+    retry_same = True
+
+
+class ResetFailure(UpstreamFailure):
+    """The connection broke: before the answer's head on a fresh connection, or inside the body."""
+
+    kind = "reset"
+
+
+class ProtocolFailure(UpstreamFailure):
+    """What came back is not HTTP, is undecodable (`content-encoding`), or has an impossible length."""
+
+    kind = "protocol"
+
+
+class SilenceFailure(UpstreamFailure):
+    """Nothing arrived for longer than the budget."""
+
+    kind = "silence"
+
+
+class TooLarge(UpstreamFailure):
+    """A body that had to be read whole is larger than the limit."""
+
+    kind = "too_large"
+
+
+class Response(Protocol):
+    """An answer whose head has arrived. Exactly one of `release` and `abort` must be called; both are idempotent."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case; of repeated headers, the last
+
+    async def read_some(self) -> bytes:
+        """All decoded body bytes that have arrived, at least one; b"" at the end of a complete body.
+
+        A body that ends early (short of its content-length, or without the terminating chunk) raises `ResetFailure`.
+        Nobody reads ahead more than 256 KiB: a reader that does not come stops the peer (TCP backpressure).
+        """
+        ...
+
+    async def read_all(self, limit: int) -> bytes:
+        """The whole decoded body. Raises `TooLarge` beyond `limit` bytes, else as `read_some`."""
+        ...
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        """Close the socket now, so that the backend stops working on it. A pending or later read raises `reason`
+        (default `ResetFailure`)."""
+        ...
+
+    def release(self) -> None:
+        """The body was read to its end: the connection goes back to the pool. If it was not, this is `abort`."""
+        ...
+
+
+class Client(Protocol):
+    """Sends requests to one origin (scheme, host, port)."""
+
+    async def send(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+    ) -> Response:
+        """One request; returns when the answer's head is there. The client adds host, content-length,
+        `accept-encoding: identity` and `connection`. `fresh` = do not use a pooled connection.
+
+        Redirects are not followed, proxies of the environment are not used, cookies are not kept. A 1xx head is
+        skipped. Cancelling the call closes the socket. Raises `ConnectFailure` (also when the connect timeout passes),
+        `StaleConnection`, `ResetFailure`, `ProtocolFailure`. There is no timeout on the answer: the caller cancels.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections, idle and busy."""
+        ...

@@ -1,0 +1,126 @@
+"""The body and headers of one attempt, from the original request: what is changed on the way up, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.config.snapshot import Alias
+from gateway.fleet import BackendState
+from gateway.routing.context import clamp, surely_fits
+from gateway.routing.request import InferenceRequest
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Any).decode
+
+_ALLOWED = re.compile(rb"accept|traceparent|tracestate|anthropic-[\w-]+|openai-[\w-]+")
+_INCLUDE_USAGE = Raw(b'{"include_usage":true}')
+
+
+def headers_up(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
+    """An allowlist: the client's credentials and cookies never leave. The body is always ours, as JSON."""
+    up = [("content-type", "application/json"), ("x-request-id", request_id)]
+    for name, value in headers.items():
+        allowed = allowed_up(name)
+        if allowed is not None:
+            up.append((allowed, value.decode("latin-1")))
+    return up
+
+
+@lru_cache(maxsize=256)
+def allowed_up(name: bytes) -> str | None:
+    """The header's name when it may go up, else None."""
+    return name.decode() if _ALLOWED.fullmatch(name) else None
+
+
+def fields_up(request: InferenceRequest, alias: Alias, state: BackendState) -> tuple[dict[str, Raw], list[str]]:
+    """(body fields for this backend, what was adapted). The request itself is not changed."""
+    fields = dict(request.fields)
+    adapted: list[str] = []
+    if state.model is not None:
+        fields["model"] = Raw(_encode(state.model))
+    elif state.backend.engine == "vllm":
+        del fields["model"]  # not read from it yet; the alias' name would be a 404, none is its first served name
+    if alias.params:
+        fill_in(fields, alias.params, request.endpoint.limits)
+    for name in request.endpoint.limits:
+        if name in fields and (limit := send_limit(name, fields, request, alias, state)) is not None:
+            fields[name] = Raw(_encode(limit))
+            if limit < request.limits.get(name, limit) and not adapted:
+                adapted.append("max_tokens_clamped")
+    if request.stream and not request.own_usage:
+        fields["stream_options"] = with_usage(fields.get("stream_options"))
+    return fields, adapted
+
+
+def send_limit(
+    name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState
+) -> int | None:
+    """The limit to send in field `name`, raised to the alias' least and clamped to the window; None = as it is."""
+    asked = request.limits.get(name)
+    if asked is None:  # from the alias' params, or not a limit at all: then the backend says so
+        value: object = _decode(fields[name])
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return None
+        asked = value
+    limit = max(asked, alias.min_max_tokens or 0)
+    window = state.context
+    if window is not None and not surely_fits(request.prompt_bytes, limit, window):
+        bounded = _bounded(limit, request, state, window)
+        if bounded < limit and not request.media_measured:
+            request.measure_media()
+            bounded = _bounded(limit, request, state, window)
+        limit = bounded
+    return limit if limit != asked or name not in request.limits else None
+
+
+def _bounded(limit: int, request: InferenceRequest, state: BackendState, window: int) -> int:
+    estimate = state.ratio.estimate(request.prompt_bytes, request.images)
+    return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
+
+
+def clamps_itself(state: BackendState) -> bool:
+    """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
+    if state.backend.engine != "vllm" or not state.version:
+        return False
+    numbers = re.match(r"(\d+)\.(\d+)", state.version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 32)
+
+
+def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:
+    """The alias' params where the client said nothing; nested maps merge, the client wins. The names of the answer
+    limit are one and the same setting: a client that sent either has said it."""
+    limited = any(name in fields for name in limits)
+    for name, value in params.items():
+        if name in limits and limited:
+            continue
+        if name not in fields:
+            fields[name] = Raw(_encode(value))
+        elif isinstance(value, Mapping):
+            said = _decode(fields[name])
+            if isinstance(said, dict):
+                fields[name] = Raw(_encode(merged(said, value)))
+
+
+def merged(said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` under what the client said, map by map."""
+    result = dict(defaults)
+    for name, value in said.items():
+        default = result.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            value = merged(value, default)
+        result[name] = value
+    return result
+
+
+def with_usage(options: Raw | None) -> Raw:
+    """`stream_options` with include_usage, beside whatever else the client set there."""
+    if options is None:
+        return _INCLUDE_USAGE
+    said = _decode(options)
+    return Raw(_encode({**said, "include_usage": True})) if isinstance(said, dict) else _INCLUDE_USAGE

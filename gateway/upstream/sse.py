@@ -1,0 +1,147 @@
+"""Server-sent events as bytes: where one event ends, and what it says. Whole events in, the same bytes out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from gateway.upstream.client import ProtocolFailure
+
+# A blank line ends an event. Atomic groups (3.11): else backtracking takes one CRLF for two line ends.
+_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_LINES = re.compile(rb"\r\n|\r|\n")
+_BOM = b"\xef\xbb\xbf"
+EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: beyond this it is not a stream of events
+
+
+class Framer:
+    """Cuts a byte stream into events, however it arrives. Events keep their bytes, the blank line included."""
+
+    __slots__ = ("_rest", "_searched", "_swallow_lf")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._searched = 0  # no event ends before here
+        self._swallow_lf = False  # the last event ended in CR: an LF that follows belongs to it
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that are complete now."""
+        if not self._rest and not self._swallow_lf and b"\r" not in data:
+            if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # one whole event: nearly always
+                return [data]
+        elif self._swallow_lf and data:
+            self._swallow_lf = False
+            data = data.removeprefix(b"\n")
+        buffer = self._rest + data if self._rest else data
+        if b"\r" not in buffer:
+            return self._feed_plain(buffer)
+        events = []
+        start = 0
+        for end in _END.finditer(buffer, self._searched):
+            events.append(buffer[start : end.end()])
+            start = end.end()
+        self._swallow_lf = start == len(buffer) and start > 0 and buffer[-1] == 13
+        self._keep(buffer[start:])
+        return events
+
+    def _feed_plain(self, buffer: bytes) -> list[bytes]:
+        """The same where lines end in LF alone, as nearly everywhere: without an expression."""
+        if buffer.find(b"\n\n", self._searched) < 0:
+            self._keep(buffer)
+            return []
+        *events, rest = buffer.split(b"\n\n")
+        self._keep(rest)
+        return [event + b"\n\n" for event in events]
+
+    def _keep(self, rest: bytes) -> None:
+        self._rest = rest
+        self._searched = max(0, len(rest) - 3)
+        if len(rest) > EVENT_MOST:
+            raise ProtocolFailure(f"an event of more than {EVENT_MOST} bytes")
+
+    def finish(self) -> list[bytes]:
+        """The last event of a stream that ended without a blank line, completed."""
+        rest, self._rest = self._rest, b""
+        if not rest.strip():
+            return []
+        return [rest.rstrip(b"\r\n") + b"\n\n"]
+
+
+def data_of(event: bytes) -> bytes | None:
+    """The event's data, its lines joined by LF; None for a comment or an event without data."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2]
+    parts = []
+    for line in _LINES.split(event.removeprefix(_BOM)):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            parts.append(value.removeprefix(b" "))
+    return b"\n".join(parts) if parts else None
+
+
+class Choice(msgspec.Struct):
+    index: Any = 0
+    delta: Any = None
+    text: Any = None
+    finish_reason: Any = None
+
+
+class Chunk(msgspec.Struct):
+    """What the request path reads of a chunk; the bytes themselves are passed on, so nothing unknown is lost."""
+
+    id: Any = None
+    created: Any = None
+    model: Any = None
+    choices: list[Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode_chunk = msgspec.json.Decoder(Chunk).decode
+DONE = b"[DONE]"
+
+
+def read_chunk(data: bytes) -> Chunk | None:
+    """The data as a chunk; None when it is not one (it is then relayed as it is)."""
+    try:
+        return _decode_chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def says_something(choice: Choice) -> bool:
+    """Does this choice carry content: text, refusal, or part of a tool call? (Role and reasoning are not content.)"""
+    if choice.text:
+        return True
+    delta = choice.delta
+    if not isinstance(delta, dict):
+        return False
+    return bool(
+        delta.get("content")
+        or delta.get("refusal")
+        or delta.get("tool_calls")
+        or delta.get("function_call")
+        or delta.get("audio")
+    )
+
+
+def thinks(choice: Choice) -> bool:
+    """Does this choice carry reasoning, under either of its names?"""
+    delta = choice.delta
+    return isinstance(delta, dict) and bool(delta.get("reasoning") or delta.get("reasoning_content"))
+
+
+def is_plain(event: bytes) -> bool:
+    """Surely one more delta that ends nothing, told without parsing: nearly every event of a stream.
+
+    Inside JSON strings quotes are escaped, so these byte patterns can only be keys. Only compact JSON (vLLM's) is
+    recognised; everything else is parsed. (A usage in a delta is not the last one.)
+    """
+    return (
+        event.startswith(b"data: {")
+        and b'"finish_reason":null' in event
+        and b'"finish_reason":"' not in event
+        and b'"error":{' not in event
+    )
