@@ -1,0 +1,141 @@
+"""What is measured: the upstream itself, nginx, the gateway, and whatever else listens on a URL."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench import measure, nginx, processes
+from bench.processes import BenchError
+from bench.scenarios import ALIAS, BY_NAME, KEY, UPSTREAM_MODEL, body
+
+START_SECONDS = 60.0
+
+# Everything is on: keys, limits, slots, balancing and failover. Two backends that are one mock.
+ROUTES = """\
+server: {{data: "{folder}/state"}}
+backends:
+  first: {{url: "http://127.0.0.1:{ports[0]}", slots: 4000, tool_parser: hermes}}
+  second: {{url: "http://127.0.0.1:{ports[1]}", slots: 4000, tool_parser: hermes}}
+aliases:
+  {pair}: {{use: [[first, second]], on_unsupported: mend}}
+  bench-chain: [first, second]
+clients:
+  bench: {{key: "{key}", aliases: ["bench-*"], rpm: 100000000, max_inflight: 4000}}
+"""
+
+
+@dataclass
+class Target:
+    """A listener under load. Without `command` it is already running and is left alone. `pids`: its processes."""
+
+    name: str
+    host: str
+    port: int
+    model: str = UPSTREAM_MODEL
+    command: Sequence[str] = ()
+    folder: Path | None = None
+    measured: bool = True  # False: its CPU is not a proxy's
+    process: subprocess.Popen[bytes] | None = None
+    start_ms: float = 0.0
+    idle_rss: int = 0
+    pids: list[int] = field(default_factory=list)
+
+    def start(self, core: int) -> None:
+        """Spawn it on `core`, wait for the first right answer, read the idle memory.
+
+        Raises BenchError, with the end of its log, when it exits or does not answer.
+        """
+        began = time.perf_counter()
+        if self.command and self.folder:
+            with (self.folder / "log").open("wb") as log:
+                self.process = processes.spawn(self.command, core, cwd=self.folder, stdout=log, stderr=log)
+        self._first_answer(began + START_SECONDS)
+        if self.process is not None:
+            self.pids = [self.process.pid]
+            self.start_ms = (time.perf_counter() - began) * 1000
+            time.sleep(0.5)  # what a start leaves to do
+        elif self.measured:
+            self.pids = measure.listeners(self.port)
+        self.idle_rss = measure.rss_bytes(measure.process_tree(self.pids))
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End what `start` spawned."""
+        if self.process is not None:
+            processes.stop(self.process, how)
+            self.process = None
+
+    def _first_answer(self, until: float) -> None:
+        problem = "no connection"
+        while time.perf_counter() < until:
+            if self.process is not None and self.process.poll() is not None:
+                raise BenchError(f"{self.name} exited with {self.process.returncode}.\n{self._log()}")
+            try:
+                status, answer = self._ask()
+            except (OSError, http.client.HTTPException) as error:
+                problem = str(error)
+            else:
+                if status == 200 and b"is 204" in answer:
+                    return
+                problem = f"status {status}: {answer[:300].decode(errors='replace')}"
+            time.sleep(0.002)
+        raise BenchError(f"{self.name} gave no right answer within {START_SECONDS:.0f} s: {problem}\n{self._log()}")
+
+    def _ask(self) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        try:
+            headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+            connection.request("POST", "/v1/chat/completions", body(BY_NAME["small"], self.model), headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def _log(self) -> str:
+        if self.folder is None:
+            return ""
+        return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-20:])
+
+
+def direct(port: int) -> Target:
+    """The upstream without a proxy: its latency is the zero of the others."""
+    return Target("direct", "127.0.0.1", port, measured=False)
+
+
+def nginx_target(folder: Path, upstreams: Sequence[int]) -> Target | None:
+    """None when nginx is not installed."""
+    binary = nginx.executable()
+    if binary is None:
+        return None
+    (port,) = processes.free_ports(1)
+    folder.mkdir()
+    return Target("nginx", "127.0.0.1", port, command=nginx.command(binary, folder, port, upstreams), folder=folder)
+
+
+def gateway_target(folder: Path, upstreams: Sequence[int], runner: Sequence[str] = ()) -> Target:
+    """The gateway with all features on. `runner`: what the interpreter runs instead of the `gateway` script."""
+    (port,) = processes.free_ports(1)
+    folder.mkdir()
+    config = folder / "routes.yaml"
+    config.write_text(ROUTES.format(folder=folder, ports=upstreams, pair=ALIAS, key=KEY))
+    serve = ("serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port))
+    script = Path(sys.executable).with_name("gateway")
+    command = [sys.executable, *(runner or (str(script),)), *serve]
+    return Target("gateway", "127.0.0.1", port, ALIAS, command, folder)
+
+
+def other_target(text: str) -> Target:
+    """`NAME=http://host:port[@model]`: a proxy that somebody else started in front of the mock's port."""
+    name, _, rest = text.partition("=")
+    url, _, model = rest.partition("@")
+    parts = urlsplit(url)
+    if not name or parts.scheme != "http" or not parts.hostname:
+        raise BenchError(f"--target {text}: expected NAME=http://HOST:PORT or NAME=http://HOST:PORT@MODEL")
+    return Target(name, parts.hostname, parts.port or 80, model or UPSTREAM_MODEL)
