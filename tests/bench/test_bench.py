@@ -1,0 +1,121 @@
+"""The benchmark as it is run: its rows, its doubts about answers, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import measure, nginx, processes
+from bench.load import Job, Run
+from tests.bench.byte_relay import relay
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU times are read from /proc")
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench", *arguments, cwd=processes.ROOT, stdout=pipe, stderr=pipe
+    )
+
+
+async def finish(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    out, error = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, (out + error).decode()
+
+
+def row(text: str, title: str) -> str:
+    (line,) = (line for line in text.splitlines() if line.startswith(title))
+    return line
+
+
+async def test_a_quick_run_prints_its_rows_and_writes_the_values(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    code, text = await finish(
+        await start(
+            "--quick", "--seconds", "0.2", "--targets", "direct", "--only", "small,latency", "--json", str(file)
+        )
+    )
+    assert code == 0, text
+    assert "1/s" in row(text, "small, answers per second")
+    assert "0.00" in row(text, "added latency at 50/s, p50")
+    figures = json.loads(file.read_text())["figures"]
+    assert figures["small:rate"]["direct"]["median"] > 100
+    assert figures["latency:p50"]["direct"]["median"] > 0
+
+
+@pytest.mark.skipif(nginx.executable() is None, reason="nginx is not installed")
+async def test_nginx_is_the_yardstick_where_it_is_installed() -> None:
+    code, text = await finish(
+        await start("--quick", "--seconds", "0.2", "--targets", "direct,nginx", "--only", "agentic,stream,paced,open")
+    )
+    assert code == 0, text
+    assert "not judged" not in text
+    for title in ("agentic 112 KB", "stream of 3", "chunk paced", "memory, 100 open streams", "start to first answer"):
+        assert float(row(text, title).split("n/a")[1].split()[0]) > 0
+
+
+async def test_the_gateway_is_measured_with_its_features_on() -> None:
+    code, text = await finish(
+        await start("--quick", "--seconds", "0.2", "--targets", "gateway", "--only", "agentic,stream,paced,mending")
+    )
+    assert code == 0, text
+    for title in ("agentic 112 KB", "stream of 3", "chunk paced, 20 x", "chunk paced, mending"):
+        assert float(row(text, title).split("µs/")[1].split()[1]) > 0
+    assert "not judged" in text  # no nginx in this run
+
+
+async def measured_through_a_relay(only: str, *, lose_event: bool = False, refuse: bool = False) -> tuple[int, str]:
+    """The mock's port has to be known before, as with any proxy that somebody started by hand."""
+    (mock_port,) = processes.free_ports(1)
+    async with relay(mock_port, lose_event=lose_event, refuse=refuse) as port:
+        target = ("--target", f"relay=http://127.0.0.1:{port}", "--mock-port", str(mock_port))
+        return await finish(await start("--quick", "--seconds", "0.2", "--targets", "", "--only", only, *target))
+
+
+async def test_another_proxy_is_measured_by_its_url() -> None:
+    code, text = await measured_through_a_relay("small,stream,burst,paced")
+    assert code == 0, text
+    for title in ("small 328 B", "stream of 3", "chunk in bursts", "chunk paced"):
+        assert float(row(text, title).split("µs/")[1].split()[1]) > 0
+
+
+async def test_a_proxy_that_loses_an_event_is_not_called_fast() -> None:
+    code, text = await measured_through_a_relay("stream", lose_event=True)
+    assert code == 1
+    assert "FAILED" in row(text, "stream of 3")
+    assert "2 events instead of 3" in text
+
+
+async def test_the_words_of_a_refusal_are_kept() -> None:
+    async with relay(1, refuse=True) as port:
+        job = Job("small", "127.0.0.1", port, "m", 0.1, 0.1, [])
+        result = await Run(job).run()
+    assert result.requests == 0
+    assert any("status 503: busy" in error for error in result.errors)
+
+
+async def test_sigterm_leaves_no_process_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = await start("--targets", "direct", "--only", "small", "--seconds", "60")
+    async with asyncio.timeout(20):
+        while len(tree := measure.process_tree([process.pid])) < 3:  # bench, mock, load
+            await asyncio.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    code, _ = await finish(process)
+    assert code == 128 + signal.SIGTERM
+    assert measure.process_tree(tree) == []
+    assert os.listdir(tmp_path) == []
+
+
+async def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
+    code, text = await finish(await start("--only", "smal"))
+    assert code == 1
+    assert "no scenario smal; there are open, small" in text

@@ -1,0 +1,123 @@
+"""The parts of the benchmark: bodies of exact size, a mock that speaks as vLLM does, honest marks, measured CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from bench import measure, processes, report, runner
+from bench.replies import DELTA_EVENT
+from bench.runner import Plan, Samples
+from bench.scenarios import SCENARIOS, Scenario, body
+
+
+@pytest.fixture
+def mock() -> Iterator[httpx.Client]:
+    with (
+        runner.upstream(processes.cores()[1]) as ports,
+        httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=10) as client,
+    ):
+        yield client
+
+
+def chat(client: httpx.Client, **fields: object) -> httpx.Response:
+    message = {"role": "user", "content": "What is 12*17?"}
+    return client.post("/v1/chat/completions", json={"model": "bench-model", "messages": [message], **fields})
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of every event; the stream has to end with [DONE]."""
+    *data, last = (block.removeprefix("data: ") for block in text.strip().split("\n\n"))
+    assert last == "[DONE]"
+    return [json.loads(item) for item in data]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_body_is_json_of_exactly_the_size_it_says(scenario: Scenario) -> None:
+    for model in ("bench-model", "a-longer-alias-name"):
+        content = body(scenario, model)
+        assert len(content) == scenario.body_bytes
+        document = json.loads(content)
+        assert document["model"] == model
+        assert len(document["messages"]) == scenario.messages
+        assert len(document.get("tools", ())) == scenario.tools
+
+
+def test_an_event_has_235_bytes() -> None:
+    assert len(DELTA_EVENT) == 235
+
+
+def test_the_mock_tells_a_prober_what_vllm_tells(mock: httpx.Client) -> None:
+    assert mock.get("/health").status_code == 200
+    assert mock.get("/v1/models").json()["data"][0]["max_model_len"] == 131072
+    assert mock.get("/version").json() == {"version": "0.32.0"}
+    assert "vllm:num_requests_running{" in mock.get("/metrics").text
+    assert mock.get("/v1/nope").json() == {"detail": "Not Found"}
+
+
+def test_the_mock_passes_the_test_questions_of_a_gateway(mock: httpx.Client) -> None:
+    assert "204" in chat(mock).json()["choices"][0]["message"]["content"]
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+    choice = chat(mock, tools=tools).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]).keys() == {"city"}
+    streamed = events(chat(mock, tools=tools, stream=True).text)
+    assert streamed[1]["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
+@pytest.mark.parametrize("pace", ["burst", "each", "steps", "alone"])
+def test_a_stream_has_the_shape_of_vllm_at_every_pace(mock: httpx.Client, pace: str) -> None:
+    bench = {"events": 5, "interval_ms": 2, "pace": pace}
+    options = {"include_usage": True}
+    got = events(chat(mock, bench=bench, stream=True, stream_options=options).text)
+    assert got[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert [event["choices"][0]["finish_reason"] for event in got[1:-1]] == [None] * 4 + ["stop"]
+    assert got[-1]["choices"] == []
+    assert got[-1]["usage"]["completion_tokens"] == 8
+    assert len(events(chat(mock, bench=bench, stream=True).text)) == 6
+
+
+def test_cpu_time_of_a_process_is_what_it_has_run() -> None:
+    before = measure.cpu_ns([os.getpid()])
+    started = time.process_time_ns()
+    while time.process_time_ns() - started < 50_000_000:
+        pass
+    used = measure.cpu_ns([os.getpid()]) - before
+    assert 40_000_000 < used < 200_000_000
+
+
+def test_the_owner_of_a_listening_port_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert os.getpid() in measure.listeners(listener.getsockname()[1])
+    assert measure.rss_bytes([os.getpid()]) > 1_000_000
+
+
+def lines(gateway: float, **errors: int) -> list[str]:
+    cells = {"nginx": Samples([10.0, 30.0, 20.0]), "gateway": Samples([gateway], dict(errors))}
+    return report.table_lines({"small": cells}, ["nginx", "gateway"], Plan(["small"]))
+
+
+def test_a_row_shows_the_ratio_of_medians_and_which_levels_are_kept() -> None:
+    assert "200 (10.0x)" in lines(200)[2]
+    assert lines(200)[2].split()[-4:] == ["14x", "ok", "4x", "MISS"]
+    assert lines(60)[2].split()[-4:] == ["14x", "ok", "4x", "ok"]
+    assert lines(300)[2].split()[-4:] == ["14x", "MISS", "4x", "MISS"]
+
+
+def test_a_row_with_wrong_answers_shows_no_figure() -> None:
+    line = lines(60, **{"status 500": 3})[2]
+    assert "FAILED" in line
+    assert "ok" not in line
+
+
+def test_the_noise_is_the_spread_of_the_yardstick() -> None:
+    table = {"small": {"nginx": Samples([10.0, 11.0, 12.0])}}
+    assert "small 18%" in report.noise_line(table, 3)

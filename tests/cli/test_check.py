@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["check", *arguments])
+
+
+def file(folder: Path, text: str) -> str:
+    path = folder / "routes.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+CLOUDY = """\
+backends:
+  a: {url: "http://192.168.1.11:8001", context: 131072, slots: 4, tool_parser: hermes, thinking: never}
+  b: {url: "http://192.168.1.12:8001", context: 65536, tool_parser: none, run: on_demand}
+  c: {engine: litellm, model: anthropic/x, context: 200000}
+aliases:
+  w: [a, b, c]
+"""
+
+
+def test_a_good_file_is_explained_step_by_step(tmp_path: Path) -> None:
+    result = run(file(tmp_path, CLOUDY))
+    assert result.exit_code == 0
+    text = result.output.split("Aliases\n", 1)[1]
+    assert (
+        text
+        == """\
+  w
+    1. a  vllm  192.168.1.11:8001  window 131,072  slots 4  tools hermes  thinking never
+       skipped beyond 131,072 tokens
+    2. b  vllm  192.168.1.12:8001  window 65,536  slots 8 (assumed)  tools none  thinking -
+       skipped while it is not there (on_demand)
+       skipped beyond 65,536 tokens
+       skipped for requests with tools
+    3. c  litellm  litellm  window 200,000  slots unlimited (assumed)  tools learned  thinking -
+  CLOUD
+       skipped unless everything before is down
+       skipped for local_only clients and requests
+  a (a backend under its own name)
+    1. a  vllm  192.168.1.11:8001  window 131,072  slots 4  tools hermes  thinking never
+  b (a backend under its own name)
+    1. b  vllm  192.168.1.12:8001  window 65,536  slots 8 (assumed)  tools none  thinking -
+       skipped while it is not there (on_demand)
+       skipped for requests with tools
+
+Aliases that can leave the LAN
+  w: to c (when everything before is down)
+""".replace("thinking -\n  CLOUD", "thinking -  CLOUD")
+    )
+
+
+def test_the_shipped_file_is_fine_and_nothing_leaves_the_lan() -> None:
+    result = run(str(ROOT / "routes.yaml"))
+    assert result.exit_code == 0
+    assert result.output.endswith("Aliases that can leave the LAN\n  none can\n")
+
+
+def test_mistakes_are_printed_line_by_line_and_exit_1(tmp_path: Path) -> None:
+    path = file(tmp_path, "backends:\n  a: {apibase: x}\n  b: {slots: x}\n")
+    result = run(path)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[0] == (
+        f"{path}:2  backends.a.apibase: unknown key 'apibase' - did you mean 'url'?"
+    )
+    assert result.output.endswith("\n3 mistakes: the file is not loaded.\n")
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    assert run(str(tmp_path / "none.yaml")).exit_code == 2
+    assert run("--config", str(tmp_path / "none.yaml")).exit_code == 2
+    assert run("--nonsense").exit_code == 2
+
+
+def test_json_for_scripts(tmp_path: Path) -> None:
+    good = json.loads(run(file(tmp_path, CLOUDY), "--json").output)
+    assert good["ok"] is True
+    assert good["leaves_lan"] == {"w": ["c"]}
+    assert [a["name"] for a in good["aliases"]] == ["w", "a", "b"]
+    assert good["aliases"][0]["members"][1]["window"] == 65536
+    result = run(file(tmp_path, "backends: {a: {apibase: x}}\n"), "--json")
+    bad = json.loads(result.output)
+    assert (result.exit_code, bad["ok"]) == (1, False)
+    assert bad["problems"][0]["path"] == "backends.a.apibase"
+    assert bad["problems"][0]["line"] == 1
+
+
+@contextmanager
+def backend(models: dict[str, int | None], health: int = 200, key: str | None = None) -> Iterator[str]:
+    """A server with `/health` and `/v1/models`; with `key` the latter wants it."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = key is None or self.headers.get("authorization") == f"Bearer {key}"
+            found = {"/health": health, "/v1/models": 200 if allowed else 401}.get(self.path, 404)
+            cards = [{"id": name, "max_model_len": window} for name, window in models.items()]
+            body = json.dumps({"data": cards}).encode() if self.path == "/v1/models" else b""
+            self.send_response(found)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def live(folder: Path, backends: str) -> tuple[int, str]:
+    result = run(file(folder, f"backends:\n{backends}"), "--live")
+    return result.exit_code, result.output.partition("\nAnswers\n")[2]
+
+
+def test_live_says_what_every_backend_serves(tmp_path: Path) -> None:
+    with backend({"m1": 65536}, key="k") as url:
+        code, said = live(tmp_path, f'  a: {{url: "{url}", model: m1, context: 65536, api_key: k}}\n')
+    assert (code, said) == (0, "  a: health 200, serves m1\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("model: m2", "does not serve 'm2'"),
+        ("context: 131072", "its window is 65,536 tokens, the file says 131,072"),
+        ("api_key: wrong", "models answers 401: its api_key is missing or wrong"),
+    ],
+)
+def test_live_tells_what_differs_from_the_file(tmp_path: Path, settings: str, problem: str) -> None:
+    with backend({"m1": 65536}, key="wrong-not" if "api_key" in settings else None) as url:
+        code, said = live(tmp_path, f'  a: {{url: "{url}/v1", {settings}}}\n')
+    assert code == 1
+    assert f"\n    problem: {problem}\n" in said
+
+
+def test_live_knows_the_absent_from_the_parked(tmp_path: Path) -> None:
+    with backend({}) as url:
+        gone = url  # its port is closed again below
+    code, said = live(tmp_path, f'  a: {{url: "{gone}", run: on_demand}}\n')
+    assert (code, said) == (0, "  a: not reachable: parked (on_demand)\n")
+    code, said = live(tmp_path, f'  a: {{url: "{gone}"}}\n')
+    assert (code, said) == (1, "  a: not reachable\n    problem: not reachable\n")
+
+
+def test_live_sees_an_engine_that_is_ill(tmp_path: Path) -> None:
+    with backend({"m": None}, health=503) as url:
+        code, said = live(tmp_path, f'  a: {{url: "{url}"}}\n')
+    assert code == 1
+    assert "problem: /health answers 503" in said
+
+
+def test_help_lists_the_commands_without_importing_them() -> None:
+    result = CliRunner().invoke(cli, ["--help"])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in COMMANDS)
+    assert CliRunner().invoke(cli, ["nonsense"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["--version"]).output.startswith("gateway, version ")

@@ -1,0 +1,129 @@
+"""`gateway serve` as a process: it ends as it is told to, and is replaced without dropping a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.sim import SimVllm
+from tests.demo_process import GATEWAY, PATIENCE, free_ports
+
+ASK = {"model": "chat", "messages": [{"role": "user", "content": "Say it in 20 words."}]}
+
+
+class Serving:
+    """One `gateway serve`; `said` is what it has written so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said = ""
+
+    async def until_said(self, text: str) -> None:
+        assert self.process.stderr is not None
+        while text not in self.said:
+            line = await self.process.stderr.readline()
+            assert line, f"it ended and had said: {self.said}"
+            self.said += line.decode()
+
+    async def ended(self) -> int:
+        """Its exit code, when it has said everything."""
+        assert self.process.stderr is not None
+        self.said += (await self.process.stderr.read()).decode()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def serving(routes: Path, port: int, *options: str) -> AsyncIterator[Serving]:
+    """Started, and its one backend seen; killed at the end if it still runs."""
+    command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port), *options]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    gateway = Serving(process)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await gateway.until_said("chat: unknown -> ready")
+        yield gateway
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await gateway.ended()
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[SimVllm]:
+    backend = SimVllm(name="chat", served=["some/model"], context=32768, tool_parser="hermes")
+    async with backend.serve(port=0):
+        yield backend
+
+
+@pytest.fixture
+def routes(tmp_path: Path, sim: SimVllm) -> Path:
+    file = tmp_path / "routes.yaml"
+    file.write_text(f'backends: {{chat: {{url: "{sim.url}"}}}}')
+    return file
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_it_ends_cleanly_when_it_is_told_to(routes: Path, number: signal.Signals) -> None:
+    async with serving(routes, free_ports(1)) as gateway:
+        gateway.process.send_signal(number)
+        async with asyncio.timeout(PATIENCE):
+            assert await gateway.ended() == 0
+    assert "Traceback" not in gateway.said
+    assert "Aborted" not in gateway.said
+
+
+async def test_a_second_one_on_the_same_port_is_an_error_unless_it_takes_over(routes: Path) -> None:
+    port = free_ports(1)
+    async with serving(routes, port):
+        command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port)]
+        second = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, said = await asyncio.wait_for(second.communicate(), PATIENCE)
+        assert second.returncode == 1
+        assert f"Cannot listen on 127.0.0.1:{port}" in said.decode()
+
+
+async def test_a_new_one_takes_over_and_the_old_one_finishes_its_stream(routes: Path, sim: SimVllm) -> None:
+    port = free_ports(1)
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    async with (
+        serving(routes, port) as old,
+        httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client,
+    ):
+        sim.fault("hang_mid", after=5, count=1)
+        async with client.stream("POST", url, json={**ASK, "stream": True}) as stream:
+            lines = stream.aiter_lines()
+            first = await anext(lines)
+            async with serving(routes, port, "--takeover"):
+                old.process.send_signal(signal.SIGTERM)
+                await answered_in_a_row(url, 10)
+                assert old.process.returncode is None
+                sim.clear()
+                rest = [line async for line in lines if line]
+                async with asyncio.timeout(PATIENCE):
+                    assert await old.ended() == 0
+                await answered_in_a_row(url, 3)
+    assert first.startswith("data: ")
+    assert rest[-1] == "data: [DONE]"
+    assert not any("error" in line for line in rest)
+
+
+async def answered_in_a_row(url: str, count: int) -> None:
+    """Each on a connection of its own. One that the old gateway's queue still held when it closed is reset and starts
+    the row anew."""
+    row = 0
+    async with asyncio.timeout(PATIENCE):
+        while row < count:
+            async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
+                try:
+                    reply = await client.post(url, json=ASK)
+                except httpx.TransportError:
+                    row = 0
+                    continue
+            assert reply.status_code == 200, reply.text
+            row += 1

@@ -1,0 +1,86 @@
+"""Which tools may be called, and what their arguments are declared to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.compat.offered import Offered, as_json, typed
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "$defs": {"Unit": {"enum": ["C", "F"]}, "Loop": {"$ref": "#/$defs/Loop"}},
+    "properties": {
+        "unit": {"$ref": "#/$defs/Unit"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "either": {"type": ["string", "null"]},
+        "open": {"anyOf": [{"type": "integer"}, {}]},
+        "level": {"enum": [1, 2]},
+        "loop": {"$ref": "#/$defs/Loop"},
+    },
+}
+SHAPES: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "f", "parameters": SCHEMA}},
+    {"type": "function", "name": "f", "parameters": SCHEMA},
+    {"name": "f", "input_schema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("tool", SHAPES)
+def test_types_come_from_the_schema_in_every_shape_of_tools(tool: dict[str, Any]) -> None:
+    offered = Offered([tool])
+    types = {name: set(offered.types("f", name)) for name in [*SCHEMA["properties"], "undeclared"]}
+    assert types == {
+        "unit": {"string"},
+        "maybe": {"integer", "null"},
+        "either": {"string", "null"},
+        "open": set(),
+        "level": {"integer"},
+        "loop": set(),
+        "undeclared": set(),
+    }
+
+
+def test_tools_that_are_none_are_passed_over() -> None:
+    offered = Offered([None, "x", {}, {"function": None}, {"name": 3}, {"name": "f", "parameters": "none"}])
+    assert "f" in offered
+    assert offered.types("f", "a") == frozenset()
+    assert not Offered([{"type": "web_search"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "value"),
+    [
+        ("007", "string", "007"),
+        ("null", "string", "null"),
+        ("null", "string null", None),
+        ("none", "string null", "none"),
+        ("7", "string null", "7"),
+        ('"q"', "string", '"q"'),
+        ('"q"', "string null", '"q"'),
+        (" 7 ", "integer", 7),
+        ("7.0", "integer", 7),
+        ("7.5", "integer", "7.5"),
+        ("7", "number", 7),
+        ("True", "boolean", True),
+        ("1", "boolean", "1"),
+        ("{'a': (1, None)}", "object", {"a": [1, None]}),
+        ('{"a": 1}', "", {"a": 1}),
+        ("7", "", "7"),
+        ("[1", "array", "[1"),
+        ("[" * 10_000, "array", "[" * 10_000),
+        ("NaN", "number", "NaN"),
+    ],
+)
+def test_text_becomes_what_is_declared_or_stays(text: str, types: str, value: Any) -> None:
+    result = typed(text, frozenset(types.split()))
+    assert result == value
+    assert type(result) is type(value)
+
+
+def test_arguments_are_json_that_can_be_sent() -> None:
+    assert as_json({"a": "Zürich 東京"}) == '{"a": "Zürich 東京"}'
+    assert as_json({"a": "\ud83c"}) == '{"a": "\\ud83c"}'
+    with pytest.raises(ValueError):
+        as_json({"a": float("inf")})

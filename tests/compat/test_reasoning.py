@@ -1,0 +1,69 @@
+"""Thoughts are split from the content while they come."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.compat.mender import Reasoning
+from gateway.compat.reasoning import REASONING, THINK
+from tests.compat.mending import mend, mender
+
+IMPLIED = THINK.with_opener_implied()
+
+
+def test_thoughts_flow_while_they_are_thought() -> None:
+    machine = mender("", THINK)
+    assert machine.feed("<think>")[0].raw == "<think>"
+    assert machine.feed("\nhm, ") == [Reasoning("\nhm, ")]
+    assert machine.feed("so</thi") == [Reasoning("so")]
+    assert machine.feed("s") == [Reasoning("</this")]
+
+
+@pytest.mark.parametrize("text", ["Answer.", "Say <think>a</think>", "a</think>b", "`<think>` opens", "<thin", "  x"])
+def test_an_opener_counts_only_at_the_start(text: str) -> None:
+    mended = mend("", text, THINK)
+    assert (mended.content, mended.reasoning) == (text, "")
+
+
+def test_white_space_may_precede_the_opener() -> None:
+    mended = mend("", "\n <think>a</think>b", THINK)
+    assert (mended.reasoning, mended.content) == ("a", "b")
+
+
+def test_with_the_opener_implied_all_is_thought_until_the_closer() -> None:
+    for text, reasoning, content in [
+        ("hmm\n</think>\n\nAnswer.", "hmm\n", "\n\nAnswer."),
+        ("<think>a</think>b", "a", "b"),
+        ("never closed", "never closed", ""),
+        ("\n\n</think>b", "", "b"),
+        ("a</think>b</think>c", "a", "b</think>c"),
+        ("a </thin", "a </thin", ""),
+    ]:
+        mended = mend("", text, IMPLIED)
+        assert (mended.reasoning, mended.content) == (reasoning, content)
+
+
+def test_white_space_is_no_thought() -> None:
+    mended = mend("", "<think>\n\n</think>\n\nAnswer.", THINK)
+    assert (mended.reasoning, mended.content) == ("", "\n\nAnswer.")
+
+
+def test_gemma_channels() -> None:
+    gemma = REASONING["gemma4"]
+    for text, reasoning, content in [
+        ("<|channel>thought\nhmm<channel|>Answer.", "hmm", "Answer."),
+        ("<|channel>hmm<channel|>Answer.", "hmm", "Answer."),
+        ("<|channel>thought\n<channel|>Answer.", "", "Answer."),
+        ("thought\nhmm<channel|>Answer.", "", "thought\nhmm<channel|>Answer."),
+        ("Answer.", "", "Answer."),
+    ]:
+        mended = mend("", text, gemma)
+        assert (mended.reasoning, mended.content) == (reasoning, content)
+    bare = gemma.with_opener_implied()
+    assert mend("", "thought\nhmm<channel|>Answer.", bare).reasoning == "hmm"
+    assert mend("", "Answer.", bare).content == "Answer."
+
+
+def test_mistral_brackets() -> None:
+    mended = mend("mistral", "[THINK]hm[/THINK][TOOL_CALLS]ping[ARGS]{}", REASONING["mistral"])
+    assert (mended.reasoning, mended.content, mended.calls) == ("hm", "", [("ping", {})])

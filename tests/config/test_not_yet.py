@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.config.keys import all_keys
+from gateway.config.load import load_text
+from gateway.config.notyet import NOT_YET, warn_not_yet
+from gateway.config.problems import Report
+
+ENTRIES = ("server.shared", "alerts", "backends.*.health.canary", "aliases.*.on_busy=next", "aliases.*.thinking")
+
+
+def warned(data: dict[str, object]) -> list[str]:
+    report = Report("routes.yaml")
+    warn_not_yet(data, report, ENTRIES)
+    return [f"{w.path}: {w.message}" for w in report.warnings]
+
+
+def test_only_what_the_file_says_is_warned_about() -> None:
+    assert warned({"server": {"listen": "x"}, "aliases": {"w": {"use": ["a"]}}}) == []
+    assert warned({"server": {"shared": "redis://x"}}) == ["server.shared: no effect yet"]
+
+
+def test_what_switches_a_feature_off_is_no_news() -> None:
+    assert warned({"server": {"shared": "none"}, "backends": {"a": {"health": {"canary": "none"}}}}) == []
+
+
+def test_only_the_listed_values_count() -> None:
+    assert warned({"aliases": {"w": {"on_busy": "wait"}, "v": {"on_busy": "next"}}}) == [
+        "aliases.v.on_busy: 'next' has no effect yet"
+    ]
+
+
+def test_everything_below_an_entry_is_one_warning() -> None:
+    assert warned({"alerts": {"telegram": {"token": "x"}, "webhook": "y"}}) == ["alerts: no effect yet"]
+
+
+@pytest.mark.parametrize("entry", NOT_YET)
+def test_every_entry_names_a_key_that_exists(entry: str) -> None:
+    assert entry.partition("=")[0] in all_keys()
+
+
+def test_the_warning_has_the_line_and_the_file_loads() -> None:
+    loaded = load_text('backends:\n  a: {url: "http://x:1"}\nmodes:\n  daily: [a]\nlaunch: {}\n', environ={})
+    found = [str(w) for w in loaded.warnings if w.path in ("modes", "launch")]
+    assert found == [f"routes.yaml:{3 if key == 'modes' else 5}  {key}: no effect yet" for key in ("modes", "launch")]

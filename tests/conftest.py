@@ -1,0 +1,15 @@
+"""Settings of every test.
+
+Property tests take the same examples on every run, so that a red run can be run again and a green one says what it
+said before. `make fuzz` draws new examples each time: it is how new failures are looked for.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True, database=None)
+settings.register_profile("random", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

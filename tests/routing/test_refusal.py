@@ -1,0 +1,216 @@
+"""The one error of a request that nobody could serve: agents read its code, its status and its very words."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gateway.errors import GatewayError
+from gateway.routing.plan import Plan, make_plan
+from gateway.routing.refusal import Tried, refusal
+from gateway.routing.request import EMBEDDINGS, InferenceRequest
+from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
+
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+OUT: tuple[Condition, ...] = ("down", "warming", "misconfigured", "parked", "cooldown", "too_long", "incapable")
+# On these words an agent throws away its history, so no other error than the overflow may hold them.
+COMPACTING = [
+    *("context", "max_tokens", "token limit", "too many tokens", "exceeds the limit", "input token", "prompt length"),
+    *("prompt is too long", "reduce the length"),
+]
+
+
+def refuse(
+    *conditions: Condition, tried: tuple[Tried, ...] = (), asked: InferenceRequest | None = None
+) -> GatewayError:
+    """The error for a chain of backends b0, b1, ... in these conditions, after these attempts."""
+    states = [backend(f"b{number}", condition) for number, condition in enumerate(conditions)]
+    asked = asked or request(tools=TOOLS)
+    plan: Plan = make_plan(alias(*(s.name for s in states)), fleet(*states), asked, NOW)
+    for one in tried:
+        plan.met[one.backend] = one.kind
+    return refusal(plan, tried, asked, NOW)
+
+
+def told(error: GatewayError) -> tuple[str, int]:
+    return error.code, error.status
+
+
+@pytest.mark.parametrize(
+    ("condition", "code", "status"),
+    [
+        ("down", "no_backend_available", 503),
+        ("parked", "no_backend_available", 503),
+        ("misconfigured", "no_backend_available", 503),
+        ("warming", "backend_warming", 429),
+        ("cooldown", "rate_limit_exceeded", 429),
+        ("too_long", "context_length_exceeded", 400),
+        ("incapable", "tool_choice_unsupported", 400),
+    ],
+)
+def test_one_obstacle_one_code(condition: Condition, code: str, status: int) -> None:
+    assert told(refuse(condition)) == (code, status)
+
+
+@pytest.mark.parametrize(("one", "other"), list(product(("warming", "cooldown"), OUT)))
+def test_what_passes_by_itself_is_waited_for_whatever_else_stands_in_the_way(one: Condition, other: Condition) -> None:
+    for conditions in ((one, other), (other, one)):
+        error = refuse(*conditions)
+        assert error.status == 429
+        assert error.retry_after is not None
+
+
+def test_a_pause_tells_how_long_it_lasts() -> None:
+    assert dict(refuse("cooldown").headers()) == {b"retry-after": b"20"}
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0, b"1"), (0.4, b"1"), (12.4, b"12"), (86400.0, b"600")])
+def test_retry_after_is_whole_seconds_from_one_to_ten_minutes(seconds: float, shown: bytes) -> None:
+    assert GatewayError("rate_limit_exceeded", "wait", retry_after=seconds).headers() == [(b"retry-after", shown)]
+
+
+def test_what_was_tried_and_failed_is_the_backends_fault() -> None:
+    assert told(refuse("ok", tried=(Tried("b0", "failed", "answered 500"),))) == ("upstream_error", 502)
+    silent = Tried("b0", "failed", "was silent", timeout=True)
+    assert told(refuse("ok", tried=(silent,))) == ("upstream_timeout", 504)
+    refused = Tried("b0", "misconfigured", "refuses our credential (401)")
+    assert told(refuse("ok", tried=(refused,))) == ("upstream_error", 502), "never the client's 401"
+
+
+def test_the_last_failure_tells_whether_it_was_a_timeout() -> None:
+    failed, silent = Tried("b0", "failed", "answered 500"), Tried("b1", "failed", "was silent", timeout=True)
+    assert refuse("ok", "ok", tried=(failed, silent)).code == "upstream_timeout"
+    assert refuse("ok", "ok", tried=(silent, failed)).code == "upstream_error"
+
+
+@pytest.mark.parametrize("condition", ["ok", "suspect", "unknown", "warming"])
+def test_a_backend_that_has_just_gone_is_waited_for(condition: Condition) -> None:
+    gone = Tried("b0", "failed", "connect: refused", gone=True)
+    plan = make_plan(alias("b0"), fleet(state := backend("b0")), asked := request(), NOW)
+    state.health.state = backend("b0", condition).health.state  # what the attempt has made of it
+    state.health.since = NOW
+    error = refusal(plan, [gone], asked, NOW)
+    assert told(error) == ("backend_warming", 429)
+    assert error.retry_after == 10.0, "two good health checks"
+    assert "b0 connect: refused" in error.message
+
+
+def test_a_backend_that_went_long_ago_has_failed() -> None:
+    gone = Tried("b0", "failed", "connect: refused", gone=True)
+    plan = make_plan(alias("b0"), fleet(state := backend("b0")), asked := request(), NOW)
+    state.health = backend("b0", "down").health
+    assert told(refusal(plan, [gone], asked, NOW)) == ("upstream_error", 502)
+
+
+def test_a_real_failure_is_told_though_another_backend_has_just_gone() -> None:
+    gone, failed = Tried("b0", "failed", "connect: refused", gone=True), Tried("b1", "failed", "answered 500")
+    for tried in ((gone, failed), (failed, gone)):
+        assert told(refuse("ok", "ok", tried=tried)) == ("upstream_error", 502)
+
+
+def test_a_pause_met_on_the_way_is_told_like_one_known_before() -> None:
+    states = [backend("b0")]
+    asked = request()
+    plan = make_plan(alias("b0"), fleet(*states), asked, NOW)
+    states[0].cool_down(7.0, NOW)
+    plan.met["b0"] = "cooldown"
+    error = refusal(plan, [Tried("b0", "cooldown", "answered 429")], asked, NOW)
+    assert (told(error), error.retry_after) == (("rate_limit_exceeded", 429), 7.0)
+
+
+def test_every_backend_is_named_with_its_reason() -> None:
+    error = refuse("down", "parked", "misconfigured")
+    assert error.message.startswith("No healthy backend for alias 'alias': ")
+    for name, word in (("b0", "down"), ("b1", "parked"), ("b2", "misconfigured")):
+        assert name in error.message
+        assert word in error.message
+
+
+def test_a_missing_tool_parser_names_the_flag_that_is_missing() -> None:
+    error = refuse("incapable")
+    assert "--enable-auto-tool-choice" in error.message
+    assert "--tool-call-parser" in error.message
+    assert "b0" in error.message
+
+
+def test_an_endpoint_that_nobody_serves_is_told_by_its_path() -> None:
+    state = backend("b0")
+    state.learn_lack("endpoint:embeddings", NOW)
+    asked = request(EMBEDDINGS, input="x")
+    error = refusal(make_plan(alias("b0"), fleet(state), asked, NOW), [], asked, NOW)
+    assert told(error) == ("input_unsupported", 400)
+    assert "/embeddings" in error.message
+
+
+def test_pictures_that_nobody_takes() -> None:
+    asked = request(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}])
+    state = backend("b0", vision=False)
+    error = refusal(make_plan(alias("b0"), fleet(state), asked, NOW), [], asked, NOW)
+    assert told(error) == ("input_unsupported", 400)
+
+
+# -- the words --------------------------------------------------------------------------------------------------------
+
+
+def overflow(*windows: int, size: int = 400_000, **tried: Any) -> str:
+    states = [backend(f"b{n}", context=window) for n, window in enumerate(windows)]
+    asked = request(messages=[{"role": "user", "content": "x" * size}])
+    plan = make_plan(alias(*(s.name for s in states)), fleet(*states), asked, NOW)
+    attempts = [Tried("b0", "too_long", "was too small", **tried)] if tried else []
+    for attempt in attempts:
+        plan.met[attempt.backend] = attempt.kind
+    error = refusal(plan, attempts, asked, NOW)
+    assert told(error) == ("context_length_exceeded", 400)
+    assert error.param == "messages"
+    return error.message
+
+
+def test_an_overflow_is_told_in_the_words_that_agents_compact_on() -> None:
+    message = overflow(32768)
+    assert message.startswith("This model's maximum context length is 32768 tokens. However, your prompt contains ")
+    assert message.endswith(" input tokens. Please reduce the length of the messages.")
+
+
+def test_the_largest_window_is_told_and_a_prompt_larger_than_it() -> None:
+    for windows in ((32768, 65536, 16384), (65536,), (1, 65536)):
+        message = overflow(*windows)
+        assert "maximum context length is 65536 tokens" in message
+        assert int(message.split("contains ")[1].split(" ")[0]) > 65536
+
+
+def test_what_the_backend_counted_is_told_rather_than_our_guess() -> None:
+    message = overflow(100_000, size=300_000, window=100_000, prompt_tokens=140_000)
+    assert "contains 140000 input tokens" in message
+
+
+@pytest.mark.parametrize(
+    "conditions", [c for c in product(OUT, repeat=2) if refuse(*c).code != "context_length_exceeded"]
+)
+def test_no_other_error_makes_an_agent_throw_away_its_history(conditions: tuple[Condition, Condition]) -> None:
+    message = refuse(*conditions).message.lower()
+    assert [word for word in COMPACTING if word in message] == []
+
+
+@pytest.mark.parametrize("word", COMPACTING)
+def test_a_backends_own_words_do_not_make_an_agent_throw_away_its_history(word: str) -> None:
+    """An engine that died may say anything."""
+    error = refuse("ok", tried=(Tried("b0", "failed", f"answered 500: out of memory, {word} is too large"),))
+    assert error.code == "upstream_error"
+    assert word not in error.message.lower()
+
+
+@pytest.mark.parametrize("conditions", list(product(OUT, repeat=2)))
+def test_no_refusal_says_what_turns_an_agent_away_from_waiting(conditions: tuple[Condition, Condition]) -> None:
+    """On "overloaded" and "at capacity" Retry-After is ignored; "not found" makes it give up."""
+    message = refuse(*conditions).message.lower()
+    assert not any(word in message for word in ("overloaded", "at capacity", "not found", "does not exist"))
+
+
+@pytest.mark.parametrize(("away", "wait"), [(0.0, 10.0), (5.0, 10.0), (45.0, 45.0), (600.0, 120.0)])
+def test_the_wait_grows_with_the_time_a_backend_has_been_away(away: float, wait: float) -> None:
+    """An agent with three attempts would otherwise have spent them before an engine has loaded."""
+    plan = make_plan(alias("b0"), fleet(state := backend("b0", "warming")), asked := request(), NOW)
+    state.health.since = NOW - away
+    assert refusal(plan, [], asked, NOW).retry_after == wait

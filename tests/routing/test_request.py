@@ -1,0 +1,210 @@
+"""A request body is read once, for the few fields that matter; nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import GatewayError
+from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
+from tests.routing.parts import request
+
+unhurried = settings(deadline=None)  # the machine may be busy
+
+KNOWN = [
+    *(
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "n",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "prompt",
+        "input",
+    ),
+    *("max_tokens", "max_completion_tokens", "temperature", "stop"),
+]
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+bodies = st.dictionaries(st.sampled_from(KNOWN) | st.text(max_size=12), values, max_size=8)
+
+
+def refused(body: bytes, endpoint: Endpoint = CHAT) -> str:
+    with pytest.raises(GatewayError) as caught:
+        parse(endpoint, body)
+    assert (caught.value.code, caught.value.status) == ("invalid_request_body", 400)
+    return caught.value.message
+
+
+@unhurried
+@given(body=bodies, model=st.text(min_size=1), endpoint=st.sampled_from(ENDPOINTS), ascii=st.booleans())
+def test_any_object_with_a_model_is_a_request_and_keeps_every_field(
+    body: dict[str, Any], model: str, endpoint: Endpoint, ascii: bool
+) -> None:
+    body["model"] = model
+    parsed = parse(endpoint, json.dumps(body, ensure_ascii=ascii).encode("utf-8", "surrogatepass"))
+    assert parsed.model == model
+    assert {name: json.loads(bytes(raw)) for name, raw in parsed.fields.items()} == body
+    parsed.measure_media()
+    assert parsed.choices >= 1
+    assert 0 <= parsed.prompt_bytes <= len(json.dumps(body).encode())
+    assert all(type(limit) is int and limit >= 1 for limit in parsed.limits.values())
+
+
+@unhurried
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_a_plain_refusal(body: bytes) -> None:
+    with contextlib.suppress(GatewayError):
+        parse(CHAT, body)
+
+
+@unhurried
+@given(values)
+def test_what_is_no_object_with_a_model_is_refused(value: Any) -> None:
+    if isinstance(value, dict):
+        value.pop("model", None)
+    refused(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "empty"),
+        (b"  \n", "empty"),
+        (b"[]", "object"),
+        (b'"text"', "object"),
+        (b"{", "JSON"),
+        (b'{"model": "a"', "JSON"),
+        (b'{"model": "\xff"}', "`model`"),
+        (b"{}", "`model`"),
+        (b'{"model": null}', "`model`"),
+        (b'{"model": 7}', "`model`"),
+        (b'{"model": ""}', "`model`"),
+        (b'{"model": ["a"]}', "`model`"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(body: bytes, word: str) -> None:
+    assert word in refused(body)
+
+
+def test_a_body_nested_too_deeply_is_refused_and_not_a_crash() -> None:
+    depth = 200_000
+    assert refused(b"[" * depth)
+    assert refused(b'{"a":' * depth)
+    with contextlib.suppress(GatewayError):
+        parse(CHAT, b'{"model":"a","stream":' + b"[" * depth + b"]" * depth + b"}").measure_media()
+
+
+def test_of_a_repeated_key_the_last_counts_for_us_and_for_the_backend() -> None:
+    parsed = parse(CHAT, b'{"model": "allowed", "model": "other"}')
+    assert (parsed.model, bytes(parsed.fields["model"])) == ("other", b'"other"')
+
+
+# -- what it asks for -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "stream"), [(True, True), (False, False), (None, False), ("true", False), (1, False)]
+)
+def test_only_true_asks_for_a_stream(value: Any, stream: bool) -> None:
+    assert request(stream=value).stream is stream
+
+
+def test_embeddings_do_not_stream() -> None:
+    assert request(EMBEDDINGS, input="x", stream=True).stream is False
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [(5, {"max_tokens": 5}), (None, {}), (0, {}), (-1, {}), (True, {}), (5.0, {}), ("5", {}), ([5], {})],
+)
+def test_only_a_positive_integer_is_a_limit(value: Any, limits: dict[str, int]) -> None:
+    """The rest is for the backend's own error."""
+    assert request(max_tokens=value).limits == limits
+
+
+def test_both_names_of_the_limit_are_read_and_the_larger_counts() -> None:
+    asked = request(max_tokens=5, max_completion_tokens=9)
+    assert (asked.limits, asked.limit()) == ({"max_tokens": 5, "max_completion_tokens": 9}, 9)
+    assert request().limit() is None
+    assert request(COMPLETIONS, prompt="x", max_completion_tokens=9).limits == {}
+
+
+def test_n_and_several_prompts_multiply() -> None:
+    assert request(n=3).choices == 3
+    assert [request(n=n).choices for n in (None, 0, -2, True, 1.5, "2", 1)] == [1] * 7
+    assert request(COMPLETIONS, prompt=["a", "b"], n=2).choices == 4
+    assert request(COMPLETIONS, prompt=[[1, 2], [3]]).choices == 2
+    assert request(COMPLETIONS, prompt=[1, 2, 3]).choices == 1, "one prompt, given as tokens"
+    assert request(COMPLETIONS, prompt=[]).choices == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "meaning"),
+    [
+        (None, "auto"),
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ({"type": "function", "function": {"name": "f"}}, "named"),
+        ("nonsense", "auto"),
+        (7, "auto"),
+    ],
+)
+def test_tool_choice(choice: Any, meaning: str) -> None:
+    assert request(tools=[{"type": "function"}], tool_choice=choice).tool_choice == meaning
+    assert request(tools=[{"type": "function"}]).tool_choice == "auto"
+
+
+@pytest.mark.parametrize(("tools", "has"), [([{}], True), ([], False), (None, False), ("x", False), ({}, False)])
+def test_tools_are_a_list_with_something_in_it(tools: Any, has: bool) -> None:
+    assert request(tools=tools).tools is has
+
+
+def test_an_empty_list_of_tools_with_space_in_it_is_empty() -> None:
+    assert parse(CHAT, b'{"model": "a", "tools": [ \n ]}').tools is False
+
+
+def test_who_asked_for_usage_is_known() -> None:
+    assert request(stream_options={"include_usage": True}).wants_usage
+    assert not request(stream_options={"include_usage": False}).wants_usage
+    assert not request(stream_options=None).wants_usage
+    assert request(stream_options={"include_usage": True, "continuous_usage_stats": True}).own_usage
+
+
+def test_pictures_and_sound_are_found_and_their_data_is_no_prompt() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 50_000}}
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * 10_000, "format": "wav"}}
+    asked = request(
+        messages=[{"role": "user", "content": [{"type": "text", "text": "what?"}, picture, picture, sound]}]
+    )
+    assert (asked.images, asked.audio) == (0, False), "not looked for before somebody asks"
+    asked.measure_media()
+    asked.measure_media()
+    assert (asked.images, asked.audio) == (2, True)
+    assert 50 < asked.prompt_bytes < 500
+
+
+def test_the_prompt_is_messages_and_tools_and_nothing_else() -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    asked = request(messages=messages, tools=tools, metadata={"x": "y" * 1000})
+    assert asked.prompt_bytes == len(msgspec.json.encode(messages)) + len(msgspec.json.encode(tools))

@@ -1,0 +1,74 @@
+"""What behaviour tests share: a gateway on a real socket in the test's own loop, in front of simulated backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from gateway.app import App
+from gateway.config.load import load_text
+from gateway.core import Gateway
+from gateway.health.state import State
+from gateway.server import Server, listen, make_server
+
+PATIENCE = 10.0  # seconds until a wait in a test is called hung
+
+
+@dataclass
+class RunningGateway:
+    """`url` is the root (http://127.0.0.1:PORT); `client` an httpx client on it; `gateway` the living object."""
+
+    url: str
+    client: httpx.AsyncClient
+    app: App
+    server: Server
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.app.gateway
+
+    def state(self, backend: str) -> State:
+        return self.gateway.fleet[backend].health.state
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that has no event of its own; fails when it never comes."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def until_ready(self, *backends: str) -> None:
+        await self.until(lambda: all(self.state(name) is State.READY for name in backends))
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sample's value, 0 when it does not exist."""
+        return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def idle(self) -> bool:
+        """Nothing under way: every slot given back, every request settled."""
+        return not self.gateway.active and all(s.inflight == 0 for s in self.gateway.fleet.states.values())
+
+
+@asynccontextmanager
+async def running_gateway(routes: str, environ: dict[str, str] | None = None) -> AsyncIterator[RunningGateway]:
+    """A gateway that serves the routes.yaml text `routes` on a free port. At the end it must be idle."""
+    snapshot = load_text(routes, "routes.yaml", environ or {}).snapshot
+    app = App(snapshot)
+    sock = listen("127.0.0.1", 0)
+    server = make_server(app)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+            running = RunningGateway(url, client, app, server)
+            await running.until(lambda: server.started)
+            yield running
+            await running.until(running.idle)
+    finally:
+        server.should_exit = True
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # a test's own sockets may still be open
+        await task

@@ -1,0 +1,303 @@
+"""Backends that fail in every way at random, clients of every manner, all at once: each answer is whole and right, or a
+plain error, or a stream that is told to be broken. The single cases are in the other files."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import re
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.health.state import State
+from gateway.sim import SimOllama, SimVllm
+from gateway.sim.base import Sim
+from gateway.sim.faults import KINDS
+from tests.raw_client import RawClient, post_bytes, raw_client
+from tests.support import RunningGateway, running_gateway
+
+CHAT = "/v1/chat/completions"
+CLIENTS, EACH = 14, 24
+WITHIN = 20.0  # seconds until an answer is called hung
+SAID = {"leak_tools", "leak_think", "empty_turn", "wrong_parser", "garbage", "repetition"}  # change what is said
+BROKEN = ["abort", "error_finish", "end_without_finish"]  # ends that Ollama's own format cannot tell
+CUTS = [*BROKEN, "die_mid", "error_event", "hang_mid"]  # the more telling ones
+REFUSED = {400, 429, 502, 503, 504}
+INTERRUPTED = {"type": "server_error", "param": None, "code": "stream_interrupted"}
+LOOKUP = {"name": "lookup", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}
+ROUTES = """
+defaults:
+  timeouts: {{connect: 500ms, first_byte: 600ms, idle: 600ms, hold: 300ms}}
+  health: {{every: 100ms, fail_after: 3, recover_after: 2}}
+backends:
+  v1: {{url: "{v1}", slots: 16, tool_parser: hermes}}
+  v2: {{url: "{v2}", slots: 16, tool_parser: hermes}}
+  v3: {{url: "{v3}", slots: 16, tool_parser: hermes}}
+  o1: {{url: "{o1}", slots: 16, engine: ollama, model: small, context: 65536}}
+aliases:
+  main: [[v1, v2, v3], o1]
+  chain: [v1, v2, v3]
+  turns: {{use: [[v1, v2, v3]], balance: round_robin}}
+  local: [o1, v3]
+"""
+
+
+class Asked:
+    """One request and what has to come back: `text` from vLLM, which says what it is told, a product from Ollama."""
+
+    def __init__(self, random: Random) -> None:
+        self.nonce = f"N{random.getrandbits(40):010x}"
+        self.text = " ".join(f"{self.nonce}w{number}" for number in range(random.randrange(5, 40)))
+        self.stream = random.random() < 0.6
+        self.tools = random.random() < 0.2
+        self.choices = random.choice([1, 1, 1, 2])
+        simple = self.choices == 1 and not self.tools
+        self.model = random.choice(["main", "chain", "turns", "local"] if simple else ["main", "chain", "turns"])
+        a, b = random.randrange(1000, 9999), random.randrange(1000, 9999)
+        self.product = str(a * b)
+        padding = "x" * 200_000 if random.random() < 0.1 else ""
+        script = self.text
+        self.body: dict[str, Any] = {
+            "model": self.model,
+            "stream": self.stream,
+            "messages": [{"role": "user", "content": f"{padding} What is {a}*{b}?"}],
+        }
+        if self.choices > 1:
+            self.body["n"] = self.choices
+        if self.tools:
+            self.body["tools"] = [{"type": "function", "function": LOOKUP}]
+            call = {"name": "lookup", "arguments": {"key": self.text}}
+            script = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+        self.body["vllm_xargs"] = {"script": script}
+
+    def judge(self, said: dict[int, str], calls: dict[int, str], *, whole: bool) -> None:
+        """Is this what was asked for, and (not whole) a beginning of it?"""
+        for index in range(self.choices):
+            text, arguments = said.get(index, ""), calls.get(index, "")
+            foreign = set(re.findall(r"N[0-9a-f]{10}w", text + arguments)) - {self.nonce + "w"}
+            assert not foreign, "another request's answer"
+            if self.nonce in text or not (text or arguments):
+                assert (self.tools and whole) or self.text == text or (not whole and self.text.startswith(text))
+            elif self.tools and self.nonce in arguments:
+                assert not whole or json.loads(arguments) == {"key": self.text}
+            elif whole and not self.tools:
+                assert self.product in text, "neither what vLLM was told to say nor what Ollama works out"
+
+
+@dataclass
+class Answer:
+    """`ended`: came to its proper end, and not only to the end of the connection."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    ended: bool = False
+
+
+async def read_answer(client: RawClient) -> Answer:
+    head, *lines = (await client.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines if line)
+    answer = Answer(int(head.split(" ")[1]), {name.lower(): value.strip() for name, _, value in pairs})
+    try:
+        if "content-length" in answer.headers:
+            answer.body = await client.reader.readexactly(int(answer.headers["content-length"]))
+            answer.ended = True
+        while not answer.ended:
+            size = int(await client.reader.readuntil(b"\r\n"), 16)
+            answer.body += (await client.reader.readexactly(size + 2))[:-2]
+            answer.ended = size == 0
+    except asyncio.IncompleteReadError as cut:
+        partial = cut.partial
+    else:
+        partial = b""
+    assert not partial, "cut inside a chunk"
+    return answer
+
+
+def check(asked: Asked, answer: Answer) -> str:
+    """What kind of answer this is. Fails when it is none of the three that are allowed."""
+    if answer.headers["content-type"] == "application/json":
+        assert answer.ended
+        value = json.loads(answer.body)
+        return check_whole(asked, value) if answer.status == 200 else check_error(value, answer.status)
+    assert asked.stream
+    assert answer.status == 200
+    return check_stream(asked, answer)
+
+
+def check_error(value: Any, status: int) -> str:
+    assert set(value["error"]) == {"message", "type", "param", "code"}
+    assert value["error"]["code"] != "internal_error"
+    assert status in REFUSED
+    return "refused"
+
+
+def check_whole(asked: Asked, value: Any) -> str:
+    assert not asked.stream
+    choices = {choice["index"]: choice for choice in value["choices"]}
+    assert len(choices) == asked.choices
+    assert all(choice["finish_reason"] for choice in choices.values())
+    said = {index: choice["message"]["content"] or "" for index, choice in choices.items()}
+    calls = {i: c["message"].get("tool_calls") or [] for i, c in choices.items()}
+    asked.judge(said, {i: c[0]["function"]["arguments"] for i, c in calls.items() if c}, whole=True)
+    return "whole"
+
+
+def check_stream(asked: Asked, answer: Answer) -> str:
+    *events, rest = re.split(rb"\r\n\r\n|\n\n", answer.body)
+    assert rest == b"", "cut inside an event"
+    finished, ids, content = set(), set(), False
+    texts: dict[int, str] = dict.fromkeys(range(asked.choices), "")
+    arguments = dict(texts)
+    data = [b"\n".join(re.findall(rb"(?m)^data: ?(.*?)\r?$", event)) for event in events]
+    data = [d for d in data if d]
+    last = data.pop()
+    for chunk in map(json.loads, data):
+        assert "error" not in chunk, "something after the error"
+        assert chunk["model"] == asked.model
+        ids.add((chunk["id"], chunk["created"]))
+        for choice in chunk["choices"]:
+            index, delta = choice["index"], choice["delta"]
+            texts[index] += delta.get("content") or ""
+            for call in delta.get("tool_calls") or []:
+                arguments[index] += call["function"].get("arguments") or ""
+            content = content or bool(delta.get("content") or delta.get("tool_calls"))
+            if choice["finish_reason"]:
+                finished.add(index)
+    assert len(ids) <= 1
+    asked.judge(texts, arguments, whole=answer.ended)
+    if answer.ended:
+        assert last == b"[DONE]"
+        assert len(finished) == asked.choices
+        return "stream"
+    error = json.loads(last)["error"]
+    if content:
+        assert error == INTERRUPTED | {"message": "upstream connect error: backend reset"}
+    else:
+        assert error["code"] not in ("stream_interrupted", "internal_error")
+    return "told to be broken"
+
+
+class Storm:
+    """Clients and faults by a fixed seed; `seen` counts how the answers ended."""
+
+    def __init__(self, gateway: RunningGateway, sims: dict[str, Sim]) -> None:
+        self.gateway = gateway
+        self.sims = sims
+        self.seen = Counter[str]()
+
+    async def run(self) -> None:
+        faults = asyncio.create_task(self.break_things(Random(1)))
+        async with asyncio.TaskGroup() as group:
+            for number in range(CLIENTS):
+                group.create_task(self.client(Random(number + 2)))
+        faults.cancel()
+        for sim in self.sims.values():
+            if not sim.alive:
+                await sim.revive()
+            sim.clear()
+
+    async def break_things(self, random: Random) -> None:
+        kinds = [*(kind for kind in KINDS if kind not in SAID), *CUTS, *CUTS]
+        while True:
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+            name, roll = random.choice(list(self.sims)), random.random()
+            sim = self.sims[name]
+            if not sim.alive:
+                await sim.revive()
+            elif roll < 0.1:
+                await sim.kill()
+            elif roll < 0.5:
+                sim.clear()
+            else:
+                kind = random.choice([k for k in kinds if name != "o1" or k not in BROKEN])
+                status, after, count = (
+                    random.choice([400, 401, 429, 500, 503]),
+                    random.randrange(8),
+                    random.choice([1, 3, 9]),
+                )
+                sim.fault(kind, status=status, after=after, count=count, delay=0.2, reset=random.random() < 0.5)
+
+    async def client(self, random: Random) -> None:
+        for _ in range(EACH):
+            roll = random.random()
+            async with (
+                asyncio.timeout(WITHIN),
+                raw_client(self.gateway.url, receive_buffer=4096 if roll > 0.9 else None) as client,
+            ):
+                if roll < 0.25:
+                    await self.leave(client, Asked(random), random)
+                elif roll < 0.4:
+                    await self.ask(client, *[Asked(random) for _ in range(3)])  # pipelined
+                else:
+                    await self.ask(client, Asked(random))
+
+    async def ask(self, client: RawClient, *requests: Asked) -> None:
+        await client.send(b"".join(post_bytes(CHAT, asked.body) for asked in requests))
+        for asked in requests:
+            answer = await read_answer(client)
+            try:
+                self.seen[check(asked, answer)] += 1
+            except AssertionError as wrong:
+                wrong.add_note(f"asked: {str(asked.body)[-600:]}\nanswer: {str(answer)[-1500:]}")
+                raise
+            if answer.status != 200:
+                await asyncio.sleep(0.15)  # so that there is something to break again
+            if not answer.ended:
+                return
+
+    async def leave(self, client: RawClient, asked: Asked, random: Random) -> None:
+        whole = post_bytes(CHAT, asked.body)
+        await client.send(whole if random.random() < 0.8 else whole[: random.randrange(len(whole))])
+        await asyncio.sleep(random.random() * 0.05)  # anywhere in its life
+        random.choice([RawClient.close, RawClient.reset, RawClient.half_close])(client)
+        self.seen["left"] += 1
+
+    async def calm(self) -> None:
+        """Every backend is back once it was asked again."""
+        states = self.gateway.gateway.fleet.states.values()
+        async with asyncio.timeout(WITHIN):
+            while not all(state.health.state is State.READY for state in states):
+                for model in ("turns", "local", "chain"):
+                    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                    await self.gateway.client.post(CHAT, json=body)
+                await asyncio.sleep(0.05)
+
+
+async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_be_broken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.health.state.BACKOFF_LEAST", 0.1)
+    monkeypatch.setattr("gateway.health.state.BACKOFF_MOST", 0.4)
+    gc.collect()
+    tasks, files = asyncio.all_tasks(), len(os.listdir("/proc/self/fd"))
+    async with AsyncExitStack() as stack:
+        sims: dict[str, Sim] = {name: SimVllm(name, slots=16, decode=2000) for name in ("v1", "v2", "v3")}
+        sims["o1"] = SimOllama("o1", models=["small"], context=65536, slots=16, decode=2000, load=0.01)
+        urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
+        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(**urls)))
+        await gateway.until_ready(*sims)
+        for state in gateway.gateway.fleet.states.values():
+            state.health.backoff = 0.1
+        storm = Storm(gateway, sims)
+        await storm.run()
+        await storm.calm()
+        await gateway.until(gateway.idle)
+        states = gateway.gateway.fleet.states.values()
+        assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * 4
+        for kind, least in {"whole": 20, "stream": 30, "told to be broken": 2, "left": 20}.items():
+            assert storm.seen[kind] >= least, f"too tame to show anything: {storm.seen}"
+    for _ in range(5):  # what was closed is taken off in the loop's next rounds
+        await asyncio.sleep(0)
+    gc.collect()
+    assert asyncio.all_tasks() == tasks
+    assert len(os.listdir("/proc/self/fd")) <= files
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []

@@ -1,0 +1,26 @@
+"""What a 200 in one piece is taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.routing.request import EMBEDDINGS
+from gateway.upstream.whole import read_whole
+from tests.routing.parts import request
+
+ASKED = request(EMBEDDINGS, input="x")
+
+
+@pytest.mark.parametrize("data", ['[{"embedding":[0.5,-1]}]', ' [ {"embedding":"AAAAPw=="} ] ', "[]"])
+def test_a_list_of_embeddings_is_an_answer(data: str) -> None:
+    body = f'{{"object":"list","data":{data},"model":"m","usage":{{"prompt_tokens":3}}}}'.encode()
+    answer = read_whole(body, ASKED)
+    assert (answer.failure, answer.empty, answer.body) == (None, False, body)
+    assert (answer.model, answer.usage) == ("m", {"prompt_tokens": 3})
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"data":null}', b'{"data":{"embedding":[1]}}', b'{"error":{"message":"no"}}']
+)
+def test_without_a_list_it_is_none(body: bytes) -> None:
+    assert read_whole(body, ASKED).failure is not None

@@ -1,0 +1,74 @@
+"""Two real vLLM servers, started when a test first asks for one and ended with the session.
+
+`tools` has the tool and reasoning parsers and a window of 2,048 tokens; `plain` has no such flags, 8,192 tokens and a
+key. The tests that kill a server take `plain`; who comes after them gets it started again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .servers import START_UP, VllmServer
+
+HERE = Path(__file__).parent
+KEY = "wonderland"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start both servers
+
+
+@pytest.fixture(scope="session")
+def venv() -> Path:
+    path = Path(os.environ.get("VLLM_VENV", HERE.parent.parent / ".venv-vllm")).absolute()
+    if not (path / "bin" / "vllm").exists():
+        pytest.exit(f"there is no vLLM in {path}: run tests/vllm/run.sh, which installs it", returncode=2)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pids(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("VLLM_PIDS")
+    return Path(given) if given else tmp_path_factory.mktemp("vllm")
+
+
+@pytest.fixture(scope="session")
+def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
+    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
+    server = VllmServer("tools", flags, venv, pids, window=2048)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def plain_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
+    flags = ("--enable-scale-out",)  # for /inference/v1/abort_requests
+    server = VllmServer("plain", flags, venv, pids, window=8192, api_key=KEY)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def tools(tools_server: VllmServer) -> VllmServer:
+    tools_server.up()
+    return tools_server
+
+
+@pytest.fixture
+def plain(plain_server: VllmServer) -> VllmServer:
+    plain_server.up()
+    return plain_server
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """A client for looking at the servers themselves."""
+    async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        yield client
