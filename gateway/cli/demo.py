@@ -53,8 +53,9 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
 
 
 def shipped_routes() -> Path:
-    """The routes.yaml that comes with the gateway: in a checkout a link to the one at its root, in a wheel a copy."""
-    return Path(__file__).parents[1] / "routes.yaml"
+    """The routes.yaml that comes with the gateway: in a checkout the one at its root, from a wheel the copy in it."""
+    packed = Path(__file__).parents[1] / "routes.yaml"
+    return packed if packed.exists() else packed.parents[1] / "routes.yaml"
 
 
 def _listen(host: str, port: int) -> socket.socket:
