@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 ANY: frozenset[str] = frozenset()
 MAX_DEPTH = 8  # of references and alternatives inside one property; a schema may point at itself
@@ -39,8 +39,16 @@ class Offered:
     def declares(self, name: str, argument: str) -> bool:
         return argument in _mapping(self._schemas[name].get("properties"))
 
-    def needs_arguments(self, name: str) -> bool:
-        return bool(self._schemas[name].get("required"))
+    def schema(self, name: str) -> Mapping[str, Any]:
+        """The JSON schema of an offered tool's arguments, as it was declared; empty where none was.
+
+        Raises KeyError for a tool that was not offered, as `required` and `declares` do."""
+        return self._schemas[name]
+
+    def required(self, name: str) -> frozenset[str]:
+        """The arguments that a call of this tool must have."""
+        declared = self._schemas[name].get("required")
+        return frozenset(filter(_is_text, declared)) if isinstance(declared, list) else frozenset()
 
     def types(self, name: str, argument: str) -> frozenset[str]:
         """JSON schema types that the argument may have; empty = anything."""
@@ -53,6 +61,10 @@ class Offered:
     def typed(self, name: str, argument: str, text: str) -> Any:
         """The value that `text` means for this argument; the text itself where it fits no declared type."""
         return typed(text, self.types(name, argument))
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str)
 
 
 def _function(tool: Any) -> Mapping[str, Any] | None:

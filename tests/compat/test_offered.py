@@ -50,6 +50,31 @@ def test_tools_that_are_none_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "required"),
+    [
+        ({"required": ["city", "days"]}, {"city", "days"}),
+        ({"required": []}, set()),
+        ({}, set()),
+        ({"required": "city"}, set()),
+        ({"required": ["city", 3, None]}, {"city"}),
+    ],
+)
+def test_required_arguments_are_those_the_schema_names(declared: dict[str, Any], required: set[str]) -> None:
+    offered = Offered([{"name": "f", "parameters": declared}])
+    assert offered.required("f") == required
+    assert offered.schema("f") == declared
+
+
+def test_a_tool_that_was_not_offered_has_no_schema() -> None:
+    offered = Offered([{"name": "f"}])
+    assert (offered.schema("f"), offered.required("f")) == ({}, frozenset())
+    with pytest.raises(KeyError):
+        offered.schema("g")
+    with pytest.raises(KeyError):
+        offered.required("g")
+
+
+@pytest.mark.parametrize(
     ("text", "types", "value"),
     [
         ("007", "string", "007"),

@@ -102,7 +102,7 @@ def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
     if not isinstance(name, str) or name not in tools:
         cursor.fail()
     given = function.get("arguments", function.get("parameters"))
-    if given is None and not tools.needs_arguments(name):
+    if given is None and not tools.required(name):
         given = {}
     return make_call(cursor, name, as_object(cursor, given))
 
