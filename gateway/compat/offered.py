@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -21,7 +22,7 @@ class Offered:
             if function is not None:
                 self._schemas[function["name"]] = _schema(function)
         self._types: dict[tuple[str, str], frozenset[str]] = {}
-        self._starts = frozenset(name[:i] for name in self._schemas for i in range(len(name) + 1))
+        self._names = sorted(self._schemas)
 
     def __contains__(self, name: object) -> bool:
         return name in self._schemas
@@ -34,7 +35,8 @@ class Offered:
 
     def could_become(self, word: str) -> bool:
         """Does an offered name begin with `word`?"""
-        return word in self._starts
+        at = bisect_left(self._names, word)
+        return at < len(self._names) and self._names[at].startswith(word)
 
     def declares(self, name: str, argument: str) -> bool:
         return argument in _mapping(self._schemas[name].get("properties"))

@@ -1,0 +1,252 @@
+"""One choice of an answer, checked and mended while it comes.
+
+The same object serves a stream (many deltas) and an answer in one piece (one delta), so both give the same result for
+the same text. A delta is OpenAI's: `content`, `reasoning`, `tool_calls`, ...
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import msgspec
+
+from gateway.compat.expected import Expected, ReasoningField
+from gateway.compat.mender import Call, Mender, Piece, Reasoning, Text
+from gateway.compat.reasoning import REASONING, THINK, Thoughts
+
+Delta = dict[str, Any]
+
+# What an answer can be found guilty of: the kinds of gateway_violations_total.
+KINDS = (
+    "tool_call_as_text",
+    "reasoning_as_text",
+    "finish_reason",
+    "arguments_not_json",
+    "unknown_tool",
+    "missing_arguments",
+    "tool_choice_ignored",
+    "empty",
+    "nothing_said",
+    "reasoning_cut",
+    "repetition",
+    "garbage",
+)
+FIELDS = ("reasoning", "reasoning_content")
+_CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
+_STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
+
+
+class ChoiceAnswer:
+    """`violations` and `mended` are filled while it comes. `said`: some content; `thought`: some reasoning."""
+
+    __slots__ = ("_calls", "_expected", "_mender", "_places", "_unsaid", "mended", "said", "thought", "violations")
+
+    def __init__(self, expected: Expected) -> None:
+        self._expected = expected
+        tools = expected.tools if expected.tools is not None else ()
+        armed = expected.tools is not None or expected.thoughts is not None
+        self._mender = Mender(expected.formats, tools, expected.thoughts) if armed else None
+        self._calls: list[_ToolCall] = []
+        self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
+        self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
+        self.said = False
+        self.thought = False
+        self.violations: set[str] = set()
+        self.mended: set[str] = set()
+
+    @property
+    def called(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def obeyed(self) -> bool:
+        """Was a tool called that `tool_choice` asked for?"""
+        if self._expected.call == "named":
+            return any(call.name == self._expected.name for call in self._calls)
+        return bool(self._calls) or not self._expected.must_call
+
+    @property
+    def never_closed(self) -> bool:
+        """Its thoughts were taken to begin without an opener, and nothing ended them: then they were none."""
+        return bool(self._unsaid)
+
+    def delta(self, delta: Delta) -> list[Delta]:
+        """What goes to the client for this delta: `[delta]` itself where nothing has to change."""
+        content, calls = delta.get("content"), delta.get("tool_calls")
+        pieces: list[Piece] = []
+        changed = False
+        if isinstance(content, str) and content:
+            pieces = [Text(content)] if self._mender is None else self._mender.feed(content)
+            changed = not (len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content)
+            self.said = self.said or not changed
+        for name in FIELDS:
+            if delta.get(name):
+                self.thought = True
+        if isinstance(calls, list) and calls:
+            changed = self._take_calls(calls) or changed
+        if not changed:
+            return [_renamed(delta, self._expected.reasoning_field)]
+        rest = {key: value for key, value in delta.items() if key not in ("content", "tool_calls")}
+        out = [_renamed(rest, self._expected.reasoning_field)] if rest else []
+        out += self._deltas(pieces)
+        return [*out, {"tool_calls": calls}] if calls else out
+
+    def end(self, finish_reason: object, *, cut: bool = False) -> tuple[list[Delta], object]:
+        """The choice is complete: what is still to be sent, and its finish_reason as it should be. `cut`: it has as
+        many tokens as were allowed."""
+        deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
+        if self._unsaid and not (self.said or self._calls):
+            deltas.append({"content": "".join(self._unsaid)})
+            self.said = True
+        else:
+            self._unsaid = None
+        complete = finish_reason != "length" and self._judge_calls(cut=cut)
+        finish_reason = self._finish(finish_reason, complete=complete)
+        if self._expected.must_call and not self.obeyed:
+            self.violations.add("tool_choice_ignored")
+        if finish_reason == "length" and self.thought and not (self.said or self._calls):
+            self.violations.add("reasoning_cut")
+        return deltas, finish_reason
+
+    def _finish(self, given: object, *, complete: bool) -> object:
+        if given == "repetition":
+            self.violations.add("repetition")
+            given = "stop"
+        if self._expected.tools is None:
+            return given
+        if self._calls and given == "stop":
+            if "tool_calls" not in self.mended:
+                self.violations.add("finish_reason")
+            return "tool_calls"
+        if given == "tool_calls" and not (self._calls and complete):
+            self.violations.add("finish_reason")
+            return "length" if self._calls else "stop"
+        return given
+
+    def _deltas(self, pieces: list[Piece]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for piece in pieces:
+            if isinstance(piece, Text):
+                self.said = True
+                deltas.append({"content": piece.text})
+            elif isinstance(piece, Reasoning):
+                self.thought = True
+                self.mended.add("reasoning")
+                self.violations.add("reasoning_as_text")
+                if self._unsaid is not None:
+                    self._unsaid.append(piece.text)
+                if self._expected.reasoning_field != "none":
+                    deltas.append(_renamed({"reasoning": piece.text}, self._expected.reasoning_field))
+            elif isinstance(piece, Call):
+                self.mended.add("tool_calls")
+                self.violations.add("tool_call_as_text")
+                deltas.append({"tool_calls": [self._add(piece)]})
+        return deltas
+
+    def _add(self, call: Call) -> dict[str, Any]:
+        self._calls.append(_ToolCall(call.name, [call.arguments]))
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
+
+    def _take_calls(self, calls: list[Any]) -> bool:
+        """Upstream's own calls, or parts of them. True when an index had to be moved behind calls of ours."""
+        moved = False
+        for i, call in enumerate(calls):
+            if not isinstance(call, dict):
+                continue
+            given = call.get("index", i)
+            place = self._places.get(given)
+            if place is None:
+                place = self._places[given] = len(self._calls)
+                self._calls.append(_ToolCall("", []))
+            if place != given:
+                call["index"] = place
+                moved = True
+            function = call.get("function")
+            if isinstance(function, dict):
+                name, arguments = function.get("name"), function.get("arguments")
+                self._calls[place].name += name if isinstance(name, str) else ""
+                if isinstance(arguments, str):
+                    self._calls[place].arguments.append(arguments)
+        return moved
+
+    def _judge_calls(self, *, cut: bool) -> bool:
+        """Are the calls what they must be? False when the last one was cut off by the token limit."""
+        tools = self._expected.tools
+        if tools is None:
+            return True
+        for call in self._calls:
+            wrong = _fault(call, tools)
+            if wrong is None:
+                continue
+            self.violations.add(wrong)
+            if cut and call is self._calls[-1] and wrong in ("arguments_not_json", "missing_arguments"):
+                return False
+        return True
+
+
+class _ToolCall:
+    __slots__ = ("arguments", "name")
+
+    def __init__(self, name: str, arguments: list[str]) -> None:
+        self.name = name
+        self.arguments = arguments
+
+
+def _fault(call: _ToolCall, tools: Any) -> str | None:
+    if not tools.has(call.name):
+        return "unknown_tool"
+    try:
+        arguments = msgspec.json.decode("".join(call.arguments) or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return "arguments_not_json"
+    if not isinstance(arguments, dict):
+        return "arguments_not_json"
+    return "missing_arguments" if tools.required(call.name) - arguments.keys() else None
+
+
+def call_id() -> str:
+    return f"call_{random.getrandbits(96):024x}"
+
+
+def _renamed(delta: Delta, field: ReasoningField) -> Delta:
+    """The same with thoughts under the name(s) that the alias wants."""
+    if field == "as_is" or not any(name in delta for name in FIELDS):
+        return delta
+    said = next((delta[name] for name in FIELDS if delta.get(name) is not None), None)
+    rest = {key: value for key, value in delta.items() if key not in FIELDS}
+    names = FIELDS if field == "both" else () if field == "none" else (field,)
+    return rest | dict.fromkeys(names, said)
+
+
+def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
+    """How thoughts are marked that content beginning with `text` may begin with; None = it begins with none."""
+    start = text.lstrip()
+    if not start or start[0] not in "<[":
+        return None
+    for style in (usual, *_STYLES) if usual is not None else _STYLES:
+        if any(opener.startswith(start) or start.startswith(opener) for opener in style.openers):
+            return style
+    return None
+
+
+def closes_alone(text: str) -> bool:
+    """Does a `</think>` stand on a line of its own here, as a template writes it? (In a sentence it is only a word.)"""
+    if "</think>" not in text:
+        return False
+    found = _CLOSED_ALONE.search(text)
+    return found is not None and text.count("```", 0, found.start()) % 2 == 0
+
+
+def is_garbage(text: str) -> bool:
+    """One character again and again, as an engine writes that computes nonsense (NVFP4 without `--moe-backend marlin`
+    writes exclamation marks)."""
+    return text.startswith("!!!!!") or (len(text) >= 20 and len(set(text[:2000])) == 1)
+
+
+def silence_kind(usage: Any) -> str:
+    """The violation of an answer in which nothing was said: with tokens spent it is a parser that swallowed them."""
+    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return "nothing_said" if isinstance(spent, int) and spent > 1 else "empty"
