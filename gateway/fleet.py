@@ -9,7 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
+from gateway.compat.capabilities import Cached
+from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.health.state import Health, State, Transition
 from gateway.routing.context import TokenRatio
@@ -21,6 +25,8 @@ COOLDOWN_MOST = 600.0
 OpenClient = Callable[[Backend], Client | None]
 OnTransition = Callable[[Transition], None]
 OnGone = Callable[["BackendState"], None]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})  # facts are replaced, never changed in place
 
 
 @dataclass(slots=True)
@@ -41,7 +47,12 @@ class BackendState:
     observed_context: int | None = None
     version: str | None = None
     ratio: TokenRatio = field(default_factory=TokenRatio)
-    learned: dict[str, float] = field(default_factory=dict)  # what it cannot do -> until when that is believed
+    started: float | None = None  # when its engine was started, as that says it
+    learned: Mapping[str, float] = field(
+        default_factory=lambda: _NOTHING
+    )  # what it cannot do -> until when that is believed
+    observed: Mapping[str, Observation] = field(default_factory=lambda: _NOTHING)  # check -> what it saw
+    known: Cached | None = None  # its capabilities, as last worked out (compat/capabilities.py)
 
     @property
     def name(self) -> str:
@@ -67,7 +78,19 @@ class BackendState:
         return self.learned.get(capability, 0.0) > now
 
     def learn_lack(self, capability: str, now: float) -> None:
-        self.learned[capability] = now + LEARNED_FOR
+        self.learned = MappingProxyType({**self.learned, capability: now + LEARNED_FOR})
+
+    def unlearn(self, capability: str) -> None:
+        """It was not so."""
+        self.learned = MappingProxyType({name: until for name, until in self.learned.items() if name != capability})
+
+    def observe(self, found: Mapping[str, Observation]) -> None:
+        """Take in what checks saw, beside what others saw before."""
+        self.observed = MappingProxyType({**self.observed, **found})
+
+    def forget(self) -> None:
+        """Drop all that was learned and seen: it may be another engine now, or one with other flags."""
+        self.learned = self.observed = _NOTHING
 
     def cool_down(self, seconds: float, now: float) -> None:
         self.cooldown_until = max(self.cooldown_until, now + min(seconds, COOLDOWN_MOST))
@@ -75,8 +98,15 @@ class BackendState:
     def saw_version(self, version: str | None) -> None:
         """What was learned of another version means nothing."""
         if version != self.version:
-            self.learned.clear()
+            self.forget()
         self.version = version
+
+    def saw_start(self, started: float | None) -> None:
+        """When its engine was started (Unix seconds; None = it does not say). Another time = a restart."""
+        if started is not None and self.started is not None and started != self.started:
+            self.forget()
+        if started is not None:
+            self.started = started
 
     # -- health, with its events ----------------------------------------------------------------------------------
 
@@ -85,8 +115,10 @@ class BackendState:
         self._tell(self.health.alive(time.monotonic()))
 
     def dead(self, reason: str, *, refused: bool = False) -> None:
-        """A health check failed; `refused` = there is nobody to connect to."""
+        """A health check failed; `refused` = there is nobody to connect to, so it is being started anew."""
         now = time.monotonic()
+        if refused:
+            self.forget()
         if refused and not self.refused_since:
             self.refused_since = now
         self._tell(self.health.dead(reason, now))
@@ -111,7 +143,7 @@ class BackendState:
         if transition is None:
             return
         if transition.after is State.DOWN:
-            self.learned.clear()  # it may come back with other flags
+            self.forget()  # it may come back with other flags
         self.on_transition(transition)
 
 

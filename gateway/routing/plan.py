@@ -7,16 +7,38 @@ serve; a cloud step is entered only for the reasons its alias allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.config.snapshot import Alias
+from gateway.compat.capabilities import capabilities
+from gateway.config.snapshot import Alias, Client
 from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.balance import order
-from gateway.routing.context import fits, room_needed, surely_fits
+from gateway.routing.context import room_needed
+from gateway.routing.needs import (
+    FORCED,
+    NO_ADAPTATION,
+    NO_NEEDS,
+    Adaptation,
+    Lack,
+    Needs,
+    Resort,
+    adapt,
+    can_think_so,
+    lacking,
+    needs_of,
+    rescued,
+    resort_of,
+    with_media,
+)
 from gateway.routing.request import InferenceRequest
+from gateway.routing.wants import describe_lack
+from gateway.routing.window import fits_window, near_limit, tokens
 from gateway.upstream.engines import ENGINES
+
+__all__ = ["KINDS", "TEMPORARY", "Candidate", "Plan", "Resort", "Skip", "Why", "fits_window", "forced", "make_plan"]
+__all__ += ["near_limit", "resort_of", "tokens", "why_not"]
 
 # Why a backend is not used -> the word of `cloud_when` (and of x-gateway-routed) it counts as.
 KINDS = {
@@ -29,6 +51,7 @@ KINDS = {
     "cooldown": "busy",
     "incapable": "incapable",
     "unserved": "incapable",
+    "disobeyed": "incapable",  # a call was demanded, and none came
     "too_long": "too_long",
     "local_only": "local_only",
 }
@@ -36,19 +59,31 @@ TEMPORARY = frozenset({"down", "warming", "cooldown"})
 
 
 class Candidate(NamedTuple):
-    """A backend to try; `step` counts from 0."""
+    """A backend to try; `step` counts from 0. `adapt`: how the request is changed for it. `doubtful`: it was put behind
+    the others, since it may well fail to do what is asked."""
 
     state: BackendState
     step: int
+    adapt: Adaptation = NO_ADAPTATION
+    doubtful: bool = False
+
+
+class Why(NamedTuple):
+    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable."""
+
+    kind: str
+    reason: str
+    lacks: tuple[Lack, ...] = ()
 
 
 class Skip(NamedTuple):
-    """A backend not to use. `kind` is a key of KINDS, `reason` is for people."""
+    """A backend not to use, and why."""
 
     state: BackendState
     step: int
     kind: str
     reason: str
+    lacks: tuple[Lack, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,7 +114,9 @@ class Plan:
         if candidate.step == 0:
             return None
         kinds = [s.kind for s in self.skipped if s.step == 0]
-        kinds += [self.met[c.state.name] for c in self.candidates if c.step == 0 and c.state.name in self.met]
+        first = [c for c in self.candidates if c.step == 0]
+        kinds += [self.met[c.state.name] for c in first if c.state.name in self.met]
+        kinds += ["incapable" for c in first if c.doubtful and c.state.name not in self.met]
         unhealthy = [k for k in kinds if KINDS[k] in ("down", "empty")]
         if unhealthy or not kinds:
             return ("fallback", unhealthy[0] if unhealthy else "down")
@@ -96,65 +133,104 @@ def make_plan(
     local_only: bool = False,
     turn: int = 0,
     key: Callable[[], bytes] = bytes,
+    client: Client | None = None,
+    resort: Resort | None = None,
+    met: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Candidates and skips for one request, `now` in the fleet's monotonic seconds."""
-    plan = Plan(alias)
+    """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
+
+    With `resort` the candidates are those that could not serve only because of tools, now asked in that mode; `met` (of
+    the plan before) says how the others have ended.
+    """
+    plan = Plan(alias, met=dict(met) if met else {})
+    needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
     for index, step in enumerate(alias.steps):
         usable: list[BackendState] = []
         for name in step:
             state = states[name]
-            skip = why_not(state, request, room, now, local_only=local_only)
-            if skip is None:
+            why = why_not(state, request, needs, room, now, local_only=local_only)
+            if resort is not None:
+                why = _why_not_even(why, state, request, needs, room, now, resort, plan.met)
+            if why is None:
                 usable.append(state)
             else:
-                plan.skipped.append(Skip(state, index, *skip))
+                plan.skipped.append(Skip(state, index, *why))
         ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
-        plan.candidates.extend(Candidate(state, index) for state in ordered)
+        if needs is NO_NEEDS:
+            plan.candidates.extend(Candidate(state, index) for state in ordered)
+        else:
+            plan.candidates.extend(_adapted(ordered, index, needs, now, resort))
+    if any(candidate.doubtful for candidate in plan.candidates):
+        plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     return plan
 
 
+def _adapted(
+    ordered: Sequence[BackendState], step: int, needs: Needs, now: float, mode: Resort | None
+) -> list[Candidate]:
+    """One step's members, those first that can fulfil a wish."""
+    able = [(state, capabilities(state, now)) for state in ordered]
+    if needs.wish and len(able) > 1:
+        able.sort(key=lambda pair: not can_think_so(needs, pair[1]))
+    auto = needs.tools == "auto" and mode is None
+    return [Candidate(state, step, adapt(needs, can, mode), auto and can.doubtful) for state, can in able]
+
+
+def forced(candidate: Candidate, request: InferenceRequest) -> Candidate | None:
+    """The same backend once more, now made to call a tool: for a model that always thinks and, left to itself, ended
+    its turn with thoughts only. None = that is not so here, or it cannot be made to."""
+    able = capabilities(candidate.state)
+    if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
+        return None
+    if able.thinking != "always" or able.required in ("no", "emulated"):
+        return None
+    kinds = (*candidate.adapt.kinds, FORCED)
+    return candidate._replace(adapt=replace(candidate.adapt, force=True, kinds=kinds))
+
+
+def _why_not_even(
+    why: Why | None,
+    state: BackendState,
+    request: InferenceRequest,
+    needs: Needs,
+    room: int,
+    now: float,
+    resort: Resort,
+    met: Mapping[str, str],
+) -> Why | None:
+    """Why not in this mode either; only a lack of tools is got over. One that could serve has had its turn."""
+    if why is None:
+        kind = met.get(state.name)
+        return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
+    if not rescued(needs, capabilities(state, now), why.lacks, resort):
+        return why
+    return None if fits_window(state, request, room) else _too_long(state, request)
+
+
 def why_not(
-    state: BackendState, request: InferenceRequest, room: int, now: float, *, local_only: bool
-) -> tuple[str, str] | None:
-    """(kind, reason) when this backend cannot serve this request, with `room` tokens of answer, now; None = it can."""
+    state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float, *, local_only: bool
+) -> Why | None:
+    """Why this backend cannot serve this request, with `room` tokens of answer, now; None = it can."""
     backend = state.backend
     if backend.cloud and local_only:
-        return "local_only", "is outside the LAN, and this request may not leave it"
+        return Why("local_only", "is outside the LAN, and this request may not leave it")
     engine = ENGINES.get(backend.engine)
     if engine is None or request.endpoint.name not in engine.endpoints:
-        return "unserved", f"engine {backend.engine} does not serve {request.endpoint.path}"
+        return Why("unserved", f"engine {backend.engine} does not serve {request.endpoint.path}")
     health = state.health
     if health.state is not State.READY and not health.usable(now):
-        return unavailable(state, now)
+        return Why(*unavailable(state, now))
     if state.cooldown_until > now:
-        return "cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds"
+        return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
     picky = state.learned or backend.vision is False or backend.audio is False
-    if (request.tools or picky) and (lack := incapable(state, request, now)) is not None:
+    if (picky or needs is not NO_NEEDS) and (lack := incapable(state, request, needs, now)) is not None:
         return lack
-    if not fits_window(state, request, room):
-        return "too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.context}"
-    return None
+    return None if fits_window(state, request, room) else _too_long(state, request)
 
 
-def tokens(state: BackendState, request: InferenceRequest) -> int:
-    """Prompt tokens, probably."""
-    return state.ratio.estimate(request.prompt_bytes, request.images).mid
-
-
-def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bool:
-    """Do the prompt and `room` tokens of answer fit the window? Pictures are only looked for when it seems not."""
-    if state.context is None or surely_fits(request.prompt_bytes, room, state.context):
-        return True
-    cuts = ENGINES[state.backend.engine].cuts_silently
-    for _ in range(2):
-        estimate = state.ratio.estimate(request.prompt_bytes, request.images)
-        if fits(estimate, room, state.context, cuts_silently=cuts):
-            return True
-        if request.media_measured:
-            return False
-        request.measure_media()
-    return False
+def _too_long(state: BackendState, request: InferenceRequest) -> Why:
+    return Why("too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.context}")
 
 
 def unavailable(state: BackendState, now: float) -> tuple[str, str]:
@@ -169,24 +245,14 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     return "down", f"is down ({health.reason})"
 
 
-def incapable(state: BackendState, request: InferenceRequest, now: float) -> tuple[str, str] | None:
-    """(kind, reason) when the request needs what this backend is declared or was learned not to have."""
-    backend = state.backend
+def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> Why | None:
+    """When the request needs what this backend is known not to have."""
     if state.lacks("endpoint:" + request.endpoint.name, now):
-        return "unserved", f"does not serve {request.endpoint.path} (it answered 404)"
-    if request.tools and request.tool_choice != "none":
-        if request.tool_choice != "auto" and not ENGINES[backend.engine].calls_on_demand:
-            return "incapable", f"cannot be made to call a tool: engine {backend.engine} ignores tool_choice"
-        if backend.tool_parser == "none":
-            return "incapable", "has no tool parser: start vLLM with --enable-auto-tool-choice --tool-call-parser"
-        if state.lacks("tools", now) or (backend.auto_tools is False and request.tool_choice == "auto"):
-            return "incapable", "cannot call tools: start vLLM with --enable-auto-tool-choice and --tool-call-parser"
-    no_images = backend.vision is False or state.lacks("images", now)
-    no_audio = backend.audio is False or state.lacks("audio", now)
-    if no_images or no_audio:
-        request.measure_media()
-        if request.images and no_images:
-            return "incapable", "takes no images (it serves a text model)"
-        if request.audio and no_audio:
-            return "incapable", "takes no audio (it serves a text model)"
-    return None
+        return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
+    able = capabilities(state, now)
+    if able.images is False or able.audio is False:
+        needs = with_media(needs, request)
+    lacks = lacking(needs, able)
+    if not lacks:
+        return None
+    return Why("incapable", "; ".join(describe_lack(lack, needs, state, able) for lack in lacks), lacks)

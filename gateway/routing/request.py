@@ -38,6 +38,8 @@ COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens"
 EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
 ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
+
 # A picture costs tokens by its size, not by the bytes of its base64: a usual figure for vision models.
 IMAGE_TOKENS = 1500
 
@@ -61,6 +63,9 @@ class InferenceRequest:
     tools: bool = False
     tool_choice: ToolChoice = "auto"
     json_schema: bool = False
+    thinking: Literal["on", "off"] | None = None  # what it says of thinking, in whichever words
+    thinking_wish: bool = False  # and it is a hint, not a demand
+    exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
 
     def limit(self) -> int | None:
         """The most answer tokens the client asked for."""
@@ -168,12 +173,57 @@ def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:
     choice = _value(raw)
     if isinstance(choice, dict):
         request.tool_choice = "named"
+        if choice.get("type") == "allowed_tools":
+            allowed = choice.get("allowed_tools")
+            mode = (allowed if isinstance(allowed, dict) else choice).get("mode")
+            request.tool_choice = "required" if mode == "required" else "auto"
     elif choice in ("none", "required"):
         request.tool_choice = choice
 
 
 def _read_response_format(request: InferenceRequest, raw: Raw) -> None:
     request.json_schema = b'"json_schema"' in bytes(raw)
+
+
+def _say_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) -> None:
+    """`value` as true or false. The first field that says it counts, but a demand more than a wish."""
+    if request.thinking is None or (request.thinking_wish and not wish):
+        request.thinking, request.thinking_wish = "on" if value else "off", wish
+
+
+def _read_think(request: InferenceRequest, raw: Raw) -> None:
+    """Ollama's: true, false, or a level, which is a wish."""
+    think = _value(raw)
+    if isinstance(think, bool):
+        _say_thinking(request, think)
+    elif isinstance(think, str):
+        _say_thinking(request, think != "none", wish=True)
+
+
+def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
+    switches = _value(raw)
+    if isinstance(switches, dict):
+        for name in THINKING_SWITCHES:
+            if isinstance(switches.get(name), bool):
+                _say_thinking(request, switches[name])
+
+
+def _read_thinking(request: InferenceRequest, raw: Raw) -> None:
+    """Anthropic's."""
+    thinking = _value(raw)
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    if kind in ("enabled", "disabled"):
+        _say_thinking(request, kind == "enabled")
+    elif kind == "adaptive":
+        _say_thinking(request, True, wish=True)
+
+
+def _read_effort(request: InferenceRequest, raw: Raw) -> None:
+    effort = _value(raw)
+    if isinstance(effort, dict):  # `reasoning` of the Responses API and of OpenRouter
+        effort = effort.get("effort")
+    if isinstance(effort, str):
+        _say_thinking(request, effort != "none", wish=True)
 
 
 def _read_media(request: InferenceRequest) -> None:
@@ -204,4 +254,9 @@ _READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "tools": _read_tools,
     "tool_choice": _read_tool_choice,
     "response_format": _read_response_format,
+    "think": _read_think,
+    "chat_template_kwargs": _read_template_kwargs,
+    "thinking": _read_thinking,
+    "reasoning_effort": _read_effort,
+    "reasoning": _read_effort,
 }

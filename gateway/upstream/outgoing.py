@@ -10,15 +10,20 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.compat.capabilities import at_least
 from gateway.config.snapshot import Alias
 from gateway.fleet import BackendState
 from gateway.routing.context import clamp, surely_fits
+from gateway.routing.needs import CLAMPED, NO_ADAPTATION, Adaptation
 from gateway.routing.request import InferenceRequest
+from gateway.routing.window import prompt_estimate
+from gateway.upstream.thinking import say_thinking
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
 _ALLOWED = re.compile(rb"accept|traceparent|tracestate|anthropic-[\w-]+|openai-[\w-]+")
+_NONE, _REQUIRED = Raw(b'"none"'), Raw(b'"required"')
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
@@ -38,8 +43,10 @@ def allowed_up(name: bytes) -> str | None:
     return name.decode() if _ALLOWED.fullmatch(name) else None
 
 
-def fields_up(request: InferenceRequest, alias: Alias, state: BackendState) -> tuple[dict[str, Raw], list[str]]:
-    """(body fields for this backend, what was adapted). The request itself is not changed."""
+def fields_up(
+    request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
+) -> tuple[dict[str, Raw], list[str]]:
+    """(body fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
     fields = dict(request.fields)
     adapted: list[str] = []
     if state.model is not None:
@@ -48,14 +55,32 @@ def fields_up(request: InferenceRequest, alias: Alias, state: BackendState) -> t
         del fields["model"]  # not read from it yet; the alias' name would be a 404, none is its first served name
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
+    if adapt is not NO_ADAPTATION:
+        adapted.extend(adapt.kinds)
+        adapt_tools(fields, adapt)
+    if adapt.thinking is not None or request.thinking is not None:
+        say_thinking(fields, request, state, adapt)
+    clamped = False
     for name in request.endpoint.limits:
         if name in fields and (limit := send_limit(name, fields, request, alias, state)) is not None:
             fields[name] = Raw(_encode(limit))
-            if limit < request.limits.get(name, limit) and not adapted:
-                adapted.append("max_tokens_clamped")
+            clamped = clamped or limit < request.limits.get(name, limit)
+    if clamped:
+        adapted.append(CLAMPED)
     if request.stream and not request.own_usage:
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted
+
+
+def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
+    """The tools as this backend is to get them."""
+    if adapt.mode == "strip":
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(name, None)
+    elif adapt.mode == "mend":
+        fields["tool_choice"] = _NONE  # a vLLM without a parser renders the tools into the prompt all the same
+    elif adapt.force:
+        fields["tool_choice"] = _REQUIRED
 
 
 def send_limit(
@@ -80,16 +105,12 @@ def send_limit(
 
 
 def _bounded(limit: int, request: InferenceRequest, state: BackendState, window: int) -> int:
-    estimate = state.ratio.estimate(request.prompt_bytes, request.images)
-    return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
+    return clamp(limit, prompt_estimate(state, request), window, server_clamps=clamps_itself(state))
 
 
 def clamps_itself(state: BackendState) -> bool:
     """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
-    if state.backend.engine != "vllm" or not state.version:
-        return False
-    numbers = re.match(r"(\d+)\.(\d+)", state.version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 32)
+    return state.backend.engine == "vllm" and at_least(state.version, 0, 32) is True
 
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:

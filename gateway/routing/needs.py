@@ -1,0 +1,146 @@
+"""What a request needs of a backend, what a backend lacks of it, and what is done about the difference. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.compat.capabilities import Capabilities, OnDemand
+from gateway.config.snapshot import Alias, Client, OnUnsupported
+from gateway.routing.request import InferenceRequest
+from gateway.routing.tasks import is_task
+
+Switch = Literal["on", "off"]
+Resort = Literal["mend", "strip"]
+Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking"]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """`thinking` on or off is a demand, with `wish` a preference."""
+
+    tools: Literal["auto", "required", "named"] | None = None
+    json_schema: bool = False
+    images: bool = False
+    audio: bool = False
+    thinking: Switch | None = None
+    wish: bool = False
+
+    @property
+    def on_demand(self) -> bool:
+        """A call must come."""
+        return self.tools in ("required", "named")
+
+
+NO_NEEDS = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """How a request is changed for one backend. `mode`: "mend" = tools stay, tool_choice none, the call is taken out of
+    the text; "strip" = without its tools. `thinking`: to be said in the backend's own words. `verify`: a call must
+    come, and nothing there forces one: no content before the first call. `emulate`: the engine makes the call itself.
+    `force`: tool_choice becomes required. `kinds`: the words of x-gateway-adapted."""
+
+    mode: Resort | None = None
+    thinking: Switch | None = None
+    verify: bool = False
+    emulate: bool = False
+    force: bool = False
+    kinds: tuple[str, ...] = ()
+
+
+NO_ADAPTATION = Adaptation()
+ADAPTED_BY_MODE: dict[Resort, str] = {"mend": "tools_as_text", "strip": "tools_stripped"}
+THINKING_UNAVAILABLE = "thinking_unavailable"
+FORCED = "tool_call_forced"
+CLAMPED = "max_tokens_clamped"
+ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED)
+"""Every word of x-gateway-adapted, and the kinds of gateway_adapted_total."""
+
+
+def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
+    """What this request needs, but for pictures and sound, which are dear to look for (`with_media`). What the client's
+    `tasks` say of thinking wins over the alias, and that over the request."""
+    forced = alias.thinking
+    if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
+        forced = client.tasks.thinking
+    wanted = forced or request.thinking
+    if not (request.tools or request.json_schema or wanted) or "tools" not in request.endpoint.prompt:
+        return NO_NEEDS
+    choice = request.tool_choice if request.tools else "none"
+    return Needs(
+        tools=None if choice == "none" else choice,
+        json_schema=request.json_schema,
+        thinking=wanted,
+        wish=forced is None and request.thinking_wish,
+    )
+
+
+def with_media(needs: Needs, request: InferenceRequest) -> Needs:
+    """The same with pictures and sound; reads the whole body the first time."""
+    request.measure_media()
+    if not (request.images or request.audio):
+        return needs
+    return Needs(needs.tools, needs.json_schema, bool(request.images), request.audio, needs.thinking, needs.wish)
+
+
+def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
+    """What the request needs and the backend is known not to have. What is not known is tried."""
+    lacks: list[Lack] = []
+    if needs.tools == "auto" and able.tools is False:
+        lacks.append("tools")
+    if needs.on_demand and on_demand(needs, able) == "no":
+        lacks.append("tool_choice")
+    if needs.json_schema and able.json_schema is False:
+        lacks.append("json_schema")
+    if needs.images and able.images is False:
+        lacks.append("images")
+    if needs.audio and able.audio is False:
+        lacks.append("audio")
+    if not needs.wish and not can_think_so(needs, able):
+        lacks.append("thinking")
+    return tuple(lacks)
+
+
+def on_demand(needs: Needs, able: Capabilities) -> OnDemand:
+    return able.named if needs.tools == "named" else able.required
+
+
+def can_think_so(needs: Needs, able: Capabilities) -> bool:
+    """Can it be had with thinking as it is wanted, be that a demand or a wish?"""
+    if needs.thinking is None:
+        return True
+    return (able.thinks if needs.thinking == "on" else able.silent) is not False
+
+
+def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adaptation:
+    """What is changed about a request for a backend that may have it."""
+    if needs is NO_NEEDS and mode is None:
+        return NO_ADAPTATION
+    kinds: tuple[str, ...] = () if mode is None else (ADAPTED_BY_MODE[mode],)
+    thinking = None if needs.wish else needs.thinking
+    if not can_think_so(needs, able):
+        kinds += (THINKING_UNAVAILABLE,)
+    if able.thinking in ("always", "never"):  # there is nothing to switch
+        thinking = None
+    way = on_demand(needs, able) if needs.on_demand else None
+    verify = way is not None and (way == "tried" or mode == "mend")
+    emulate = way == "emulated"
+    if not (kinds or thinking or verify or emulate):
+        return NO_ADAPTATION
+    return Adaptation(mode, thinking, verify, emulate, kinds=kinds)
+
+
+def rescued(needs: Needs, able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
+    """Can a backend that lacks this, and only tools, be asked in that mode after all?"""
+    if mode == "mend":
+        return able.mendable and lacks in (("tools",), ("tool_choice",))
+    return lacks == ("tools",)
+
+
+def resort_of(alias: Alias, client: Client | None) -> Resort | None:
+    """What is done when no step can: `on_unsupported` of the client, else of the alias; None = the error."""
+    said: OnUnsupported | None = client.on_unsupported if client is not None else None
+    chosen = said or alias.on_unsupported
+    return None if chosen == "refuse" else chosen

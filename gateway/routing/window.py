@@ -1,0 +1,49 @@
+"""Does this prompt fit that backend's window, and is it worth to have it counted?"""
+
+from __future__ import annotations
+
+from gateway.fleet import BackendState
+from gateway.routing.context import Estimate, fits, surely_fits
+from gateway.routing.request import InferenceRequest
+from gateway.upstream.engines import ENGINES
+
+
+def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
+    """Prompt tokens there: as that backend has counted them, else guessed from the bytes."""
+    if (exact := request.exact.get(state.name)) is not None:
+        return Estimate(exact, exact, exact)
+    return state.ratio.estimate(request.prompt_bytes, request.images)
+
+
+def tokens(state: BackendState, request: InferenceRequest) -> int:
+    """Prompt tokens, probably."""
+    return prompt_estimate(state, request).mid
+
+
+def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bool:
+    """Do the prompt and `room` tokens of answer fit the window? Pictures are only looked for when it seems not."""
+    if state.context is None or (not request.exact and surely_fits(request.prompt_bytes, room, state.context)):
+        return True
+    cuts = ENGINES[state.backend.engine].cuts_silently
+    for _ in range(2):
+        if fits(prompt_estimate(state, request), room, state.context, cuts_silently=cuts):
+            return True
+        if request.media_measured:
+            return False
+        request.measure_media()
+    return False
+
+
+def near_limit(state: BackendState, request: InferenceRequest, room: int) -> bool:
+    """Is it worth to have the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
+    `room` tokens of answer fit, and the prompt is text."""
+    window = state.context
+    if state.backend.engine != "vllm" or window is None or state.name in request.exact:
+        return False
+    if surely_fits(request.prompt_bytes, room, window):
+        return False
+    request.measure_media()
+    if request.images or request.audio:
+        return False
+    estimate = state.ratio.estimate(request.prompt_bytes)
+    return estimate.low + room <= window < estimate.high + room
