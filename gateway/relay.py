@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway import access, rewrite
 from gateway.admission.slots import Slot
+from gateway.compat.answer import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.errors import GatewayError, PassedOn
@@ -25,10 +26,12 @@ from gateway.lessons import learn
 from gateway.observe.settle import settle
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, request_id, send_whole
 from gateway.routing.balance import affinity_key
-from gateway.routing.context import silence_budget
-from gateway.routing.plan import Candidate, Plan, make_plan
+from gateway.routing.context import room_needed, silence_budget
+from gateway.routing.expect import STRAY_THOUGHTS, expected_of
+from gateway.routing.plan import Candidate, Plan, Resort, fits_window, forced, make_plan, near_limit, resort_of
 from gateway.routing.refusal import Tried, refusal
 from gateway.routing.request import Endpoint, InferenceRequest, parse
+from gateway.routing.tasks import task_alias
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
 from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
@@ -36,6 +39,7 @@ from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
 from gateway.upstream.outgoing import fields_up, headers_up
 from gateway.upstream.sse import Framer
+from gateway.upstream.tokenize import count_tokens
 from gateway.upstream.whole import WholeAnswer, read_whole
 from gateway.watch import ReaderStalled, Stopping, Watch
 
@@ -81,11 +85,13 @@ class Relay:
         self.tried: list[Tried] = []
         self.asked_again: list[BackendState] = []  # once more with a smaller limit
         self.spare: tuple[Candidate, WholeAnswer | StreamTrack, list[Header]] | None = None  # complete but empty
+        self.resorted = False  # the alias' `on_unsupported` was turned to
         self.beating: asyncio.Task[None] | None = None
         # what `settle` records
         self.trying: BackendState | None = None  # an attempt that has no outcome yet
         self.served: BackendState | None = None
         self.usage: dict[str, Any] | None = None
+        self.wasted: list[tuple[BackendState, dict[str, Any]]] = []  # the usage of complete answers that were not used
         self.first_token = 0.0
         self.outcome = "200"
 
@@ -120,38 +126,37 @@ class Relay:
         self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
         body = await self.exchange.read_body(self.snapshot.server.max_body)
         self.request = parse(self.endpoint, body)
-        self.alias = access.find_alias(self.snapshot, self.client, self.request.model)
+        self.alias = self._find_alias()
         self.exchange.on_leave(self._left)
         self._plan(self.alias)
         candidates = deque(self.plan.candidates)
-        while candidates:
+        while candidates or self._resort(candidates):
             candidate = candidates.popleft()
-            if not self._may_try(candidate):
+            if not self._may_try(candidate) or not await self._holds_prompt(candidate):
                 continue
             slot = Slot(candidate.state, self.request)  # admit
             try:
-                await self._attempt(candidate, last=not candidates)
+                await self._attempt(candidate, last=not candidates and forced(candidate, self.request) is None)
                 return
             except Left as left:
-                if self._note(candidate, left):
-                    candidates.appendleft(candidate)
+                if (again := self._note(candidate, left, candidates)) is not None:
+                    candidates.appendleft(again)
             finally:
                 slot.release()
         await self._nothing_left()
 
     # -- plan -----------------------------------------------------------------------------------------------------
 
+    def _find_alias(self) -> Alias:
+        """The alias the client named; for the side calls of a client with `tasks` the one that answers those."""
+        alias = access.find_alias(self.snapshot, self.client, self.request.model)
+        if self.client.client is not None and self.client.client.tasks is not None:
+            name = task_alias(self.request, self.client.client)
+            alias = self.snapshot.resolve(name) or alias if name is not None else alias
+        return alias
+
     def _plan(self, alias: Alias) -> None:
-        headers = self.exchange.headers
-        self.plan = make_plan(
-            alias,
-            self.gateway.fleet.states,
-            self.request,
-            time.monotonic(),
-            local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
-            turn=self.gateway.next_turn(alias.name),
-            key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
-        )
+        self.plan = self._made_plan(alias)
         if self.request.stream:
             base = base_headers(self.request_id, alias.name)
             self.reply = StreamReply(
@@ -160,6 +165,53 @@ class Relay:
             if self.plan.candidates:
                 hold = self.plan.candidates[0].state.backend.timeouts.hold
                 self.watch.beat_at = self.began + hold
+
+    def _made_plan(self, alias: Alias, resort: Resort | None = None) -> Plan:
+        headers = self.exchange.headers
+        return make_plan(
+            alias,
+            self.gateway.fleet.states,
+            self.request,
+            time.monotonic(),
+            local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
+            turn=self.gateway.next_turn(alias.name),
+            key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
+            client=self.client.client,
+            resort=resort,
+            met=self.plan.met if resort is not None else None,
+        )
+
+    def _resort(self, candidates: deque[Candidate]) -> bool:
+        """Nobody can serve it as it was asked: once, who can in the way that `on_unsupported` allows. True = some can."""
+        assert self.alias is not None
+        resort = resort_of(self.alias, self.client.client) if self.request.tools and not self.resorted else None
+        self.resorted = True
+        if resort is None or self.spare is not None:
+            return False
+        plan = self._made_plan(self.alias, resort)
+        if not plan.candidates:
+            return False
+        self.plan = plan
+        candidates.extend(plan.candidates)
+        return True
+
+    async def _holds_prompt(self, candidate: Candidate) -> bool:
+        """Near the limit of its window the backend itself counts the prompt; False = it is too long after all."""
+        assert self.alias is not None
+        state, request = candidate.state, self.request
+        room = room_needed(request, self.alias.min_max_tokens)
+        if not near_limit(state, request, room):
+            return True
+        tokens = await count_tokens(state, request)
+        if tokens is None:
+            return True
+        request.exact[state.name] = tokens
+        if fits_window(state, request, room):
+            return True
+        self.plan.met[state.name] = "too_long"
+        reason = "is too small for this prompt"
+        self.tried.append(Tried(state.name, "too_long", reason, window=state.context, prompt_tokens=tokens))
+        return False
 
     def _may_try(self, candidate: Candidate) -> bool:
         if not self.plan.may_enter(candidate):
@@ -175,20 +227,25 @@ class Relay:
         """One try on one backend. Returns when the client has its whole answer; raises Left or Broken."""
         self.attempts += 1
         state = self.trying = candidate.state
-        if self.tried and self.alias is not None:
+        assert self.alias is not None
+        if self.tried:
             self.gateway.metrics.failovers.inc(self.alias.name, self.tried[-1].kind)
         response: Response | None = None
         try:
             call, headers = self._call(candidate)
             self._expect_first(state)
+            expected, thoughts = expected_of(self.request, self.alias, candidate, time.monotonic())
             response = await self._send(state, call)
             if response.status >= 300:
                 body = await response.read_all(ERROR_BODY_MOST)
                 raise Left(judge(response.status, response.headers, body, self.endpoint.name))
             if self.reply is not None:
-                await self._relay_stream(candidate, self.reply, response, headers, last=last)
+                track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
+                await self._relay_stream(candidate, self.reply, track, response, headers, last=last)
             else:
-                await self._relay_whole(candidate, response, headers, last=last)
+                body = await response.read_all(self.snapshot.server.max_body)
+                answer = read_whole(body, self.request, expected, thoughts)
+                await self._relay_whole(candidate, answer, headers, last=last)
             state.succeeded()
             if (violation := getattr(response, "violation", None)) is not None:  # told by engines that can see one
                 self.gateway.metrics.violations.inc(state.name, violation)
@@ -210,7 +267,7 @@ class Relay:
     def _call(self, candidate: Candidate) -> tuple[Call, list[Header]]:
         """(what goes up, the headers that tell the client of this attempt)."""
         assert self.alias is not None
-        fields, adapted = fields_up(self.request, self.alias, candidate.state)
+        fields, adapted = fields_up(self.request, self.alias, candidate.state, candidate.adapt)
         # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
         up_id = self.request_id if self.attempts == 1 else f"{self.request_id}-{self.attempts}"
         call = Call(self.endpoint, self.request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
@@ -250,14 +307,21 @@ class Relay:
     # -- commit and relay -----------------------------------------------------------------------------------------
 
     async def _relay_stream(
-        self, candidate: Candidate, reply: StreamReply, response: Response, headers: list[Header], *, last: bool
+        self,
+        candidate: Candidate,
+        reply: StreamReply,
+        track: StreamTrack,
+        response: Response,
+        headers: list[Header],
+        *,
+        last: bool,
     ) -> None:
         """Whole events as they arrive; nothing before the backend has said something."""
         state, watch = candidate.state, self.watch
         if "text/event-stream" not in response.headers.get("content-type", ""):
             raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
         gaps = self.gateway.metrics.inter_token.child(state.name)
-        framer, track = Framer(), StreamTrack(self.request, reply.identity)
+        framer = Framer()
         said = False
         while True:
             data = await response.read_some()
@@ -275,15 +339,17 @@ class Relay:
                 await reply.send(out)
             if track.failure is not None:
                 raise UpstreamFailure(track.failure)
-            if track.done or not data:
+            if track.done or track.disobeyed or not data:
                 break
-        if not track.whole:
+        if not (track.whole or track.disobeyed):
             raise UpstreamFailure("the stream ended without a finish_reason")
-        if not (track.content or track.reasoning):
+        track.conclude()
+        self._found(candidate, track)
+        if track.disobeyed:
+            raise self._left_unused(candidate, track, "disobeyed", "did not call the tool that it had to call")
+        if track.held or not (track.content or track.reasoning):
             await self._silent_stream(candidate, reply, track, headers, last=last)
         self._served(candidate, track.usage)
-        if track.repeated:
-            self.gateway.metrics.violations.inc(state.name, "repetition")
         await reply.finish()
         if data:
             await self._drain(response)
@@ -310,21 +376,24 @@ class Relay:
                 raise
 
     async def _relay_whole(
-        self, candidate: Candidate, response: Response, headers: list[Header], *, last: bool
+        self, candidate: Candidate, answer: WholeAnswer, headers: list[Header], *, last: bool
     ) -> None:
-        """An answer in one piece: read, judged, then sent."""
-        body = await response.read_all(self.snapshot.server.max_body)
-        answer = read_whole(body, self.request)
+        """An answer in one piece: judged, then sent."""
         if answer.failure is not None:
             raise UpstreamFailure(answer.failure)
+        self._found(candidate, answer)
+        if answer.disobeyed:
+            raise self._left_unused(candidate, answer, "disobeyed", "did not call the tool that it had to call")
         if answer.empty and self.spare is None and not last:
             self.spare = (candidate, answer, headers)
-            raise Left(Verdict("empty", "answered with nothing"))
+            raise self._left_unused(candidate, answer, "empty", "answered with nothing")
         await self._deliver_whole(candidate, answer, headers)
 
     async def _deliver_whole(self, candidate: Candidate, answer: WholeAnswer, headers: list[Header]) -> None:
         if answer.empty:
-            self.gateway.metrics.violations.inc(candidate.state.name, "empty")
+            self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(answer.usage))
+        if answer.mended:
+            headers = [*headers, (b"x-gateway-mended", ",".join(sorted(answer.mended)).encode())]
         self.first_token = self.watch.now()
         self._served(candidate, answer.usage)
         self.watch.last_write()
@@ -335,14 +404,33 @@ class Relay:
     async def _silent_stream(
         self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header], *, last: bool
     ) -> None:
-        """Complete, but nothing in it: tried on one other candidate, and when that is no better delivered as it is."""
+        """Complete, but nothing in it (under tools: nothing but thoughts): tried on one other candidate, and when that
+        is no better delivered as it is."""
         if track.empty:
             if self.spare is None and not last:
                 self.spare = (candidate, track, headers)
-                raise Left(Verdict("empty", "answered with nothing"))
-            self.gateway.metrics.violations.inc(candidate.state.name, "empty")
+                raise self._left_unused(candidate, track, "empty", "answered with nothing")
+            self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(track.usage))
         await reply.begin(candidate.state.name, headers)
         await reply.send(track.release_held())
+
+    def _left_unused(self, candidate: Candidate, answer: WholeAnswer | StreamTrack, kind: str, reason: str) -> Left:
+        """A complete answer that the client does not get; its tokens count all the same."""
+        if answer.usage is not None:
+            self.wasted.append((candidate.state, answer.usage))
+        return Left(Verdict(kind, reason))
+
+    def _found(self, candidate: Candidate, answer: WholeAnswer | StreamTrack) -> None:
+        """Count what was wrong with an answer and what was mended, and learn from it."""
+        state, metrics = candidate.state, self.gateway.metrics
+        for kind in answer.violations:
+            metrics.violations.inc(state.name, kind)
+        for kind in answer.mended:
+            metrics.mended.inc(state.name, kind)
+        if answer.stray_close:
+            state.learn_lack(STRAY_THOUGHTS, time.monotonic())
+        elif answer.never_closed:
+            state.unlearn(STRAY_THOUGHTS)
 
     def _served(self, candidate: Candidate, usage: dict[str, Any] | None) -> None:
         self.served = candidate.state
@@ -350,8 +438,9 @@ class Relay:
 
     # -- no answer ------------------------------------------------------------------------------------------------
 
-    def _note(self, candidate: Candidate, left: Left) -> bool:
-        """Record why a backend was left. True = try the same one again, now with what it has just told."""
+    def _note(self, candidate: Candidate, left: Left, others: deque[Candidate]) -> Candidate | None:
+        """Record why a backend was left. Not None = try the same one again, now with what it has just told, or made to
+        call a tool after a turn in which it said nothing."""
         assert self.alias is not None
         state, verdict = candidate.state, left.verdict
         if verdict.kind == "client":
@@ -362,14 +451,16 @@ class Relay:
         self.trying = None
         if learn(state, self.request, verdict, time.monotonic()) and state not in self.asked_again:
             self.asked_again.append(state)
-            return True
+            return candidate
         # Not the backend's own words here: they would make agents throw away history where it is not to blame.
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         self.plan.met[state.name] = verdict.kind
         learned = (verdict.window, verdict.prompt_tokens)
         self.tried.append(Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone))
         log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
-        return False
+        if verdict.kind == "empty" and not any(self.plan.may_enter(other) for other in others):
+            return forced(candidate, self.request)
+        return None
 
     async def _nothing_left(self) -> None:
         """No candidate has answered: deliver the empty answer if there was one, else say why."""

@@ -8,9 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from gateway import rewrite
-from gateway.routing.request import InferenceRequest
-from gateway.upstream.sse import DONE, Choice, Chunk, data_of, is_plain, read_chunk, says_something, thinks
+from gateway.compat.answer import ChoiceAnswer, closes_alone, is_garbage, opened
+from gateway.compat.expected import Expected
+from gateway.compat.reasoning import THINK, Thoughts
+from gateway.routing.request import CHAT, InferenceRequest
+from gateway.upstream.sse import DONE, Choice, Chunk, content_of, data_of, is_plain, read_chunk, says_something, thinks
+
+HELD_MOST = 64 * 1024  # bytes of content that are held until the call that was asked for comes
+REPEATS = 50  # events in a row that say the same: garbage
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
 
@@ -31,33 +44,65 @@ class Identity:
 
 
 class StreamTrack:
-    """Follows one attempt. `take` is fed whole events and returns the bytes to send."""
+    """Follows one attempt. `take` is fed whole events and returns the bytes to send. `expected`: what is checked and
+    mended in its text; None = its bytes go on as they are. `thoughts`: how this backend's model marks its thoughts."""
 
     __slots__ = (
+        "_awaits",
+        "_begun",
+        "_checks",
+        "_expected",
         "_first",
+        "_holds",
         "_identity",
+        "_last",
+        "_raw",
         "_request",
         "_rewrites",
+        "_same",
+        "_thoughts",
         "_wanted",
         "content",
+        "disobeyed",
         "done",
         "failure",
         "finished",
         "held",
+        "held_bytes",
         "limited",
+        "mended",
+        "never_closed",
         "progress",
         "reasoning",
-        "repeated",
+        "stray_close",
         "usage",
+        "violations",
     )
 
-    def __init__(self, request: InferenceRequest, identity: Identity) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        identity: Identity,
+        expected: Expected | None = None,
+        thoughts: Thoughts | None = None,
+    ) -> None:
         self._request = request
         self._identity = identity
+        self._expected = expected
+        self._thoughts = thoughts
+        self._checks: dict[object, ChoiceAnswer] = {}
+        tools = expected is not None and expected.tools is not None
+        self._awaits = tools and request.choices == 1  # an empty turn is tried again, so its end is not sent at once
+        self._begun = False  # content other than white space has been seen
+        self._holds = expected is not None and expected.hold
+        self._raw = False  # content is under way and nothing is checked: events go on unparsed
+        self._last = b""
+        self._same = 0  # events in a row that are the same
         self._first: tuple[bytes, Chunk] | None = None
         self._rewrites: rewrite.Rewrites = ()
         self._wanted: dict[str, object] = {}
         self.held: list[bytes] = []  # not sent yet
+        self.held_bytes = 0
         self.content = False  # this attempt has said something
         self.reasoning = False  # it has at least thought
         self.progress = False  # the last events were more than comments
@@ -66,7 +111,11 @@ class StreamTrack:
         self.usage: dict[str, Any] | None = None
         self.failure: str | None = None  # why the stream is broken
         self.limited = False  # it ended because no more tokens were allowed
-        self.repeated = False  # vLLM stopped it because it repeated itself
+        self.disobeyed = False  # it did not call the tool that it had to
+        self.stray_close = False  # thoughts without an opener ended in its content
+        self.never_closed = False  # thoughts were expected to end there, and did not
+        self.violations: set[str] = set()
+        self.mended: set[str] = set()
 
     @property
     def whole(self) -> bool:
@@ -75,8 +124,10 @@ class StreamTrack:
 
     @property
     def empty(self) -> bool:
-        """Whole, but it says nothing: neither content nor even a thought; and not because no more was allowed."""
-        return self.whole and not (self.content or self.reasoning or self.limited)
+        """Whole, but it says nothing: neither content nor, where no tools are offered, a thought; and not because no
+        more was allowed."""
+        thought = self.reasoning and not self._awaits
+        return self.whole and not (self.content or thought or self.limited)
 
     def take(self, events: Sequence[bytes]) -> bytes:
         """The bytes to send for these events; b"" while nothing has been said. Sets `failure` when one of them is an
@@ -84,12 +135,20 @@ class StreamTrack:
         self.progress = False
         out: list[bytes] = []
         for event in events:
-            if self.content and is_plain(event):
+            if event == self._last:
+                self._same += 1
+                if self._same == REPEATS:
+                    self.violations.add("garbage")
+            else:
+                self._last, self._same = event, 0
+            if self._raw and is_plain(event):
                 self.progress = True
+                if b"</think>" in event and (chunk := read_chunk(data_of(event) or b"")) is not None:
+                    self._look_for_close(chunk.choices or [])
                 out.append(self._rewritten(event))
             else:
                 self._take_one(event, out)
-            if self.failure is not None:
+            if self.failure is not None or self.disobeyed:
                 break
         return out[0] if len(out) == 1 else b"".join(out)
 
@@ -119,35 +178,144 @@ class StreamTrack:
             if not chunk.choices and not (self._request.wants_usage or self._request.own_usage):
                 return  # we asked for it, the client did not
         choices = chunk.choices or []
+        if not self._raw and choices and self._request.endpoint is CHAT:
+            if self._expected is None and not self._begun:
+                self._arm(choices)
+            if self._expected is not None:
+                self._check(self._expected, event, choices, out)
+                return
+            self._look_for_close(choices)
+        if any(choice.finish_reason == "repetition" for choice in choices):
+            self.violations.add("repetition")
+            event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
+        self._place(event, choices, out)
+
+    # -- checked and mended ---------------------------------------------------------------------------------------
+
+    def _arm(self, choices: list[Choice]) -> None:
+        """Content that begins with a thought is split, also where nothing was expected."""
+        said = next((text for choice in choices if (text := content_of(choice)) and not text.isspace()), "")
+        if not said:
+            return
+        self._begun = True
+        if is_garbage(said):
+            self.violations.add("garbage")
+        style = opened(said, self._thoughts) if not self.reasoning else None
+        if style is not None or self._request.choices > 1:  # of several, each may begin with one
+            self._expected = Expected(thoughts=style or self._thoughts or THINK)
+
+    def _check(self, expected: Expected, event: bytes, choices: list[Choice], out: list[bytes]) -> None:
+        """Each choice goes through its own check; what has to change becomes events of its own."""
+        self._look_for_close(choices)
+        made: list[Choice] = []
+        same = True
+        for choice in choices:
+            check = self._checks.get(choice.index)
+            if check is None:
+                check = self._checks[choice.index] = ChoiceAnswer(expected)
+            delta = choice.delta if isinstance(choice.delta, dict) else {}
+            deltas, finish = check.delta(delta), choice.finish_reason
+            same = same and len(deltas) == 1 and deltas[0] is delta
+            if finish is not None and finish not in BROKEN_ENDS:
+                rest, finish = check.end(finish)
+                same = same and not rest and finish == choice.finish_reason
+                deltas += rest
+                self._note(check)
+            if finish is not None and not deltas:
+                deltas = [{}]
+            for i, one in enumerate(deltas, 1):
+                made.append(Choice(choice.index, one, None, finish if i == len(deltas) else None))
+        if same:
+            self._place(event, choices, out)
+        else:
+            for choice, changed in zip(made, rebuilt(event, made), strict=True):
+                self._place(changed, [choice], out)
+        if expected.tools is None and expected.reasoning_field == "as_is":
+            self._disarm()
+
+    def _disarm(self) -> None:
+        """Nothing more can be found in any choice: from here on its bytes go through as they are."""
+        if len(self._checks) >= self._request.choices and all(check.said for check in self._checks.values()):
+            for check in self._checks.values():
+                self._note(check)
+            self._expected = None
+            self._raw = self.content
+
+    def _note(self, check: ChoiceAnswer) -> None:
+        self.violations |= check.violations
+        self.mended |= check.mended
+        self.never_closed = self.never_closed or check.never_closed
+
+    def _look_for_close(self, choices: list[Choice]) -> None:
+        """The end of thoughts that never began: they were sent as content, which can't be taken back."""
+        if not self.reasoning and any(closes_alone(content_of(choice)) for choice in choices):
+            self.stray_close = True
+
+    # -- sent or held ---------------------------------------------------------------------------------------------
+
+    def _place(self, event: bytes, choices: list[Choice], out: list[bytes]) -> None:
         for choice in choices:
             if choice.finish_reason is not None and not self._end(choice):
                 return
         if any(says_something(choice) for choice in choices):
-            self._say(event, out, content=True)
+            if self._withholds(choices):
+                self.held.append(event)
+                self.held_bytes += len(event)
+            else:
+                self._say(event, out, content=True)
         elif any(thinks(choice) for choice in choices):
             self._say(event, out, content=False)
-        elif self.content or self.reasoning:
+        elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewritten(event))
         else:
             self.held.append(event)
+
+    def _withholds(self, choices: list[Choice]) -> bool:
+        """Is this content kept back, so that another backend can still be asked? White space alone is, while a turn
+        with tools may yet turn out empty; text is, until the call that nobody enforces has come."""
+        if self.content or not (self._awaits or self._holds):
+            return False
+        called = any(check.called for check in self._checks.values())
+        if called:
+            obeyed = any(check.obeyed for check in self._checks.values())
+            self.disobeyed = self._must_call and not obeyed and self._request.choices == 1
+            return self.disobeyed
+        if self._holds:
+            self._holds = self.held_bytes < HELD_MOST
+            return self._holds
+        return all(content_of(choice).isspace() for choice in choices)
+
+    @property
+    def _must_call(self) -> bool:
+        return self._expected is not None and self._expected.must_call
 
     def _end(self, choice: Choice) -> bool:
         """Notes a finish_reason; False when it is one that means failure."""
         if choice.finish_reason in BROKEN_ENDS:
             self.failure = f"ended with finish_reason {choice.finish_reason}"
             return False
-        if choice.finish_reason == "repetition":
-            self.repeated = True
-        elif choice.finish_reason == "length":
+        if choice.finish_reason == "length":
             self.limited = True
         self.finished.add(choice.index if isinstance(choice.index, int) else 0)
         return True
 
+    def conclude(self) -> None:
+        """The stream is whole: what is to be said of it as a whole."""
+        if self._must_call and not self.content and not any(check.obeyed for check in self._checks.values()):
+            self.disobeyed = True
+        if self.disobeyed:
+            self.violations.add("tool_choice_ignored")
+        if self.reasoning and not self.content and not self.disobeyed:
+            self.violations.add("reasoning_cut" if self.limited else "nothing_said")
+        if self.stray_close:
+            self.violations.add("reasoning_as_text")
+
     def _say(self, event: bytes, out: list[bytes], *, content: bool) -> None:
-        if not (self.content or self.reasoning):
+        if self.held or not (self.content or self.reasoning):
             out.append(self.release_held())
         self.content = self.content or content
         self.reasoning = self.reasoning or not content
+        self._raw = self.content and self._expected is None and (self._begun or self._request.endpoint is not CHAT)
         out.append(self._rewritten(event))
 
     def release_held(self) -> bytes:
@@ -171,11 +339,22 @@ class StreamTrack:
         self._rewrites = rewrite.learn_all(event, chunk, self._wanted)
 
     def _rewritten(self, event: bytes) -> bytes:
-        if self._rewrites:
-            event = rewrite.apply(event, self._rewrites, self._wanted)
-        if self.repeated:
-            event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
-        return event
+        return rewrite.apply(event, self._rewrites, self._wanted) if self._rewrites else event
+
+
+def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
+    """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
+    the text as it was."""
+    data = data_of(event)
+    assert data is not None  # it was read as a chunk before
+    fields = _decode_fields(data)
+    given = {choice.get("index", 0): choice for choice in _decode(fields["choices"])}
+    events = []
+    for choice in choices:
+        kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}
+        changed = kept | {"index": choice.index, "delta": choice.delta, "finish_reason": choice.finish_reason}
+        events.append(b"data: " + _encode({**fields, "choices": Raw(_encode([changed]))}) + b"\n\n")
+    return events
 
 
 def _is_role(event: bytes) -> bool:

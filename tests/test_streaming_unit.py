@@ -281,7 +281,7 @@ def test_repetition_becomes_stop_and_is_told() -> None:
     out = track.take([HELLO, event({"content": '"finish_reason":"repetition"'}), event({}, "repetition")])
     assert decoded(out)[-1]["choices"][0]["finish_reason"] == "stop"
     assert decoded(out)[1]["choices"][0]["delta"]["content"] == '"finish_reason":"repetition"'
-    assert track.repeated
+    assert track.violations == {"repetition"}
     assert track.whole
 
 

@@ -16,6 +16,8 @@ def settle(relay: Relay) -> None:
     alias = relay.alias.name if relay.alias is not None else ""
     endpoint = relay.endpoint.name
     metrics.seconds.observe(relay.watch.now() - relay.began)
+    for state, usage in relay.wasted:
+        count_usage(relay, metrics.route(relay.client.label, alias, state.name, endpoint), state, usage)
     if relay.served is None:
         backend = relay.tried[-1].backend if relay.tried else ""
         if relay.trying is not None:  # broke after content, or was ended by the client or by the gateway's stop

@@ -127,6 +127,13 @@ def says_something(choice: Choice) -> bool:
     )
 
 
+def content_of(choice: Choice) -> str:
+    """The text of a chat delta; "" where it has none."""
+    delta = choice.delta
+    content = delta.get("content") if isinstance(delta, dict) else None
+    return content if isinstance(content, str) else ""
+
+
 def thinks(choice: Choice) -> bool:
     """Does this choice carry reasoning, under either of its names?"""
     delta = choice.delta

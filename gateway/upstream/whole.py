@@ -1,18 +1,22 @@
-"""An answer that comes in one piece: is it one, is it whole, does it say anything?"""
+"""An answer that comes in one piece: is it one, is it whole, does it say anything, and what of it has to be mended?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from gateway.routing.request import InferenceRequest
+from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened
+from gateway.compat.expected import Expected
+from gateway.compat.reasoning import THINK, Thoughts
+from gateway.routing.request import CHAT, InferenceRequest
 from gateway.streaming import BROKEN_ENDS
 
 
 class _Choice(msgspec.Struct):
+    index: Any = 0
     finish_reason: Any = None
     message: Any = None
     text: Any = None
@@ -29,21 +33,33 @@ class _Answer(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_choices = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
 class WholeAnswer:
-    """`body` as it came; `model` = the name in it. `failure` = why it is no answer."""
+    """`body` as it came, or mended; `model` = the name in it. `failure` = why it is no answer. `disobeyed`: it did not
+    call the tool that it had to. `stray_close`: thoughts without an opener ended in its content."""
 
     body: bytes
     model: object = None
     usage: dict[str, Any] | None = None
     empty: bool = False
     failure: str | None = None
+    disobeyed: bool = False
+    stray_close: bool = False
+    never_closed: bool = False
+    violations: set[str] = field(default_factory=set)
+    mended: set[str] = field(default_factory=set)
 
 
-def read_whole(body: bytes, request: InferenceRequest) -> WholeAnswer:
-    """Judges a 200. A complete answer that says nothing is `empty`."""
+def read_whole(
+    body: bytes, request: InferenceRequest, expected: Expected | None = None, thoughts: Thoughts | None = None
+) -> WholeAnswer:
+    """Judges a 200 and mends it. A complete answer that says nothing is `empty`. `thoughts`: how this backend's model
+    marks its thoughts."""
     answer = WholeAnswer(body)
     try:
         read = _decode(body)
@@ -54,9 +70,95 @@ def read_whole(body: bytes, request: InferenceRequest) -> WholeAnswer:
     answer.usage = read.usage if isinstance(read.usage, dict) else None
     if request.endpoint.chunk_object:
         _judge(answer, read)
+        if answer.failure is None and read.choices and request.endpoint is CHAT:
+            _check(answer, read.choices, request, expected, thoughts)
     elif bytes(memoryview(read.data)[:1]) != b"[":
         answer.failure = _why(read, "data")
     return answer
+
+
+def _check(
+    answer: WholeAnswer,
+    choices: list[_Choice],
+    request: InferenceRequest,
+    expected: Expected | None,
+    thoughts: Thoughts | None,
+) -> None:
+    """Every choice through its check; the body is only written anew when one of them has to change."""
+    limit = request.limit()
+    cut = limit is not None and answer.usage is not None and answer.usage.get("completion_tokens") == limit
+    changed: dict[int, tuple[dict[str, Any], object]] = {}
+    obeyed = said = thought = limited = False
+    for i, choice in enumerate(choices):
+        message = choice.message if isinstance(choice.message, dict) else {}
+        content = message.get("content")
+        text = content if isinstance(content, str) else ""
+        wanted = expected
+        if closes_alone(text) and not any(message.get(name) for name in FIELDS):
+            answer.stray_close = True
+            wanted = _implied(expected, thoughts, text)
+        elif expected is None and (style := opened(text, thoughts)) is not None:
+            wanted = Expected(thoughts=style)
+        if is_garbage(text):
+            answer.violations.add("garbage")
+        if choice.finish_reason == "repetition":
+            wanted = wanted or Expected()
+        if wanted is None:
+            said, thought = said or bool(text), thought or any(message.get(name) for name in FIELDS)
+            limited = limited or choice.finish_reason == "length"
+            continue
+        check = ChoiceAnswer(wanted)
+        deltas = check.delta(message)
+        rest, finish = check.end(choice.finish_reason, cut=cut)
+        if rest or finish != choice.finish_reason or len(deltas) != 1 or deltas[0] is not message:
+            changed[i] = _joined(message, deltas + rest), finish
+        answer.violations |= check.violations
+        answer.mended |= check.mended
+        answer.never_closed = answer.never_closed or check.never_closed
+        obeyed = obeyed or check.obeyed
+        visible = any((delta.get("content") or "").strip() or delta.get("refusal") for delta in deltas + rest)
+        said, thought = said or visible or check.called, thought or check.thought
+        limited = limited or finish == "length"
+    answer.disobeyed = expected is not None and expected.must_call and not obeyed
+    if expected is not None and expected.tools is not None and request.choices == 1:
+        answer.empty = not said and not limited
+    if thought and not said and not limited:
+        answer.violations.add("nothing_said")
+    if changed:
+        answer.body = _rewritten(answer.body, changed)
+
+
+def _implied(expected: Expected | None, thoughts: Thoughts | None, text: str) -> Expected:
+    """The whole text is there, so thoughts that lack their opener can be told by their end."""
+    style = (opened(text, thoughts) or THINK).with_opener_implied()
+    return replace(expected or Expected(), thoughts=style)
+
+
+def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:
+    """One message of the deltas that it became."""
+    joined = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *FIELDS)}
+    texts: dict[str, list[str]] = {}
+    calls: list[Any] = []
+    for delta in deltas:
+        calls += delta.get("tool_calls") or ()
+        for key in ("content", *FIELDS):
+            if isinstance(delta.get(key), str):
+                texts.setdefault(key, []).append(delta[key])
+    joined["content"] = "".join(texts.pop("content", ())) or (None if calls or texts else message.get("content"))
+    joined |= {key: "".join(parts) for key, parts in texts.items()}
+    if calls:
+        joined["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
+    return joined
+
+
+def _rewritten(body: bytes, changed: dict[int, tuple[dict[str, Any], object]]) -> bytes:
+    """The body with these choices' messages and finish_reasons; not their logprobs, which belonged to the old text."""
+    fields = _decode_fields(body)
+    choices = _decode_choices(fields["choices"])
+    for i, (message, finish) in changed.items():
+        moved = message.get("content") != choices[i]["message"].get("content")
+        choices[i] |= {"message": message, "finish_reason": finish} | ({"logprobs": None} if moved else {})
+    return _encode({**fields, "choices": Raw(_encode(choices))})
 
 
 def _judge(answer: WholeAnswer, read: _Answer) -> None:

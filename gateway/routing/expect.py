@@ -1,0 +1,65 @@
+"""What is checked and mended in one attempt's answer: from the request, the alias and the backend that was chosen."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.compat.expected import Expected, LateTools
+from gateway.compat.families import formats_for, thoughts_for
+from gateway.compat.reasoning import THINK, Thoughts
+from gateway.config.snapshot import Alias
+from gateway.routing.plan import Candidate
+from gateway.routing.request import CHAT, InferenceRequest
+
+STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def expected_of(
+    request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
+) -> tuple[Expected | None, Thoughts | None]:
+    """(what to check and mend; None = the answer's bytes go on as they are, how this model marks its thoughts)."""
+    if request.endpoint is not CHAT:
+        return None, None
+    state, adapt = candidate.state, candidate.adapt
+    backend = state.backend
+    thoughts = thoughts_for(state.model, backend.reasoning_parser)
+    stray = bool(state.learned) and state.lacks(STRAY_THOUGHTS, now)
+    tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
+    if not (tools or stray or alias.reasoning_field != "as_is"):
+        return None, thoughts
+    marked = thoughts or THINK
+    if stray:
+        marked = marked.with_opener_implied()
+    if not tools:
+        return Expected(thoughts=marked, reasoning_field=alias.reasoning_field), thoughts
+    call, name = must_call(request)
+    return Expected(
+        tools=LateTools(bytes(request.fields["tools"])),
+        formats=formats_for(state.model, backend.tool_parser),
+        thoughts=marked,
+        call=call,
+        name=name,
+        hold=adapt.verify and call != "auto",
+        reasoning_field=alias.reasoning_field,
+    ), thoughts
+
+
+def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "named"], str]:
+    """("named", the tool's name) | ("required", "") | ("auto", "")."""
+    if request.tool_choice == "required":
+        return "required", ""
+    if request.tool_choice != "named":
+        return "auto", ""
+    choice = _decode(request.fields["tool_choice"])
+    function = choice.get("function", choice)
+    name = function.get("name") if isinstance(function, dict) else None
+    if isinstance(name, str):
+        return "named", name
+    # {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": [...]}}
+    allowed = choice.get("allowed_tools", choice)
+    required = isinstance(allowed, dict) and allowed.get("mode") == "required"
+    return ("required", "") if required else ("auto", "")

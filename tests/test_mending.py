@@ -1,0 +1,364 @@
+"""What clients get when a backend leaves calls and thoughts in the text, ignores `tool_choice`, or says nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.scripted import RawReply, Script, ScriptedBackend, Turn, json_answer, raw_post, scripted
+from tests.support import RunningGateway, running_gateway
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+TOOLS = [TOOL, {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+XML = "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
+HELLO: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+DONE = b"data: [DONE]\n\n"
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+# -- a backend that says what a test wants, both ways ------------------------------------------------------------------
+
+
+def says(*deltas: dict[str, Any], finish: str = "stop", tokens: int = 30) -> Script:
+    """These deltas as vLLM would send them: one by one in a stream, joined without."""
+
+    async def play(turn: Turn) -> None:
+        usage = {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}
+        if turn.json.get("stream"):
+            events = [event({"role": "assistant", "content": ""}), *map(event, deltas), event({}, finish)]
+            await turn.stream(*events, chunk(choices=[], usage=usage), DONE)
+        else:
+            choice = {"index": 0, "message": joined(deltas), "logprobs": None, "finish_reason": finish}
+            reply = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "served/model"}
+            await turn.send(json_answer({**reply, "choices": [choice], "usage": usage}))
+
+    return play
+
+
+def chunk(**more: Any) -> bytes:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "served/model"}
+    return b"data: " + json.dumps({**head, **more}, separators=(",", ":")).encode() + b"\n\n"
+
+
+def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    return chunk(choices=[{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+
+
+def joined(deltas: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None, "reasoning": None}
+    for delta in deltas:
+        for key, value in delta.items():
+            message[key] = (message.get(key) or type(value)()) + value
+    return message
+
+
+def text(said: str, size: int = 3) -> list[dict[str, Any]]:
+    return [{"content": said[i : i + size]} for i in range(0, len(said), size)]
+
+
+def thoughts(said: str) -> list[dict[str, Any]]:
+    return [{"reasoning": said[i : i + 3]} for i in range(0, len(said), 3)]
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}
+
+
+# -- the gateway in front of it ----------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """A gateway with an alias `chat` over scripted backends a, b, ..."""
+
+    def __init__(self, gateway: RunningGateway, backends: list[ScriptedBackend]) -> None:
+        self.gateway, self.backends = gateway, backends
+
+    async def ask(self, stream: bool, **more: Any) -> Reply:
+        return Reply(await raw_post(self.gateway.url, {**HELLO, "stream": stream, **more}))
+
+    def violations(self, kind: str, backend: str = "a") -> float:
+        return self.gateway.metric("gateway_violations_total", backend=backend, kind=kind)
+
+    def mended(self, kind: str, backend: str = "a") -> float:
+        return self.gateway.metric("gateway_mended_total", backend=backend, kind=kind)
+
+
+class Reply:
+    """An answer in one form, however it came."""
+
+    def __init__(self, raw: RawReply) -> None:
+        self.raw, self.status, self.headers = raw, raw.status, raw.headers
+        self.content = self.reasoning = ""
+        self.calls: list[tuple[str, Any]] = []
+        self.finish: object = None
+        streamed = raw.headers["content-type"].startswith("text/event-stream")
+        found: dict[int, list[str]] = {}
+        for part in raw.chunks if streamed else [raw.json]:
+            for choice in part.get("choices", ()):
+                said = choice["delta" if streamed else "message"]
+                self.content += said.get("content") or ""
+                self.reasoning += said.get("reasoning") or ""
+                for i, one in enumerate(said.get("tool_calls") or ()):
+                    place = found.setdefault(one.get("index", i), ["", ""])
+                    place[0] += one["function"].get("name") or ""
+                    place[1] += one["function"].get("arguments") or ""
+                self.finish = choice["finish_reason"] or self.finish
+        self.calls = [(name, json.loads(arguments)) for name, arguments in found.values()]
+
+    @property
+    def error(self) -> Any:
+        return self.raw.json["error"]
+
+
+@asynccontextmanager
+async def fleet(*scripts: Script, keys: str = "", alias: str = "", more: str = "") -> AsyncIterator[Fleet]:
+    """One backend per script; `keys` = further keys of every backend, `alias` of the alias."""
+    async with AsyncExitStack() as stack:
+        backends = [await stack.enter_async_context(scripted(script)) for script in scripts]
+        names = "abc"[: len(backends)]
+        lines = [f'  {n}: {{url: "{b.url}"{keys}}}' for n, b in zip(names, backends, strict=True)]
+        chain = ", ".join(names)
+        routes = "\n".join(["backends:", *lines, "aliases:", f"  chat: {{use: [{chain}]{alias}}}", more])
+        gateway = await stack.enter_async_context(running_gateway(routes))
+        await gateway.until_ready(*names)
+        yield Fleet(gateway, backends)
+
+
+HERMES = ", tool_parser: hermes"
+GEMMA = ", tool_parser: gemma4"  # enforces nothing
+
+
+# -- calls and thoughts in the text ------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("leaked", [CALL, XML], ids=["hermes", "xml"])
+async def test_a_call_in_the_text_reaches_the_client_as_a_call(leaked: str, stream: bool) -> None:
+    async with fleet(says(*text("I look.\n\n" + leaked)), keys=HERMES) as chat:
+        reply = await chat.ask(stream, tools=TOOLS)
+    assert reply.content.strip() == "I look."
+    assert reply.calls == [("get_weather", {"city": "Oslo"})]
+    assert reply.finish == "tool_calls"
+    assert chat.violations("tool_call_as_text") == 1
+    assert chat.mended("tool_calls") == 1
+    assert reply.headers.get("x-gateway-mended") == (None if stream else "tool_calls")
+    assert reply.raw.ended
+
+
+@both_ways
+async def test_a_call_of_a_tool_that_was_not_offered_stays_text(stream: bool) -> None:
+    leaked = CALL.replace("get_weather", "rm_rf")
+    async with fleet(says(*text(leaked)), keys=HERMES) as chat:
+        reply = await chat.ask(stream, tools=TOOLS)
+    assert (reply.content, reply.calls, reply.finish) == (leaked, [], "stop")
+
+
+@both_ways
+async def test_without_tools_markup_is_text(stream: bool) -> None:
+    async with fleet(says(*text(CALL)), keys=HERMES) as chat:
+        for more in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+            reply = await chat.ask(stream, **more)
+            assert (reply.content, reply.calls, reply.finish) == (CALL, [], "stop")
+
+
+@both_ways
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["plain", "tools"])
+async def test_thoughts_at_the_start_of_the_text_get_their_own_field(tools: Any, stream: bool) -> None:
+    more = {} if tools is None else {"tools": tools}
+    async with fleet(says(*text("<think>\nhm\n</think>\n\nFour."))) as chat:
+        reply = await chat.ask(stream, **more)
+    assert (reply.reasoning.strip(), reply.content.strip(), reply.finish) == ("hm", "Four.", "stop")
+    assert chat.violations("reasoning_as_text") == 1
+    assert chat.mended("reasoning") == 1
+
+
+@both_ways
+async def test_a_text_that_only_looks_like_a_thought_comes_whole(stream: bool) -> None:
+    said = "<b>bold</b> and [THIN] are no thoughts; `<think>` is a tag."
+    async with fleet(says(*text(said, 1))) as chat:
+        reply = await chat.ask(stream)
+    assert (reply.content, reply.reasoning) == (said, "")
+    assert chat.mended("reasoning") == 0
+
+
+async def test_a_plain_stream_keeps_its_bytes() -> None:
+    deltas = text("Nothing to see <here>, move on.")
+    async with fleet(says(*deltas), keys=HERMES) as chat:
+        reply = await chat.ask(True)
+        with_tools = await chat.ask(True, tools=TOOLS)
+    expected = [event(d).replace(b"served/model", b"chat").removesuffix(b"\n\n") for d in deltas]
+    for got in (reply, with_tools):
+        rid = got.headers["x-request-id"].encode()
+        assert rid
+        assert got.raw.events[1 : len(deltas) + 1] == expected
+
+
+@both_ways
+async def test_thoughts_without_an_opener_are_learned_from_their_end(stream: bool) -> None:
+    async with fleet(says(*text("Let me see.\n</think>\n\nFour.", 40))) as chat:
+        first, second = await chat.ask(stream), await chat.ask(stream)
+        if not stream:  # the whole text was there
+            assert (first.reasoning.strip(), first.content.strip()) == ("Let me see.", "Four.")
+        assert (second.reasoning.strip(), second.content.strip()) == ("Let me see.", "Four.")
+        assert chat.violations("reasoning_as_text") == 2
+
+
+async def test_what_was_wrongly_taken_for_thoughts_is_content_too_and_unlearned() -> None:
+    async with fleet(says(*text("x\n</think>\ny", 40))) as chat:
+        await chat.ask(True)
+        chat.backends[0].play(says(*text("No thoughts here.")))
+        first, second = await chat.ask(True), await chat.ask(True)
+    assert first.content == "No thoughts here."
+    assert (second.content, second.reasoning) == ("No thoughts here.", "")
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [("both", {"reasoning", "reasoning_content"}), ("reasoning_content", {"reasoning_content"}), ("none", set())],
+)
+async def test_the_alias_chooses_the_field_of_thoughts(field: str, names: set[str], stream: bool) -> None:
+    script = says(*thoughts("hm hm"), *text("Four."))
+    async with fleet(script, alias=f", reasoning_field: {field}") as chat:
+        reply = await chat.ask(stream)
+    parts = [c["choices"][0] for c in (reply.raw.chunks if stream else [reply.raw.json]) if c["choices"]]
+    said = [part["delta" if stream else "message"] for part in parts]
+    seen = {key for one in said for key in one if key.startswith("reasoning") and one[key]}
+    assert seen == names
+    assert reply.content == "Four."
+
+
+# -- a call that was asked for -----------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+async def test_a_backend_that_does_not_call_is_left_before_the_client_sees_anything(choice: Any, stream: bool) -> None:
+    prose, obeys = (
+        says(*text("I would rather talk.")),
+        says(call("get_weather", '{"city": "Oslo"}'), finish="tool_calls"),
+    )
+    async with fleet(prose, obeys, keys=GEMMA) as chat:
+        reply = await chat.ask(stream, tools=TOOLS, tool_choice=choice)
+        assert reply.calls == [("get_weather", {"city": "Oslo"})]
+        assert reply.content == ""
+        assert reply.finish == "tool_calls"
+        assert chat.violations("tool_choice_ignored") == 1
+        assert chat.gateway.metric("gateway_failovers_total", alias="chat", reason="disobeyed") == 1
+    assert reply.headers["x-gateway-backend"] == "b"
+
+
+@both_ways
+async def test_a_call_of_another_tool_than_the_named_one_is_not_passed_on(stream: bool) -> None:
+    other, right = says(call("now", "{}"), finish="stop"), says(call("get_weather", '{"city": "Oslo"}'), finish="stop")
+    async with fleet(other, right, keys=GEMMA) as chat:
+        reply = await chat.ask(stream, tools=TOOLS, tool_choice=NAMED)
+    assert reply.calls == [("get_weather", {"city": "Oslo"})]
+    assert reply.finish == "tool_calls"  # vLLM says stop for a named choice
+
+
+@both_ways
+async def test_when_nobody_obeys_the_error_says_who(stream: bool) -> None:
+    async with fleet(says(*text("No.")), keys=GEMMA) as chat:
+        reply = await raw_post(chat.gateway.url, {**HELLO, "stream": stream, "tools": TOOLS, "tool_choice": "required"})
+    assert reply.status == 400
+    assert reply.json["error"]["code"] == "tool_choice_unsupported"
+    assert "a " in reply.json["error"]["message"]
+
+
+@both_ways
+async def test_a_required_call_in_the_text_counts(stream: bool) -> None:
+    async with fleet(says(*text("Well.\n" + CALL), finish="tool_calls"), keys=GEMMA) as chat:
+        reply = await chat.ask(stream, tools=TOOLS, tool_choice="required")
+    assert reply.calls == [("get_weather", {"city": "Oslo"})]
+    assert reply.content.strip() == "Well."
+    assert chat.violations("tool_choice_ignored") == 0
+
+
+# -- a turn in which nothing is said -----------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "empty", [thoughts("I should call it."), text("\n\n"), []], ids=["thoughts", "blank", "nothing"]
+)
+async def test_an_empty_turn_under_tools_is_taken_over_by_the_next_candidate(empty: Any, stream: bool) -> None:
+    obeys = says(call("get_weather", '{"city": "Oslo"}'), finish="tool_calls", tokens=7)
+    async with fleet(says(*empty), obeys, keys=HERMES) as chat:
+        reply = await chat.ask(stream, tools=TOOLS, stream_options={"include_usage": True} if stream else None)
+        assert reply.calls == [("get_weather", {"city": "Oslo"})]
+        assert reply.finish == "tool_calls"
+        if stream:
+            assert reply.reasoning == "".join(d.get("reasoning", "") for d in empty)
+            ids = {c["id"] for c in reply.raw.chunks}
+            assert len(ids) == 1
+            assert [c["usage"]["completion_tokens"] for c in reply.raw.chunks if c.get("usage")] == [7]
+        # both are paid for
+        spent = [
+            chat.gateway.metric("gateway_tokens_total", client="open", alias="chat", backend=b, kind="completion")
+            for b in "ab"
+        ]
+        assert spent == [30, 7]
+
+
+@both_ways
+async def test_an_empty_turn_without_another_candidate_is_asked_again_for_a_call(stream: bool) -> None:
+    async with fleet(says(*thoughts("hm")), keys=HERMES) as chat:
+        backend = chat.backends[0]
+        backend.play(says(*thoughts("hm")), says(call("now", "{}"), finish="tool_calls"))
+        reply = await chat.ask(stream, tools=TOOLS)
+    assert reply.calls == [("now", {})]
+    assert [turn.json.get("tool_choice") for turn in backend.turns] == [None, "required"]
+
+
+@both_ways
+async def test_an_empty_turn_that_stays_empty_is_delivered_and_counted(stream: bool) -> None:
+    async with fleet(says(*thoughts("hm")), keys=HERMES) as chat:
+        reply = await chat.ask(stream, tools=TOOLS)
+        assert (reply.content, reply.calls, reply.finish) == ("", [], "stop")
+        assert len(chat.backends[0].turns) == 2
+        assert chat.violations("nothing_said") >= 1
+    assert reply.raw.ended
+
+
+@both_ways
+async def test_a_turn_cut_off_by_the_limit_is_not_an_empty_one(stream: bool) -> None:
+    async with fleet(says(*thoughts("hm"), finish="length"), says(*text("no")), keys=HERMES) as chat:
+        reply = await chat.ask(stream, tools=TOOLS)
+        assert (reply.reasoning, reply.finish) == ("hm", "length")
+        assert chat.violations("reasoning_cut") == 1
+        assert chat.backends[1].turns == []
+
+
+# -- what is only counted ----------------------------------------------------------------------------------------------
+
+
+@both_ways
+async def test_an_answer_that_is_garbage_is_counted(stream: bool) -> None:
+    async with fleet(says(*text("!" * 90, 1))) as chat:
+        reply = await chat.ask(stream)
+    assert reply.content == "!" * 90
+    assert chat.violations("garbage") == 1
+
+
+@both_ways
+async def test_calls_that_cannot_be_run_are_counted(stream: bool) -> None:
+    async with fleet(says(call("get_weather", "{}"), finish="tool_calls"), keys=HERMES) as chat:
+        await chat.ask(stream, tools=TOOLS)
+        chat.backends[0].play(says(call("rm_rf", "{}"), finish="tool_calls"))
+        await chat.ask(stream, tools=TOOLS)
+    assert chat.violations("missing_arguments") == 1
+    assert chat.violations("unknown_tool") == 1
