@@ -28,16 +28,12 @@ NOT_YET = (
     "nodes.*.exporter",
     "aliases.*.ask_all",
     "aliases.*.on_busy=next",
-    "aliases.*.on_unsupported=mend|strip",
-    "aliases.*.thinking",
     "aliases.*.reasoning_field=both|reasoning|reasoning_content|none",
     "aliases.*.priority=batch",
     "clients.*.rpm",
     "clients.*.tpm",
     "clients.*.max_inflight",
     "clients.*.budget",
-    "clients.*.tasks",
-    "clients.*.on_unsupported=mend|strip",
     "clients.*.priority=batch",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gateway.compat.capabilities import Capabilities, OnDemand
 from gateway.config.snapshot import Alias, Client, OnUnsupported
@@ -15,8 +15,7 @@ Resort = Literal["mend", "strip"]
 Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking"]
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(NamedTuple):
     """`thinking` on or off is a demand, with `wish` a preference."""
 
     tools: Literal["auto", "required", "named"] | None = None
@@ -77,10 +76,16 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     )
 
 
+def has_media(request: InferenceRequest) -> bool:
+    """Are there pictures or sound in it? Reads the whole body the first time."""
+    if not request.media_measured:
+        request.measure_media()
+    return request.images > 0 or request.audio
+
+
 def with_media(needs: Needs, request: InferenceRequest) -> Needs:
-    """The same with pictures and sound; reads the whole body the first time."""
-    request.measure_media()
-    if not (request.images or request.audio):
+    """The same with pictures and sound."""
+    if not has_media(request):
         return needs
     return Needs(needs.tools, needs.json_schema, bool(request.images), request.audio, needs.thinking, needs.wish)
 
@@ -88,9 +93,10 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
     """What the request needs and the backend is known not to have. What is not known is tried."""
     lacks: list[Lack] = []
-    if needs.tools == "auto" and able.tools is False:
-        lacks.append("tools")
-    if needs.on_demand and on_demand(needs, able) == "no":
+    if needs.tools == "auto":
+        if able.tools is False:
+            lacks.append("tools")
+    elif needs.tools is not None and on_demand(needs, able) == "no":
         lacks.append("tool_choice")
     if needs.json_schema and able.json_schema is False:
         lacks.append("json_schema")
@@ -98,7 +104,7 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("images")
     if needs.audio and able.audio is False:
         lacks.append("audio")
-    if not needs.wish and not can_think_so(needs, able):
+    if needs.thinking is not None and not needs.wish and not can_think_so(needs, able):
         lacks.append("thinking")
     return tuple(lacks)
 
@@ -116,7 +122,7 @@ def can_think_so(needs: Needs, able: Capabilities) -> bool:
 
 def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adaptation:
     """What is changed about a request for a backend that may have it."""
-    if needs is NO_NEEDS and mode is None:
+    if mode is None and needs.thinking is None and not needs.on_demand:
         return NO_ADAPTATION
     kinds: tuple[str, ...] = () if mode is None else (ADAPTED_BY_MODE[mode],)
     thinking = None if needs.wish else needs.thinking

@@ -26,6 +26,7 @@ from gateway.routing.needs import (
     Resort,
     adapt,
     can_think_so,
+    has_media,
     lacking,
     needs_of,
     rescued,
@@ -158,10 +159,11 @@ def make_plan(
                 plan.skipped.append(Skip(state, index, *why))
         ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
         if needs is NO_NEEDS:
-            plan.candidates.extend(Candidate(state, index) for state in ordered)
+            for state in ordered:
+                plan.candidates.append(Candidate(state, index))
         else:
             plan.candidates.extend(_adapted(ordered, index, needs, now, resort))
-    if any(candidate.doubtful for candidate in plan.candidates):
+    if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     return plan
 
@@ -178,12 +180,11 @@ def _adapted(
 
 
 def forced(candidate: Candidate, request: InferenceRequest) -> Candidate | None:
-    """The same backend once more, now made to call a tool: for a model that always thinks and, left to itself, ended
-    its turn with thoughts only. None = that is not so here, or it cannot be made to."""
-    able = capabilities(candidate.state)
+    """The same backend once more, now made to call a tool, after a turn in which it said nothing. None = it cannot be
+    made to, or has been."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
         return None
-    if able.thinking != "always" or able.required in ("no", "emulated"):
+    if request.choices > 1 or capabilities(candidate.state).required in ("no", "emulated"):
         return None
     kinds = (*candidate.adapt.kinds, FORCED)
     return candidate._replace(adapt=replace(candidate.adapt, force=True, kinds=kinds))
@@ -223,8 +224,10 @@ def why_not(
         return Why(*unavailable(state, now))
     if state.cooldown_until > now:
         return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
-    picky = state.learned or backend.vision is False or backend.audio is False
-    if (picky or needs is not NO_NEEDS) and (lack := incapable(state, request, needs, now)) is not None:
+    asked = needs is not NO_NEEDS or bool(state.learned)
+    if not asked and (backend.vision is False or backend.audio is False):
+        asked = has_media(request)
+    if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
     return None if fits_window(state, request, room) else _too_long(state, request)
 

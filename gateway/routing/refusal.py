@@ -11,6 +11,7 @@ from gateway.fleet import BackendState
 from gateway.health.state import Health, State
 from gateway.routing.plan import TEMPORARY, Plan, tokens
 from gateway.routing.request import InferenceRequest
+from gateway.routing.wants import parser_flags
 
 # Words of a backend that an agent would act on wrongly, so they are not repeated (docs/errors.md).
 MISLEADING = re.compile(
@@ -25,7 +26,7 @@ LONGEST_WAIT = 120.0  # seconds that a client is asked to wait for a backend tha
 @dataclass(frozen=True, slots=True)
 class Tried:
     """One attempt that did not answer. `kind` is a key of plan.KINDS; `timeout` = it was silent; `gone` = there was
-    nothing to connect to."""
+    nothing to connect to; `lack` = what it said it cannot do (Verdict.lack)."""
 
     backend: str
     kind: str
@@ -34,6 +35,7 @@ class Tried:
     window: int | None = None
     prompt_tokens: int | None = None
     gone: bool = False
+    lack: str | None = None
 
 
 def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
@@ -42,24 +44,27 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     request found out: agents spend their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
-    told = [f"{t.backend} {t.reason}" for t in tried] + [f"{s.state.name} {s.reason}" for s in skipped]
+    names = {t.backend for t in tried}
+    told = [f"{t.backend} {t.reason}{_missing(plan, t)}" for t in tried]
+    told += [f"{s.state.name} {s.reason}" for s in skipped if s.state.name not in names]
     why = MISLEADING.sub("[...]", "; ".join(told)) or "it names no backend that could serve this"
     last = tried[-1] if tried else None
     gone = [c.state for c in plan.candidates if _just_gone(c.state, tried, now)]
     names = {state.name for state in gone}
     failures = [t for t in tried if t.kind in ("failed", "misconfigured") and t.backend not in names]
     kinds = {t.kind for t in tried} | {s.kind for s in skipped} | ({"warming"} if gone else set())
+    disobeyed = last is not None and last.kind == "disobeyed"
 
-    if failures and last is not None:
+    if failures and not disobeyed:
         timeout = failures[-1].timeout
         code = "upstream_timeout" if timeout else "upstream_error"
         return GatewayError(code, f"Every backend of alias '{alias.name}' that was tried failed: {why}")
     if kinds & TEMPORARY:
         return _wait(plan, why, kinds, gone, now)
-    if "too_long" in kinds:
+    if "too_long" in kinds and not disobeyed:
         return _too_long(plan, tried, request)
-    if "incapable" in kinds or "unserved" in kinds:
-        return _incapable(alias.name, request, why, unserved="incapable" not in kinds)
+    if kinds & {"incapable", "unserved", "disobeyed"}:
+        return _incapable(plan, tried, request, why)
     return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
 
 
@@ -104,10 +109,30 @@ def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest) -> 
     return context_length_exceeded(window, max(*guesses, window + 1, 1))
 
 
-def _incapable(alias: str, request: InferenceRequest, why: str, *, unserved: bool) -> GatewayError:
-    if not unserved and request.tools:
-        return GatewayError(
-            "tool_choice_unsupported", f"No backend of alias '{alias}' can call tools: {why}", param="tools"
-        )
-    what = request.endpoint.path if unserved else "this input"
-    return GatewayError("input_unsupported", f"No backend of alias '{alias}' takes {what}: {why}")
+def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str) -> GatewayError:
+    """What nobody can do: tools before thinking before the input, where several things are missing."""
+    name = plan.alias.name
+    lacks = {lack for s in plan.skipped for lack in s.lacks} | {t.lack for t in tried if t.kind == "incapable"}
+    kinds = {s.kind for s in plan.skipped} | {t.kind for t in tried}
+    incapable = not kinds.isdisjoint(("incapable", "disobeyed"))
+    if (
+        "disobeyed" in kinds
+        or lacks & {"tools", "tool_choice", "tool_parser"}
+        or (incapable and lacks <= {None} and request.tools)
+    ):
+        demanded = request.tool_choice in ("required", "named")
+        what = "can be made to call a tool" if demanded else "can call tools"
+        param = "tool_choice" if demanded else "tools"
+        return GatewayError("tool_choice_unsupported", f"No backend of alias '{name}' {what}: {why}", param=param)
+    if "thinking" in lacks:
+        return GatewayError("thinking_unsupported", f"No backend of alias '{name}' can think so: {why}")
+    what = "this input" if incapable else request.endpoint.path
+    return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}")
+
+
+def _missing(plan: Plan, attempt: Tried) -> str:
+    """The flags for this very model, where an attempt was refused for want of them."""
+    if attempt.kind != "incapable" or "--tool-call-parser" not in attempt.reason:
+        return ""
+    state = next((c.state for c in plan.candidates if c.state.name == attempt.backend), None)
+    return "" if state is None else f" (start vLLM with {parser_flags(state)})"

@@ -108,6 +108,10 @@ def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
     for name, read in _READERS.items():
         if name in fields:
             read(request, fields[name])
+    if not _SAYS_THINKING.isdisjoint(fields):
+        for name, read in _THINKING_READERS.items():
+            if name in fields:
+                read(request, fields[name])
     for name in endpoint.limits:
         limit = _value(fields.get(name))
         if type(limit) is int and limit >= 1:
@@ -254,9 +258,13 @@ _READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "tools": _read_tools,
     "tool_choice": _read_tool_choice,
     "response_format": _read_response_format,
+}
+
+_THINKING_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "think": _read_think,
     "chat_template_kwargs": _read_template_kwargs,
     "thinking": _read_thinking,
     "reasoning_effort": _read_effort,
     "reasoning": _read_effort,
 }
+_SAYS_THINKING = frozenset(_THINKING_READERS)

@@ -22,11 +22,12 @@ def tokens(state: BackendState, request: InferenceRequest) -> int:
 
 def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bool:
     """Do the prompt and `room` tokens of answer fit the window? Pictures are only looked for when it seems not."""
-    if state.context is None or (not request.exact and surely_fits(request.prompt_bytes, room, state.context)):
+    window = state.context
+    if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
     cuts = ENGINES[state.backend.engine].cuts_silently
     for _ in range(2):
-        if fits(prompt_estimate(state, request), room, state.context, cuts_silently=cuts):
+        if fits(prompt_estimate(state, request), room, window, cuts_silently=cuts):
             return True
         if request.media_measured:
             return False

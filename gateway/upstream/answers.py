@@ -14,8 +14,11 @@ import msgspec
 
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
-# vLLM's own words (0.11 to 0.32), and Ollama's. "No tools" is learned from nothing else.
-_NO_TOOLS = re.compile(r"requires (--enable-auto-tool-choice and )?--tool-call-parser to be set|does not support tools")
+# vLLM's own words (0.11 to 0.32), and Ollama's. "No tools" is learned from nothing else. What vLLM says to a call on
+# demand tells more (there is no parser) than what it says to auto (either flag may be missing).
+_NO_PARSER = re.compile(r"requires --tool-call-parser to be set")
+_NO_TOOLS = re.compile(r"requires --enable-auto-tool-choice and --tool-call-parser to be set|does not support tools")
+_NO_THINKING = re.compile(r"does not support thinking")
 _NOT_MULTIMODAL = re.compile(r"is not a multimodal model|missing data required for image input")
 _NO_SUCH_MODEL = re.compile(r"\bmodel\b.*\b(does not exist|not found)", re.IGNORECASE | re.DOTALL)
 _ENGINE_BUSY = re.compile(r"currently busy and cannot accept new requests")
@@ -35,7 +38,8 @@ class Verdict:
     """What to do after an answer that is not the one asked for.
 
     `kind`: failed (counts against health) | cooldown | misconfigured | unserved | incapable | too_long | client (passed
-    on). `lack`: the capability learned to be missing. `window`, `prompt_tokens`: numbers the backend told.
+    on); of an answer that came whole: empty | disobeyed (a call was demanded, and none came). `lack`: the capability
+    learned to be missing. `window`, `prompt_tokens`: numbers the backend told.
     """
 
     kind: str
@@ -79,6 +83,10 @@ def judge(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -
 def _bad_request(status: int, message: str) -> Verdict | None:
     if _NO_TOOLS.search(message):
         return Verdict("incapable", f"cannot call tools: {message}", status, message, lack="tools")
+    if _NO_PARSER.search(message):
+        return Verdict("incapable", f"cannot call tools: {message}", status, message, lack="tool_parser")
+    if _NO_THINKING.search(message):
+        return Verdict("incapable", f"cannot think: {message}", status, message, lack="thinking")
     if _NOT_MULTIMODAL.search(message):
         return Verdict("incapable", "takes no images: it serves a text model", status, message, lack="images")
     if _OVERFLOW.search(message):

@@ -14,7 +14,7 @@ from gateway.compat.capabilities import at_least
 from gateway.config.snapshot import Alias
 from gateway.fleet import BackendState
 from gateway.routing.context import clamp, surely_fits
-from gateway.routing.needs import CLAMPED, NO_ADAPTATION, Adaptation
+from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import InferenceRequest
 from gateway.routing.window import prompt_estimate
 from gateway.upstream.thinking import say_thinking
@@ -59,7 +59,9 @@ def fields_up(
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
     if adapt.thinking is not None or request.thinking is not None:
-        say_thinking(fields, request, state, adapt)
+        said = say_thinking(fields, request, state, adapt)
+        if not said and THINKING_UNAVAILABLE not in adapted:
+            adapted.append(THINKING_UNAVAILABLE)
     clamped = False
     for name in request.endpoint.limits:
         if name in fields and (limit := send_limit(name, fields, request, alias, state)) is not None:

@@ -26,14 +26,14 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation) -> None:
-    """Changes `fields` (the client's, with the alias' params filled in). `adapt.thinking` None = no demand, or
-    there is nothing to switch."""
+def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation) -> bool:
+    """Changes `fields` (the client's, with the alias' params filled in). `adapt.thinking` None = no demand, or there is
+    nothing to switch. False = the alias or the client's settings force it, and there is no way to say so there."""
     engine, wanted = state.backend.engine, adapt.thinking
     if engine == "vllm":
         _tidy_for_vllm(fields)
     if wanted is None:
-        return
+        return True
     on = wanted == "on"
     declared = state.backend.thinking_switch
     if declared == EFFORT:
@@ -47,8 +47,11 @@ def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: Backe
             _say_effort(fields, on)
     elif declared is not None:
         _say_switch(fields, declared, on)
-    elif state.backend.cloud and (request.thinking != wanted or request.thinking_wish):
-        _say_effort(fields, on)  # forced by the alias or the client's settings; what a client says itself is left alone
+    elif request.thinking != wanted or request.thinking_wish:  # forced; what a client says itself is left alone
+        if not state.backend.cloud:
+            return False
+        _say_effort(fields, on)
+    return True
 
 
 def _tidy_for_vllm(fields: dict[str, Raw]) -> None:

@@ -60,12 +60,19 @@ def test_what_vllm_lacks_is_learned_from_its_own_words_only() -> None:
     lacks = {path.stem: judged(path.stem).lack for path in ERRORS.glob("*.json")}
     assert {name: lack for name, lack in lacks.items() if lack is not None} == {
         "noauto_tool_auto_scripted": "tools",
-        "noauto_tool_named_nothink": "tools",
-        "noauto_tool_required_nothink": "tools",
+        "noauto_tool_named_nothink": "tool_parser",
+        "noauto_tool_required_nothink": "tool_parser",
         "h_image_to_text_model": "images",
         "embed_chat_on_pooling": "endpoint:chat",
     }
     assert judged("embed_chat_on_pooling", "embeddings").lack == "endpoint:embeddings"
+
+
+def test_ollama_says_what_a_model_lacks() -> None:
+    for words, lack in (("does not support tools", "tools"), ("does not support thinking", "thinking")):
+        body = json.dumps({"error": f'"gemma3:4b" {words}'}).encode()
+        verdict = judge(400, {"content-type": "application/json"}, body, "chat")
+        assert (verdict.kind, verdict.lack) == ("incapable", lack)
 
 
 def test_an_overflow_tells_the_window_and_the_prompt() -> None:
