@@ -53,6 +53,7 @@ class StreamTrack:
         "_checks",
         "_expected",
         "_first",
+        "_frame",
         "_holds",
         "_identity",
         "_last",
@@ -98,6 +99,7 @@ class StreamTrack:
         self._raw = False  # content is under way and nothing is checked: events go on unparsed
         self._last = b""
         self._same = 0  # events in a row that are the same
+        self._frame: tuple[bytes, bytes] | None = None  # what stands before and after the text in a checked stream
         self._first: tuple[bytes, Chunk] | None = None
         self._rewrites: rewrite.Rewrites = ()
         self._wanted: dict[str, object] = {}
@@ -146,7 +148,7 @@ class StreamTrack:
                 if b"</think>" in event and (chunk := read_chunk(data_of(event) or b"")) is not None:
                     self._look_for_close(chunk.choices or [])
                 out.append(self._rewritten(event))
-            else:
+            elif self._frame is None or not self._take_text(event, self._frame, out):
                 self._take_one(event, out)
             if self.failure is not None or self.disobeyed:
                 break
@@ -227,18 +229,52 @@ class StreamTrack:
                 made.append(Choice(choice.index, one, None, finish if i == len(deltas) else None))
         if same:
             self._place(event, choices, out)
+            if self.content and self._frame is None and len(choices) == 1 and self._request.choices == 1:
+                self._learn_frame(event, choices[0])
         else:
             for choice, changed in zip(made, rebuilt(event, made), strict=True):
                 self._place(changed, [choice], out)
         if expected.tools is None and expected.reasoning_field == "as_is":
             self._disarm()
 
+    def _take_text(self, event: bytes, frame: tuple[bytes, bytes], out: list[bytes]) -> bool:
+        """The same for an event that is like the one before but for its text: nearly all, and told without parsing."""
+        before, after = frame
+        if not (event.startswith(before) and event.endswith(after)):
+            return False
+        raw = event[len(before) : -len(after)]
+        if b'"' in raw or b"\\" in raw:
+            return False
+        text = raw.decode("utf-8", "replace")
+        self.progress = True
+        check = self._checks[0]
+        if "</think>" in text:
+            self._look_for_close([Choice(0, {"content": text})])
+        deltas = check.text(text)
+        if deltas is None:
+            out.append(self._rewritten(event))
+        elif deltas:
+            made = [Choice(0, delta) for delta in deltas]
+            for choice, changed in zip(made, rebuilt(event, made), strict=True):
+                self._place(changed, [choice], out)
+        return True
+
+    def _learn_frame(self, event: bytes, choice: Choice) -> None:
+        """What stands around the text in this event, when it says nothing but text."""
+        text = content_of(choice)
+        if choice.index != 0 or choice.finish_reason is not None or choice.delta.keys() != {"content"} or not text:
+            return
+        before, found, rest = event.partition(b'"content":"')
+        raw = text.encode()
+        if found and rest.startswith(raw + b'"') and is_plain(event) and b"\\" not in raw and b'"usage"' not in event:
+            self._frame = before + found, rest[len(raw) :]
+
     def _disarm(self) -> None:
         """Nothing more can be found in any choice: from here on its bytes go through as they are."""
         if len(self._checks) >= self._request.choices and all(check.said for check in self._checks.values()):
             for check in self._checks.values():
                 self._note(check)
-            self._expected = None
+            self._expected = self._frame = None
             self._raw = self.content
 
     def _note(self, check: ChoiceAnswer) -> None:

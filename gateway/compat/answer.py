@@ -72,15 +72,24 @@ class ChoiceAnswer:
         """Its thoughts were taken to begin without an opener, and nothing ended them: then they were none."""
         return bool(self._unsaid)
 
+    def text(self, text: str) -> list[Delta] | None:
+        """The same for a delta that is nothing but this content. None = it goes on unchanged."""
+        if self._mender is None:
+            return None
+        pieces = self._mender.feed(text)
+        if len(pieces) == 1 and type(pieces[0]) is Text and pieces[0].text == text:
+            self.said = True
+            return None
+        return self._deltas(pieces)
+
     def delta(self, delta: Delta) -> list[Delta]:
         """What goes to the client for this delta: `[delta]` itself where nothing has to change."""
         content, calls = delta.get("content"), delta.get("tool_calls")
-        pieces: list[Piece] = []
-        changed = False
+        mended: list[Delta] | None = None
         if isinstance(content, str) and content:
-            pieces = [Text(content)] if self._mender is None else self._mender.feed(content)
-            changed = not (len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content)
-            self.said = self.said or not changed
+            mended = self.text(content)
+            self.said = self.said or mended is None
+        changed = mended is not None
         for name in FIELDS:
             if delta.get(name):
                 self.thought = True
@@ -90,7 +99,7 @@ class ChoiceAnswer:
             return [_renamed(delta, self._expected.reasoning_field)]
         rest = {key: value for key, value in delta.items() if key not in ("content", "tool_calls")}
         out = [_renamed(rest, self._expected.reasoning_field)] if rest else []
-        out += self._deltas(pieces)
+        out += [{"content": content}] if mended is None and content else mended or []
         return [*out, {"tool_calls": calls}] if calls else out
 
     def end(self, finish_reason: object, *, cut: bool = False) -> tuple[list[Delta], object]:

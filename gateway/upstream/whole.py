@@ -144,7 +144,8 @@ def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:
         for key in ("content", *FIELDS):
             if isinstance(delta.get(key), str):
                 texts.setdefault(key, []).append(delta[key])
-    joined["content"] = "".join(texts.pop("content", ())) or (None if calls or texts else message.get("content"))
+    nothing = None if calls or texts or message.get("content") is None else ""
+    joined["content"] = "".join(texts.pop("content", ())) or nothing
     joined |= {key: "".join(parts) for key, parts in texts.items()}
     if calls:
         joined["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
