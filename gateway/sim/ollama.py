@@ -10,24 +10,17 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from typing import Any
 
-from gateway.sim import tokens
 from gateway.sim.answer import Answer, plan
 from gateway.sim.base import Sim
 from gateway.sim.engine import Engine, EngineDied
 from gateway.sim.faults import Fault
 from gateway.sim.formats import format_of
 from gateway.sim.ollama_chat import RUNNER_DIED, Turn, send_chat, send_generate, send_lossy, stamp, stream_chat
+from gateway.sim.ollama_embed import BadInput, embed
+from gateway.sim.ollama_request import OllamaError, keep_alive_seconds, openai_request, prompt_tokens
 from gateway.sim.parsers import reasoning_of
-from gateway.sim.say import Voice, raw_reply, sentence, text_of
+from gateway.sim.say import Voice, raw_reply, sentence
 from gateway.sim.server import Exchange
-
-
-class OllamaError(Exception):
-    """An answer in Ollama's error shape, a plain string."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
 
 
 class SimOllama(Sim):
@@ -114,7 +107,12 @@ class SimOllama(Sim):
             await exchange.send(404, b"404 page not found", "text/plain")
 
     async def _post(self, exchange: Exchange, faults: Mapping[str, Fault]) -> None:
-        handlers = {"/api/chat": self._chat, "/api/generate": self._generate, "/v1/chat/completions": self._lossy_chat}
+        handlers = {
+            "/api/chat": self._chat,
+            "/api/generate": self._generate,
+            "/api/embed": self._embed,
+            "/v1/chat/completions": self._lossy_chat,
+        }
         handler = handlers.get(exchange.path)
         if handler is None and exchange.path != "/api/show":
             await exchange.send(404, b"404 page not found", "text/plain")
@@ -218,6 +216,15 @@ class SimOllama(Sim):
         finally:
             turn.answer.cancel()
 
+    async def _embed(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
+        window, took = await self._load(body["model"], body)
+        try:
+            answer = embed(body, body["model"], window)
+        except BadInput as problem:
+            raise OllamaError(400, str(problem)) from None
+        durations = {"total_duration": int(took * 1e9), "load_duration": int(took * 1e9)}
+        await exchange.send_json(200, {**answer, **durations})
+
     async def _lossy_chat(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
         """`/v1`: tool_choice and num_ctx are ignored, calls come in one piece, a streamed call ends with `stop`."""
         window, took = await self._load(body["model"], {})
@@ -271,44 +278,8 @@ class SimOllama(Sim):
         return Turn(model, answer, rules, tools, took, f"{self._ids.getrandbits(32):08x}")
 
 
-def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that decide what is said, in OpenAI's names."""
-    request: dict[str, Any] = {"messages": body["messages"], "tools": body.get("tools") or []}
-    wanted = body.get("format")
-    if isinstance(wanted, dict):
-        request["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted}}
-    elif wanted == "json":
-        request["response_format"] = {"type": "json_object"}
-    for message in request["messages"]:
-        for image in message.get("images") or []:
-            if not isinstance(image, str) or image.startswith(("http:", "https:", "data:")):
-                raise OllamaError(400, "illegal base64 data at input byte 4")
-    return request
-
-
-def prompt_tokens(request: Mapping[str, Any]) -> int:
-    count = 5 + (tokens.count(json.dumps(request["tools"]).encode()) if request.get("tools") else 0)
-    for message in request.get("messages", []):
-        count += 6 + tokens.count(text_of(message.get("content")).encode()) + 256 * len(message.get("images") or [])
-    return count
-
-
 def _thinks(model: str) -> bool:
     return any(f in model for f in ("qwen3", "deepseek-r1", "gpt-oss")) and "instruct" not in model
-
-
-def keep_alive_seconds(keep_alive: Any) -> float:
-    """`keep_alive`: seconds, or a duration like "5m"; negative = for ever."""
-    if isinstance(keep_alive, int | float):
-        value = float(keep_alive)
-    else:
-        text = str(keep_alive)
-        unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-        try:
-            value = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            raise OllamaError(400, f'time: invalid duration "{text}"') from None
-    return 1e9 if value < 0 else value
 
 
 def _number(text: str) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
+
+import pytest
 
 from gateway.sim import SimOllama
 from tests.sim.wire import Reply, ask, chat
@@ -72,6 +75,75 @@ async def test_a_format_is_obeyed() -> None:
     async with SimOllama().serve() as url:
         reply = await ask(url, "/api/chat", body("how many", format=schema, stream=False))
     assert json.loads(reply.json["message"]["content"]) == {"n": 1}
+
+
+async def test_a_format_with_references_and_alternatives_is_obeyed() -> None:
+    item = {"type": "object", "properties": {"unit": {"$ref": "#/$defs/Unit"}}, "required": ["unit"]}
+    schema = {"$defs": {"Unit": {"enum": ["m", "ft"]}}, "anyOf": [item, {"type": "null"}]}
+    async with SimOllama().serve() as url:
+        whole = await ask(url, "/api/chat", body("in ft please", format=schema, think=False, stream=False))
+        streamed = await ask(url, "/api/chat", body("in ft please", format=schema, think=False))
+    assert json.loads(whole.json["message"]["content"]) == {"unit": "ft"}
+    assert "".join(line["message"]["content"] for line in lines(streamed)) == whole.json["message"]["content"]
+
+
+async def test_of_several_calls_in_a_format_the_one_that_is_spoken_of_is_made() -> None:
+    def call(name: str) -> dict[str, Any]:
+        properties = {"name": {"const": name}, "parameters": {"type": "object", "properties": {}}}
+        return {"type": "object", "properties": properties, "required": ["name", "parameters"]}
+
+    schema = {"anyOf": [call("first"), call("read_file")]}
+    async with SimOllama().serve() as url:
+        spoken = await ask(url, "/api/chat", body("read file x", format=schema, stream=False))
+        other = await ask(url, "/api/chat", body("hello", format=schema, stream=False))
+    assert json.loads(spoken.json["message"]["content"]) == {"name": "read_file", "parameters": {}}
+    assert json.loads(other.json["message"]["content"]) == {"name": "first", "parameters": {}}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "object", "properties": {"a": {"title": "A"}}}, {"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#"}]}],
+)
+async def test_a_format_that_it_cannot_read_fails_as_a_whole(schema: dict[str, Any], streamed: bool) -> None:
+    async with SimOllama().serve() as url:
+        reply = await ask(url, "/api/chat", body(format=schema, stream=streamed))
+    assert (reply.status, reply.json) == (500, {"error": "invalid JSON schema in format"})
+
+
+async def test_inputs_are_embedded_as_unit_vectors_that_depend_on_the_text_alone() -> None:
+    async with SimOllama().serve() as url:
+        reply = await ask(url, "/api/embed", {"model": MODEL, "input": ["one", "two", "one"]})
+        single = await ask(url, "/api/embed", {"model": MODEL, "input": "two"})
+        short = await ask(url, "/api/embed", {"model": MODEL, "input": "two", "dimensions": 8})
+    assert list(reply.json) == ["model", "embeddings", "prompt_eval_count", "total_duration", "load_duration"]
+    one, two, again = reply.json["embeddings"]
+    assert one == again != two == single.json["embeddings"][0]
+    assert len(two) == 64
+    (eight,) = short.json["embeddings"]
+    assert len(eight) == 8
+    for vector in (one, two, eight):
+        assert math.isclose(sum(x * x for x in vector), 1.0)
+    assert reply.json["prompt_eval_count"] == 3
+
+
+async def test_an_input_over_the_window_is_cut_or_refused() -> None:
+    ask_long = {"model": MODEL, "input": ["short", "x" * 400], "options": {"num_ctx": 50}}
+    async with SimOllama().serve() as url:
+        cut = await ask(url, "/api/embed", ask_long)
+        refused = await ask(url, "/api/embed", {**ask_long, "truncate": False})
+    assert (cut.status, cut.json["prompt_eval_count"]) == (200, 52)
+    assert (refused.status, refused.json) == (400, {"error": "input exceeds maximum context length"})
+
+
+async def test_what_cannot_be_embedded() -> None:
+    async with SimOllama().serve() as url:
+        tokens = await ask(url, "/api/embed", {"model": MODEL, "input": [1, 2]})
+        nothing = await ask(url, "/api/embed", {"model": MODEL, "input": ""})
+        unknown = await ask(url, "/api/embed", {"model": "x", "input": "a"})
+    assert (tokens.status, tokens.json) == (400, {"error": "invalid input type"})
+    assert (nothing.status, nothing.json["embeddings"]) == (200, [])
+    assert unknown.status == 404
 
 
 async def test_num_predict_ends_with_length() -> None:
