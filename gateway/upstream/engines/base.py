@@ -60,6 +60,12 @@ class Engine(Protocol):
         ...
 
     @property
+    def emulates_calls(self) -> bool:
+        """Its server knows no such `tool_choice`, but the engine makes a call of structured output; an answer that is
+        none bears the violation `tool_choice_ignored`."""
+        ...
+
+    @property
     def probe(self) -> Probe | None:
         """None = never probed."""
         ...

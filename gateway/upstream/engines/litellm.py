@@ -52,6 +52,7 @@ class LiteLLMEngine:
     endpoints = frozenset({"chat", "embeddings"})
     cuts_silently = False
     calls_on_demand = True
+    emulates_calls = False
     probe: Probe | None = None  # every look would be billed
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from msgspec import Raw
 from gateway.routing.context import PRIOR_SPARSE
 from gateway.upstream.client import Response, UpstreamFailure
 from gateway.upstream.engines.base import Call, Probe, WholeResponse
+from gateway.upstream.engines.ollama_calls import CallWatch
 from gateway.upstream.engines.ollama_reply import Line, Reply
 from gateway.upstream.engines.ollama_request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.upstream.engines.ollama_stream import OllamaStream, OllamaWhole, whole_line
@@ -38,6 +39,7 @@ class OllamaEngine:
     endpoints = frozenset({"chat", "completions", "embeddings"})
     cuts_silently = True
     calls_on_demand = False
+    emulates_calls = True
     probe: Probe | None = Probe(liveness="/api/tags", models="/api/tags", version="/api/version")
 
     async def prepare(self) -> None:
@@ -77,12 +79,19 @@ class OllamaEngine:
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         prompt = SentPrompt(ours.text_bytes, window_of(state), state.ratio.estimate(ours.text_bytes).low, state.version)
+        calls = CallWatch(ours.demand) if ours.demand is not None else None
+
+        def violation(last: Line) -> str | None:
+            return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
+
         if call.stream:
-            return OllamaStream(response, reply, prompt.violation)
+            return OllamaStream(response, reply, violation, calls)
 
         def whole(body: bytes) -> tuple[bytes, str | None]:
             line = whole_line(body)
-            return reply.whole(line), prompt.violation(line)
+            if calls is not None:
+                line = calls.take(line)
+            return reply.whole(line), violation(line)
 
         return OllamaWhole(response, whole, WHOLE_MOST)
 
@@ -97,8 +106,7 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
     """The call in Ollama's words. Raises Refused."""
     window = window_of(state)
     if call.endpoint.name == "chat":
-        thinks = state.backend.thinking != "never"
-        return chat_call(call.fields, stream=call.stream, window=window, thinks=thinks)
+        return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
     if call.endpoint.name == "completions":
         return completion_call(call.fields, stream=call.stream, window=window)
     return embeddings_call(call.fields, window=window)

@@ -17,26 +17,26 @@ LINE_MOST = 16 * 1024 * 1024  # bytes of one line: beyond this it is not a strea
 _encode = msgspec.json.Encoder().encode
 
 
-class _Function(msgspec.Struct):
+class Function(msgspec.Struct):
     name: str
     arguments: Raw = Raw(b"{}")
 
 
-class _Call(msgspec.Struct):
-    function: _Function
+class ToolCall(msgspec.Struct):
+    function: Function
 
 
-class _Message(msgspec.Struct):
+class Message(msgspec.Struct):
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class Line(msgspec.Struct):
     """One line of a stream, or a whole answer. `message` is a chat's, `response` a completion's. Counters are absent
     until `done`, and where they are 0."""
 
-    message: _Message | None = None
+    message: Message | None = None
     response: str | None = None
     done: bool = False
     done_reason: str | None = None
@@ -130,7 +130,11 @@ class Reply:
             self._end(line, out)
         return b"".join(out)
 
-    def _say(self, line: Line, message: _Message, out: list[bytes]) -> None:
+    def nothing_yet(self) -> bytes:
+        """An event that says nothing but that the server is at work."""
+        return self._chunk(b'{"content":""}')
+
+    def _say(self, line: Line, message: Message, out: list[bytes]) -> None:
         if message.thinking:
             out.append(self._chunk(b'{"reasoning":' + _encode(message.thinking) + b"}"))
         if message.content or line.logprobs:
@@ -163,7 +167,7 @@ class Reply:
         """A whole answer as one object."""
         choice: dict[str, Any] = {"index": 0}
         if self.chat:
-            said = line.message or _Message()
+            said = line.message or Message()
             message: dict[str, Any] = {"role": "assistant", "content": said.content}
             if said.thinking:
                 message["reasoning"] = said.thinking
@@ -178,7 +182,7 @@ class Reply:
         body = {"choices": [choice], "usage": line.usage()}
         return self._envelope("chat.completion" if self.chat else "text_completion") + b"," + _encode(body)[1:]
 
-    def numbered(self, message: _Message) -> list[dict[str, Any]]:
+    def numbered(self, message: Message) -> list[dict[str, Any]]:
         """The calls of a line in OpenAI's shape. Ollama sends a call whole; older versions give it no id, and its
         indexes begin anew with every line."""
         calls = []

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
+from gateway.upstream.engines.ollama_calls import Demand, read_demand
 from gateway.upstream.engines.ollama_messages import read_messages
+from gateway.upstream.engines.ollama_schema import Definitions
 from gateway.upstream.engines.refusal import Refused
 
 _decode = msgspec.json.Decoder(Any).decode
@@ -32,6 +34,7 @@ OPTIONS = {
     "max_tokens": "num_predict",
     "max_completion_tokens": "num_predict",
 }
+Thinking = Literal["optional", "always", "never"]
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
 
@@ -46,6 +49,7 @@ class OllamaCall:
     think_wished: bool = False  # `think` comes from an effort hint: better no thinking than no answer
     wants_usage: bool = False  # the client wants the usage chunk
     base64: bool = False  # the client wants vectors as base64
+    demand: Demand | None = None  # a call that has to be made
 
 
 class Fields:
@@ -63,24 +67,33 @@ class Fields:
             raise Refused(f"`{name}` is not valid JSON.", name) from None
 
 
-def chat_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinks: bool = True) -> OllamaCall:
-    """`/api/chat`. `window` becomes `num_ctx`; `thinks` False = declared never to think. Raises Refused."""
+def chat_call(
+    raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinking: Thinking | None = None
+) -> OllamaCall:
+    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is what the backend is declared to do. Raises Refused."""
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
+    demand = read_demand(fields["tools"], fields["tool_choice"])
     body = _body(fields, stream, window)
     body["messages"] = messages
-    if fields["tools"] and fields["tool_choice"] != "none":
-        body["tools"] = raw["tools"]
+    if demand is not None:
+        body["messages"], body["format"] = demand.told(messages), demand.format
+        text_bytes += len(demand.instructions.encode(errors="replace"))
+    else:
+        if fields["tools"] and fields["tool_choice"] != "none":
+            body["tools"] = raw["tools"]
+        if (form := read_format(fields)) is not None:
+            body["format"] = form
     think, wished = read_think(fields)
-    if think is not None and (thinks or not (think and wished)):
+    if think is None and demand is not None and may_stop_thinking(fields, thinking):
+        think = False
+    if think is not None and (thinking != "never" or not (think and wished)):
         body["think"] = think
-    if (form := read_format(fields)) is not None:
-        body["format"] = form
     if fields["logprobs"]:
         body["logprobs"] = True
         body["top_logprobs"] = fields["top_logprobs"] or 0
-    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields))
+    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields), demand=demand)
 
 
 def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None) -> OllamaCall:
@@ -188,8 +201,15 @@ def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
     return (_LEVELS.get(effort, "medium") if "gpt-oss" in str(fields["model"]) else True), True
 
 
+def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
+    """Can thoughts before a demanded call be done without? Then Ollama heeds `format` from the first token on; else it
+    lets the model think freely and asks it a second time (since 0.12.4), or spoils its thoughts (before). A model that
+    thinks anyway has to be left alone: what it thinks would be taken for the answer."""
+    return thinking != "always" and "gpt-oss" not in str(fields["model"])
+
+
 def read_format(fields: Fields) -> Any:
-    """Ollama's `format`: "json", a schema, or None."""
+    """Ollama's `format`: "json", a schema, or None. It is enforced with and without `strict`."""
     wanted = fields["response_format"]
     if wanted is None:
         return None
@@ -200,7 +220,8 @@ def read_format(fields: Fields) -> Any:
         return "json"
     described = wanted.get("json_schema") if kind == "json_schema" else None
     if isinstance(described, dict) and isinstance(described.get("schema"), dict):
-        return described["schema"]
+        definitions = Definitions()
+        return definitions.rooted(definitions.adopt(described["schema"], "response_format"))
     raise Refused("`response_format` must be text, json_object, or json_schema with a schema.", "response_format")
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from gateway.upstream.client import Response, TooLarge, UpstreamFailure
+from gateway.upstream.engines.ollama_calls import CallWatch
 from gateway.upstream.engines.ollama_reply import Line, LineFramer, Reply, error_text, read_line
 
 Checked = Callable[[Line], str | None]  # the last line -> a kind of violation
+SIGN_EVERY = 5.0  # seconds: while a call is held back, the stream must not look silent
 _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
 
 class OllamaStream:
-    """See `client.Response`: a stream of lines, read as SSE. `violation` is set with the last line."""
+    """See `client.Response`: a stream of lines, read as SSE. `violation` is set with the last line; `calls` watches for
+    a call that was demanded."""
 
-    def __init__(self, upstream: Response, reply: Reply, check: Checked) -> None:
+    def __init__(self, upstream: Response, reply: Reply, check: Checked, calls: CallWatch | None = None) -> None:
         self.status = upstream.status
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
         self.violation: str | None = None
-        self._upstream, self._reply, self._check = upstream, reply, check
+        self._upstream, self._reply, self._check, self._calls = upstream, reply, check, calls
         self._framer = LineFramer()
+        self._said_at = time.monotonic()
         self._ended = False  # the last line was seen: done or an error
 
     async def read_some(self) -> bytes:
@@ -27,7 +32,10 @@ class OllamaStream:
             data = await self._upstream.read_some()
             lines = self._framer.feed(data) if data else self._framer.finish()
             out = b"".join([self._events(line) for line in lines])
+            if not out and data and self._calls is not None and time.monotonic() - self._said_at >= SIGN_EVERY:
+                out = self._reply.nothing_yet()
             if out or not data:
+                self._said_at = time.monotonic()
                 return out
 
     def _events(self, data: bytes) -> bytes:
@@ -36,6 +44,8 @@ class OllamaStream:
         line = read_line(data)
         if line.said_nothing():
             raise UpstreamFailure(_LOADED)
+        if self._calls is not None:
+            line = self._calls.take(line)
         if line.done or line.error is not None:
             self._ended = True
             self.violation = self._check(line)

@@ -22,6 +22,7 @@ class OpenAIEngine:
     endpoints = frozenset({"chat", "completions", "embeddings"})
     cuts_silently = False
     calls_on_demand = True
+    emulates_calls = False
 
     def __init__(self, name: str, probe: Probe) -> None:
         self.name = name

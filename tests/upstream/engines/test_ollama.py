@@ -493,3 +493,25 @@ async def test_the_gateway_breaks_a_stream_that_ollama_broke() -> None:
                         reply += part
             assert b"stream_interrupted" in reply
             assert b"[DONE]" not in reply
+
+
+async def test_the_gateway_serves_embeddings_from_ollama() -> None:
+    sim = SimOllama(models=["embed:latest"])
+    async with sim.serve() as url:
+        routes = f"backends: {{embed: {{engine: ollama, url: '{url}', model: embed, context: 100}}}}"
+        async with running_gateway(routes) as gateway:
+            ask = {"model": "embed", "input": ["one", "two"], "dimensions": 8}
+            reply = await gateway.client.post("/v1/embeddings", json=ask)
+            coded = await gateway.client.post("/v1/embeddings", json={**ask, "encoding_format": "base64"})
+            long = await gateway.client.post("/v1/embeddings", json={**ask, "input": ["one", "x" * 450]})
+            again = await gateway.client.post("/v1/embeddings", json={**ask, "input": "one"})
+    vectors = [entry["embedding"] for entry in reply.json()["data"]]
+    assert [len(vector) for vector in vectors] == [8, 8]
+    assert reply.json()["model"] == "embed"
+    assert reply.json()["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
+    assert list(unpack("<8f", b64decode(coded.json()["data"][1]["embedding"]))) == pytest.approx(vectors[1])
+    assert sim.requests[0].json["truncate"] is False
+    assert sim.requests[0].json["options"]["num_ctx"] == 100
+    assert long.status_code == 400
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+    assert again.json()["data"][0]["embedding"] == vectors[0]

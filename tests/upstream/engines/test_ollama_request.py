@@ -9,16 +9,16 @@ import pytest
 from msgspec import Raw
 
 from gateway.upstream.engines.ollama_messages import read_messages
-from gateway.upstream.engines.ollama_request import OllamaCall, chat_call, completion_call, embeddings_call
+from gateway.upstream.engines.ollama_request import OllamaCall, Thinking, chat_call, completion_call, embeddings_call
 from gateway.upstream.engines.refusal import Refused
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 
 
-def chat(window: int | None = 8192, *, thinks: bool = True, **fields: Any) -> OllamaCall:
+def chat(window: int | None = 8192, *, thinking: Thinking | None = None, **fields: Any) -> OllamaCall:
     given = {"model": "qwen3:8b", "messages": HELLO, **fields}
-    return chat_call(raw(given), stream=False, window=window, thinks=thinks)
+    return chat_call(raw(given), stream=False, window=window, thinking=thinking)
 
 
 def raw(fields: dict[str, Any]) -> dict[str, Raw]:
@@ -89,7 +89,7 @@ def test_null_is_absent() -> None:
 
 def test_tools_go_along_but_not_with_tool_choice_none() -> None:
     assert msgspec.json.decode(chat(tools=[TOOL]).body["tools"]) == [TOOL]
-    assert "tools" in chat(tools=[TOOL], tool_choice="required").body
+    assert "tools" in chat(tools=[TOOL], tool_choice="auto").body
     assert "tools" not in chat(tools=[TOOL], tool_choice="none").body
     assert "tools" not in chat(tools=[]).body
 
@@ -116,9 +116,9 @@ def test_thinking_is_said_in_ollamas_word(fields: dict[str, Any], think: object)
 
 
 def test_an_effort_is_not_asked_of_a_model_that_never_thinks_but_a_demand_is() -> None:
-    assert "think" not in chat(thinks=False, reasoning_effort="high").body
-    assert chat(thinks=False, reasoning_effort="none").body["think"] is False
-    assert chat(thinks=False, think=True).body["think"] is True
+    assert "think" not in chat(thinking="never", reasoning_effort="high").body
+    assert chat(thinking="never", reasoning_effort="none").body["think"] is False
+    assert chat(thinking="never", think=True).body["think"] is True
 
 
 def test_formats() -> None:
