@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ log = logging.getLogger("gateway.health")
 
 PROBE_TIMEOUT = 3.0  # seconds for one probe
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
+_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 REREAD = 12  # every so many good probes the model list and the version are read again
 
 
@@ -45,9 +47,13 @@ class Prober:
         self._client: httpx.AsyncClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    def open(self) -> None:
+        """Ready for `check`; begins nothing."""
+        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
+
     async def start(self) -> None:
         """Begin probing, and give the backends a moment to be known before the first request is."""
-        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
+        self.open()
         first: list[asyncio.Task[bool]] = []
         for state in self._fleet.states.values():
             if probe_of(state.backend) is not None:
@@ -100,12 +106,16 @@ class Prober:
         state.alive()
 
     async def _read(self, state: BackendState, probe: Probe) -> bool:
-        """Model name, window and version; False when the backend turns out misconfigured."""
+        """Model name, window, version and when it was started; False when the backend turns out misconfigured."""
         backend = state.backend
         if probe.version is not None:
             answer = await self._get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_version(str(decoded(answer, {}).get("version")))
+        if backend.engine == "vllm":
+            answer = await self._get(backend, "/metrics")
+            if not isinstance(answer, NoAnswer) and answer.status_code == 200:
+                state.saw_start(start_time(answer.content))
         answer = await self._get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             state.dead(answer.reason, refused=answer.refused)
@@ -173,6 +183,15 @@ def probe_url(backend: Backend, path: str) -> str:
     base = backend.root_path if path.startswith("/") else backend.api_path + "/"
     authority = f"[{host}]" if ":" in host else host
     return f"{scheme}://{authority}:{port}{base}{path}"
+
+
+def start_time(metrics: bytes) -> float | None:
+    """When the process that wrote this /metrics page was started, in Unix seconds; None = it does not say."""
+    found = _STARTED.search(metrics)
+    try:
+        return float(found[1]) if found is not None else None
+    except ValueError:
+        return None
 
 
 def decoded(answer: httpx.Response, otherwise: Any) -> Any:

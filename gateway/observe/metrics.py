@@ -54,6 +54,9 @@ class Metrics:
         self.violations = self._family(
             "gateway_violations_total", "Answers that were not what was asked for", "backend kind"
         )
+        self.mended = self._family(
+            "gateway_mended_total", "Answers in which calls or thoughts were put where they belong", "backend kind"
+        )
         self.adapted = self._family("gateway_adapted_total", "Requests that were changed to be served", "alias kind")
         self.transitions = self._family(
             "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
@@ -99,7 +102,7 @@ class Route:
 
 
 class _FleetCollector(Collector):
-    """Gauges that are read, not kept: in flight, and the state of every backend."""
+    """Gauges that are read, not kept: in flight, the state of every backend, and what was seen of it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -108,13 +111,18 @@ class _FleetCollector(Collector):
         return (
             GaugeMetricFamily("gateway_inflight", "Sequences under way", labels=["backend"]),
             GaugeMetricFamily("gateway_backend_state", "1 for the state a backend is in", labels=["backend", "state"]),
+            GaugeMetricFamily("gateway_canary", "1 where a check was passed, 0 not", labels=["backend", "check"]),
         )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        inflight, states = self.describe()
+        inflight, states, canary = self.describe()
         for name, backend in self._fleet.states.items():
             inflight.add_metric([name], backend.inflight)
             for state in State:
                 states.add_metric([name, state.value], float(backend.health.state is state))
+            for check, seen in backend.observed.items():
+                if seen.result != "untested":
+                    canary.add_metric([name, check], float(seen.result != "no"))
         yield inflight
         yield states
+        yield canary

@@ -18,6 +18,8 @@ _FILLER = (
 )
 _ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
 _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
+_PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
+_AT_ONCE = re.compile(r"\bat once\b", re.I)  # asks for several calls in one answer
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
@@ -107,7 +109,12 @@ def _calls(request: Request, said: str, force: bool) -> list[tuple[str, dict[str
         chosen = mentioned or functions[0]
     else:
         return []
-    return [(chosen["name"], example(chosen.get("parameters") or {}, "", said))]
+    parameters = chosen.get("parameters") or {}
+    several = request.get("parallel_tool_calls") is not False and _AT_ONCE.search(said) is not None
+    questions = _PLACE.findall(said) if several else []
+    return [(chosen["name"], example(parameters, "", f"in {place}")) for place in dict.fromkeys(questions)] or [
+        (chosen["name"], example(parameters, "", said))
+    ]
 
 
 def _mentions(said: str, tool: str) -> bool:
@@ -157,7 +164,7 @@ def _scalar(kind: str, schema: Mapping[str, Any], key: str, said: str) -> Any:
         return True
     if kind == "null":
         return None
-    place = re.search(r"\b(?:in|for|of) ([A-Z][\w-]+)", said)
+    place = _PLACE.search(said)
     if key.lower() in ("city", "location", "place"):
         return place[1] if place else "Oslo"
     return key or "text"

@@ -1,0 +1,145 @@
+"""`/admin`: what operators have the running gateway do."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from gateway.access import identify
+from gateway.compat.observation import Observation
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+from gateway.fleet import BackendState
+from gateway.health.canary import probe
+from gateway.health.findings import findings
+
+NDJSON = "application/x-ndjson"
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """`POST /admin/backends/{name}/probe`."""
+    routes = APIRouter(prefix="/admin")
+    probing: dict[str, Probing] = {}  # by backend: who asks while one runs gets its findings
+
+    @routes.post("/backends/{name}/probe")
+    async def probe_backend(request: Request, name: str, now: bool = False) -> Response:
+        """The findings; with `accept: application/x-ndjson` a line per check as it is made, then the findings.
+        `now` = do not wait until the backend is idle."""
+        admit(gateway, request)
+        state = backend_of(gateway, name)
+        running = probing.get(name)
+        if running is None or running.task.done():
+            running = probing[name] = Probing(gateway, state, now=now)
+        if NDJSON in request.headers.get("accept", ""):
+            return StreamingResponse(_lines(running), media_type=NDJSON)
+        return JSONResponse(await running.task)
+
+    return routes
+
+
+class Probing:
+    """A probe under way. It goes on when the one who asked leaves, but not when the gateway stops."""
+
+    def __init__(self, gateway: Gateway, state: BackendState, *, now: bool) -> None:
+        self._gateway = gateway
+        self._seen: list[tuple[str, Observation]] = []
+        self._changed = asyncio.Event()
+        self.task: asyncio.Task[dict[str, Any]] = asyncio.create_task(self._run(state, now))
+        self.task.add_done_callback(lambda _: self._tell())
+
+    async def _run(self, state: BackendState, now: bool) -> dict[str, Any]:
+        return findings(state, await probe(state, now=now, on_seen=self._note))
+
+    def _note(self, check: str, observation: Observation) -> None:
+        self._seen.append((check, observation))
+        self._tell()
+        if self._gateway.stopping:
+            self.task.cancel()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def seen(self) -> AsyncIterator[tuple[str, Observation]]:
+        """What each check saw, from the first one on, until the last."""
+        told = 0
+        while True:
+            changed = self._changed
+            for check, observation in self._seen[told:]:
+                told += 1
+                yield check, observation
+            if self.task.done():
+                return
+            if told == len(self._seen):
+                await changed.wait()
+
+
+async def _lines(running: Probing) -> AsyncIterator[bytes]:
+    async for check, observation in running.seen():
+        yield msgspec.json.encode({"check": check, **asdict(observation)}) + b"\n"
+    yield msgspec.json.encode(await running.task) + b"\n"
+
+
+def backend_of(gateway: Gateway, name: str) -> BackendState:
+    """The backend of this name. Raises `not_found`."""
+    state = gateway.fleet.states.get(name)
+    if state is None:
+        close = get_close_matches(name, gateway.fleet.states, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise GatewayError("not_found", f"There is no backend '{name}'.{hint}")
+    return state
+
+
+# -- who may --------------------------------------------------------------------------------------------------------
+
+
+def admit(gateway: Gateway, request: Request) -> None:
+    """With `clients` one of `admin: true`; without any only this machine itself. Never a page of another site.
+
+    Raises `invalid_api_key`: 401 without a key of ours, 403 where it is not enough."""
+    if is_foreign(request.headers.get("origin"), request.headers.get("host", "")):
+        raise GatewayError("invalid_api_key", "Pages of other sites may not use /admin.", status=403)
+    peer = request.client.host if request.client is not None else ""
+    identity = identify(gateway.snapshot, dict(request.scope["headers"]), peer)
+    if identity.client is not None:
+        if not identity.client.admin:
+            message = f"Client '{identity.name}' is no admin: /admin takes the key of a client with `admin: true`."
+            raise GatewayError("invalid_api_key", message, status=403)
+    elif not (is_loopback(peer) and is_loopback(hostname(request.headers.get("host", "")))):
+        message = "Without `clients` in routes.yaml /admin answers only this machine itself, at 127.0.0.1 or localhost."
+        raise GatewayError("invalid_api_key", message, status=403)
+
+
+def is_foreign(origin: str | None, host: str) -> bool:
+    """Was this sent by a page that did not come from us? (No Origin: not by a page.)"""
+    return origin is not None and origin.partition("://")[2].lower() != host.lower()
+
+
+def hostname(host: str) -> str:
+    """Of a Host header, without its port."""
+    try:
+        return urlsplit("//" + host).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """An address or name that can only mean this machine. (The name is checked because a page's own name may be made
+    to resolve to 127.0.0.1.)"""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.split("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -1,0 +1,135 @@
+"""How `gateway probe` has backends asked: by the running gateway, or from here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from gateway.config.snapshot import Backend, Server, Snapshot
+
+WAIT = 5.0  # seconds for the gateway to say that it is there
+NDJSON = "application/x-ndjson"
+
+Findings = dict[str, Any]  # as gateway/health/findings.py makes them
+OnSeen = Callable[[str, str, str], None]  # backend, check, result
+
+
+class NotAsked(Exception):
+    """Nothing was asked; the text says why and what to do."""
+
+
+def address(server: Server) -> str:
+    """Where the gateway of this file listens, as seen from its own machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+
+
+async def is_running(url: str) -> bool:
+    """Does a gateway answer there? Raises NotAsked when something else does."""
+    try:
+        async with httpx.AsyncClient(timeout=WAIT, trust_env=False) as client:
+            answer = await client.get(url + "/health")
+            if answer.status_code == 200 and answer.json() == {"status": "ok"}:
+                return True
+    except httpx.ConnectError:
+        return False
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        pass
+    raise NotAsked(
+        f"what listens at {url} does not answer as a gateway: with --direct the backends are asked from here"
+    )
+
+
+# -- by the running gateway -------------------------------------------------------------------------------------------
+
+
+async def by_gateway(
+    url: str, key: str | None, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
+) -> list[Findings]:
+    """In the order given; servers side by side, the backends of one server one after the other. Raises NotAsked."""
+    headers = {"accept": NDJSON} | ({"authorization": f"Bearer {key}"} if key else {})
+    timeout = httpx.Timeout(WAIT, read=None)  # the gateway bounds every check
+    async with httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers) as client:
+        try:
+            return await _side_by_side(backends, lambda backend: _post(client, backend.name, on_seen, now))
+        except httpx.HTTPError as error:
+            raise NotAsked(f"the gateway at {url} broke off: {error or type(error).__name__}") from None
+
+
+async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool) -> Findings:
+    path = f"/admin/backends/{quote(name, safe='')}/probe"
+    async with client.stream("POST", path, params={"now": "1"} if now else None) as answer:
+        if answer.status_code != 200:
+            raise NotAsked(_refusal(answer.status_code, await answer.aread()))
+        findings: Findings | None = None
+        async for line in answer.aiter_lines():
+            value = json.loads(line)
+            if "checks" in value:
+                findings = value
+            else:
+                on_seen(name, value["check"], value["result"])
+    if findings is None:
+        raise NotAsked(f"the gateway stopped while it probed '{name}'")
+    return findings
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        message = str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"it answers {status}"
+    if status in (401, 403):
+        return f"the running gateway refuses: {message} (--key KEY, or GATEWAY_KEY in the environment)"
+    return f"the running gateway refuses: {message} (--direct asks the backends of this file from here)"
+
+
+# -- from here --------------------------------------------------------------------------------------------------------
+
+
+async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool) -> list[Findings]:
+    """The same without a gateway. What is seen counts for nobody else."""
+    from gateway.core import open_backend
+    from gateway.fleet import Fleet
+    from gateway.health.canary import probe
+    from gateway.health.findings import findings
+    from gateway.health.prober import Prober, probe_of
+
+    fleet = Fleet(open_backend, lambda _: None, lambda _: None)
+    await fleet.apply(snapshot)
+    prober = Prober(fleet)
+    prober.open()
+
+    async def look(backend: Backend) -> Findings:
+        state = fleet[backend.name]
+        if probe_of(backend) is not None:
+            await prober.check(state, read_models=True)
+        return findings(
+            state, await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
+        )
+
+    try:
+        return await _side_by_side(backends, look)
+    finally:
+        await prober.close()
+        await fleet.close()
+
+
+async def _side_by_side(backends: Iterable[Backend], look: Callable[[Backend], Awaitable[Findings]]) -> list[Findings]:
+    """Servers at once, but one server's backends in turn: an Ollama would load its models against each other."""
+    servers: dict[object, list[Backend]] = {}
+    chosen = list(backends)
+    for backend in chosen:
+        servers.setdefault(backend.origin if backend.url else backend.name, []).append(backend)
+    found: dict[str, Findings] = {}
+
+    async def in_turn(group: list[Backend]) -> None:
+        for backend in group:
+            found[backend.name] = await look(backend)
+
+    await asyncio.gather(*(in_turn(group) for group in servers.values()))
+    return [found[backend.name] for backend in chosen]
