@@ -110,6 +110,9 @@ _ROWS: tuple[tuple[str, Family], ...] = (
 )
 _TABLE = tuple((re.compile(r"(?:^|[^a-z])" + pattern), family) for pattern, family in _ROWS)
 
+FAMILIES = tuple(family for _, family in _ROWS)
+"""In the order in which they are looked for."""
+
 ENFORCES: Mapping[str, Enforced] = MappingProxyType(
     {
         **dict.fromkeys(("hermes", "qwen3_coder", "qwen3_xml", "glm45", "kimi_k2", "llama3_json"), "envelope"),

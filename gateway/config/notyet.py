@@ -28,7 +28,6 @@ NOT_YET = (
     "nodes.*.exporter",
     "aliases.*.ask_all",
     "aliases.*.on_busy=next",
-    "aliases.*.reasoning_field=both|reasoning|reasoning_content|none",
     "aliases.*.priority=batch",
     "clients.*.rpm",
     "clients.*.tpm",
