@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, models, ops
+from gateway.api import admin, explain, models, ops
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -31,6 +31,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     api.include_router(ops.router(gateway))
     api.include_router(models.router(gateway))
     api.include_router(admin.router(gateway))
+    api.include_router(explain.router(gateway))
     return api
 
 

@@ -13,6 +13,7 @@ COMMANDS = {
     "serve": "Run the gateway in front of the fleet of routes.yaml.",
     "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
     "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
+    "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
     "schema": "Print the JSON schema of routes.yaml.",
     "sim": "Run one simulated backend.",

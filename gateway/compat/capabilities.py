@@ -164,7 +164,8 @@ class _Facts:
             return "emulated", "engine"
         if not heeds_tool_choice(backend.engine):
             return "no", "engine"
-        if _result(self.observed, check) == "no":
+        enforced = ENFORCES.get(backend.tool_parser or "") if backend.engine == "vllm" else None
+        if _result(self.observed, check) == "no" and enforced != "nothing":  # there a model may obey or not
             return "no", "observed"
         if "tool_parser" in self.learned:
             return "no", "learned"
@@ -172,7 +173,7 @@ class _Facts:
             return "enforced", "engine"
         if backend.tool_parser == "none":
             return "no", "declared"
-        if backend.engine == "vllm" and ENFORCES.get(backend.tool_parser or "") in ("envelope", "schema"):
+        if enforced in ("envelope", "schema"):
             return "enforced", "declared"
         return "tried", "unknown" if backend.tool_parser is None else "declared"
 
@@ -239,7 +240,7 @@ def heeds_tool_choice(engine: str) -> bool:
 
 def emulates_calls(engine: str) -> bool:
     """Does our side of this engine make a call out of an answer that was forced into a schema?"""
-    return getattr(ENGINES.get(engine), "emulates_calls", False) is True
+    return engine in ENGINES and ENGINES[engine].emulates_calls
 
 
 @lru_cache(maxsize=256)

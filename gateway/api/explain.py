@@ -1,0 +1,35 @@
+"""`POST /admin/explain`: what would be done with a request now, and why."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from gateway.api.admin import admit
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+from gateway.routing.explain import explain_asked
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Takes `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`, and `"client"`: whose rules."""
+    routes = APIRouter(prefix="/admin")
+
+    @routes.post("/explain")
+    async def explain_request(request: Request) -> JSONResponse:
+        admit(gateway, request)
+        asked = _read(await request.body())
+        return JSONResponse(explain_asked(gateway.snapshot, gateway.fleet.states, asked, time.monotonic()))
+
+    return routes
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None

@@ -1,0 +1,182 @@
+"""`gateway explain ALIAS`: where a request would go now, and why not elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, json_option
+from gateway.config.problems import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Snapshot
+
+    Explanation = dict[str, Any]
+
+_COLOURS = {"use": "green", "adapt": "yellow", "skip": "red"}
+_NAMES = {"required": "on demand", "json_schema": "JSON schema"}
+
+
+@click.command()
+@click.argument("alias")
+@config_option
+@click.option("--tools", is_flag=True, help="A request with tools.")
+@click.option("--tokens", type=click.IntRange(min=0), help="A prompt of so many tokens.")
+@click.option("--request", "file", type=click.Path(dir_okay=False, path_type=Path), help="The request body, as JSON.")
+@click.option("--client", help="By the rules of this client of routes.yaml.")
+@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
+@json_option
+def command(
+    alias: str,
+    config: Path,
+    tools: bool,
+    tokens: int | None,
+    file: Path | None,
+    client: str | None,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Print the plan for a request to ALIAS, with the reason for each backend.
+
+    The running gateway is asked, which knows health and what was learned; where none runs the file alone tells. Exit
+    code 0: some backend may serve it; 1: none; 2: wrong usage.
+    """
+    from gateway.config.load import load
+
+    if file is not None and (tools or tokens is not None):
+        raise click.UsageError("--request says it all: leave out --tools and --tokens")
+    asked: dict[str, Any] = {"alias": alias, "client": client}
+    asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
+    if not config.is_file():
+        raise click.UsageError(f"there is no file '{config}'")
+    try:
+        snapshot = load(config).snapshot
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    told, source = _ask(snapshot, asked, key)
+    if as_json:
+        click.echo(json.dumps({"source": source, **told}, indent=2))
+    else:
+        _print(told, source)
+    sys.exit(0 if told["served"] else 1)
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except OSError as error:
+        raise click.UsageError(f"cannot read '{file}': {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"'{file}' is not JSON: {error}") from None
+
+
+def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Explanation, str]:
+    """(the explanation, where it comes from). Raises UsageError."""
+    from gateway.cli.probing import NotAsked, address, is_running
+
+    url = address(snapshot.server)
+    try:
+        running = asyncio.run(is_running(url))
+    except NotAsked:
+        running = False  # something else listens there
+    if running:
+        return _from_gateway(url, asked, key), f"the running gateway at {url}"
+    return _from_file(
+        snapshot, asked
+    ), f"{snapshot.source} alone (no gateway runs at {url}): every backend is taken as ready"
+
+
+def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanation:
+    import httpx
+
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.post(url + "/admin/explain", json=asked, headers=headers, timeout=10.0, trust_env=False)
+        told: Explanation = answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise click.UsageError(f"the gateway at {url} does not tell: {error or type(error).__name__}") from None
+    if answer.status_code != 200:
+        refused = told.get("error")
+        message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
+        hint = " (--key KEY, or GATEWAY_KEY in the environment)" if answer.status_code in (401, 403) else ""
+        raise click.UsageError(f"{message}{hint}")
+    return told
+
+
+def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
+    from gateway.errors import GatewayError
+    from gateway.routing.explain import all_ready, explain_asked
+
+    try:
+        return explain_asked(snapshot, all_ready(snapshot), asked, 0.0)
+    except GatewayError as error:
+        raise click.UsageError(error.message) from None
+
+
+# -- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print(told: Explanation, source: str) -> None:
+    click.echo(f"{told['alias']}, from {source}")
+    click.echo(f"request: {_request(told['request'])}")
+    if told["resort"]:
+        click.echo(f"no step can call tools: on_unsupported {told['resort']}")
+    for step in told["steps"]:
+        click.echo("")
+        for backend in step["backends"]:
+            _print_backend(step["step"], backend, told["order"])
+    click.echo(f"\ntried in this order: {', '.join(told['order']) or 'none'}")
+    if told["error"] is not None:
+        error = told["error"]
+        click.echo(f"the client gets {error['status']} {error['code']}: {error['message']}")
+
+
+def _request(asked: dict[str, Any]) -> str:
+    words = [asked["endpoint"]]
+    words += [f"tools {asked['tools']}"] if asked["tools"] else []
+    words += [name for name in ("json_schema", "images", "audio") if asked[name]]
+    if asked["thinking"]:
+        words.append(f"thinking {asked['thinking']}{' (a wish)' if asked['thinking_is_a_wish'] else ''}")
+    return ", ".join([*words, f"room for {asked['room']:,} tokens of answer"])
+
+
+def _print_backend(step: int, backend: dict[str, Any], order: list[str]) -> None:
+    name, verdict = backend["backend"], backend["verdict"]
+    said = verdict if name not in order else f"{verdict}, number {order.index(name) + 1}"
+    cloud = "  CLOUD" if backend["cloud"] else ""
+    click.echo(
+        f"  {step}. {name}  {click.style(said, fg=_COLOURS[verdict])}  {backend['engine']}, {backend['state']}{cloud}"
+    )
+    for reason in backend["reasons"]:
+        click.echo(f"       {reason}")
+    click.echo(f"       {_window(backend)}")
+    click.echo(f"       {_capabilities(backend)}")
+    for difference in backend["drift"]:
+        click.echo(f"       drift: {difference}")
+
+
+def _window(backend: dict[str, Any]) -> str:
+    if backend["window"] is None:
+        return "window not known"
+    prompt = backend["prompt"]
+    about = "" if prompt["at_least"] == prompt["at_most"] else "about "
+    count = "; it is asked to count" if backend["counted"] else ""
+    return f"window {backend['window']:,}, prompt {about}{prompt['probably']:,}, left {backend['left']:,}{count}"
+
+
+def _capabilities(backend: dict[str, Any]) -> str:
+    known = backend["capabilities"]
+    words = []
+    for name, one in known.items():
+        if name == "named" and one == known["required"]:
+            continue
+        value = {True: "yes", False: "no", None: "?"}.get(one["value"], one["value"])
+        where = f" ({one['from']})" if one["from"] != "unknown" else ""
+        words.append(f"{_NAMES.get(name, name)} {value}{where}")
+    return "  ".join(words)

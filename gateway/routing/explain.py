@@ -1,0 +1,204 @@
+"""A plan with all its reasons, as data: the content of `gateway explain`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.compat.capabilities import capabilities, drift
+from gateway.compat.families import family_of
+from gateway.config.snapshot import Alias, Client, Snapshot
+from gateway.errors import GatewayError, model_not_found
+from gateway.fleet import BackendState
+from gateway.health.state import Health, State
+from gateway.routing.context import room_needed
+from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
+from gateway.routing.plan import Candidate, Plan, make_plan
+from gateway.routing.refusal import refusal
+from gateway.routing.request import ENDPOINTS, Endpoint, InferenceRequest, parse
+from gateway.routing.window import near_limit, prompt_estimate
+
+_TOOL = {"type": "function", "function": {"name": "tool", "parameters": {"type": "object", "properties": {}}}}
+_SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
+
+
+def made_up(alias: str, *, tools: bool, tokens: int | None, states: Mapping[str, BackendState]) -> InferenceRequest:
+    """A chat request with a tool or without, whose prompt has `tokens` on every backend (None = a few words)."""
+    body: dict[str, Any] = {"model": alias, "messages": [{"role": "user", "content": "hello"}]}
+    if tools:
+        body["tools"] = [_TOOL]
+    request = parse(ENDPOINTS[0], msgspec.json.encode(body))
+    if tokens is not None:
+        request.exact = dict.fromkeys(states, tokens)
+    return request
+
+
+def read_request(alias: str, body: Any) -> InferenceRequest:
+    """A request body (decoded JSON) for this alias; its endpoint is told by the field of its prompt. Raises
+    `invalid_request_body`."""
+    if not isinstance(body, dict):
+        raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
+    return parse(_endpoint_of(body), msgspec.json.encode({**body, "model": alias}))
+
+
+def _endpoint_of(body: Mapping[str, Any]) -> Endpoint:
+    return next((e for e in ENDPOINTS if e.prompt and e.prompt[0] in body), ENDPOINTS[0])
+
+
+def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
+    """The fleet as the file alone tells it: every backend is there, nothing was learned."""
+    return {
+        backend.name: BackendState(
+            backend, None, Health(backend.name, backend.health, state=State.READY), lambda _: None
+        )
+        for backend in snapshot.backends.values()
+    }
+
+
+def explain_asked(
+    snapshot: Snapshot, states: Mapping[str, BackendState], asked: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
+    Raises `model_not_found`, `invalid_request_body`."""
+    name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
+    if not isinstance(name, str):
+        raise GatewayError("invalid_request_body", "`alias` is missing or not a string.", param="alias")
+    alias = snapshot.resolve(name)
+    if alias is None:
+        raise model_not_found(name, list(snapshot.aliases))
+    if tokens is not None and (type(tokens) is not int or tokens < 0):
+        raise GatewayError("invalid_request_body", "`tokens` must be a whole number, 0 or more.", param="tokens")
+    if client is not None and (not isinstance(client, str) or client not in snapshot.clients):
+        raise GatewayError("invalid_request_body", f"There is no client '{client}' in routes.yaml.", param="client")
+    if asked.get("request") is not None:
+        request = read_request(name, asked["request"])
+    else:
+        request = made_up(name, tools=asked.get("tools") is True, tokens=tokens, states=states)
+    return explain(alias, states, request, now, client=snapshot.clients[client] if client is not None else None)
+
+
+def explain(
+    alias: Alias,
+    states: Mapping[str, BackendState],
+    request: InferenceRequest,
+    now: float,
+    *,
+    client: Client | None = None,
+) -> dict[str, Any]:
+    """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what would be done with this
+    request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
+    of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
+    local_only = client is not None and client.local_only
+    plan = make_plan(alias, states, request, now, local_only=local_only, client=client)
+    resort = resort_of(alias, client) if request.tools and not _order(plan) else None
+    if resort is not None:
+        again = make_plan(alias, states, request, now, local_only=local_only, client=client, resort=resort)
+        if _order(again):
+            plan = again
+        else:
+            resort = None
+    order = _order(plan)
+    error = None if order else refusal(plan, [], request, now)
+    return {
+        "alias": alias.name,
+        "request": _request(request, alias, client),
+        "served": bool(order),
+        "order": order,
+        "resort": resort,
+        "steps": [
+            {"step": index + 1, "backends": [_backend(plan, states[name], request, resort) for name in step]}
+            for index, step in enumerate(alias.steps)
+        ],
+        "error": None if error is None else {"status": error.status, "code": error.code, "message": error.message},
+    }
+
+
+def _order(plan: Plan) -> list[str]:
+    """Who is tried when everyone before fails: a cloud only counts where it may be entered then."""
+    supposed = Plan(plan.alias, plan.candidates, plan.skipped, {c.state.name: "failed" for c in plan.candidates})
+    return [c.state.name for c in plan.candidates if supposed.may_enter(c)]
+
+
+def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> dict[str, Any]:
+    needs = with_media(needs_of(request, alias, client), request)
+    return {
+        "endpoint": request.endpoint.name,
+        "tools": needs.tools,
+        "json_schema": needs.json_schema,
+        "images": needs.images,
+        "audio": needs.audio,
+        "thinking": needs.thinking,
+        "thinking_is_a_wish": needs.wish,
+        "room": room_needed(request, alias.min_max_tokens),
+    }
+
+
+def _backend(plan: Plan, state: BackendState, request: InferenceRequest, resort: Resort | None) -> dict[str, Any]:
+    room = room_needed(request, plan.alias.min_max_tokens)
+    estimate = prompt_estimate(state, request)
+    able = capabilities(state)
+    family = family_of(state.model)
+    return {
+        "backend": state.name,
+        **_verdict(plan, state, resort),
+        "engine": state.backend.engine,
+        "cloud": state.backend.cloud,
+        "state": state.health.state.value,
+        "model": state.model,
+        "family": family.name if family is not None else None,
+        "version": state.version,
+        "window": state.context,
+        "prompt": {"at_least": estimate.low, "probably": estimate.mid, "at_most": estimate.high},
+        "left": None if state.context is None else max(0, state.context - estimate.mid),
+        "counted": near_limit(state, request, room),
+        "inflight": state.inflight,
+        "slots": state.backend.slots,
+        "capabilities": {
+            name: {"value": getattr(able, name), "from": able.sources.get(name, "unknown")} for name in _SHOWN
+        },
+        "drift": drift(state),
+    }
+
+
+def _verdict(plan: Plan, state: BackendState, resort: Resort | None) -> dict[str, Any]:
+    """`verdict` use | adapt | skip, `reasons` in words, `adapted` the words of x-gateway-adapted."""
+    candidate = next((c for c in plan.candidates if c.state is state), None)
+    if candidate is None:
+        skip = next(s for s in plan.skipped if s.state is state)
+        return {"verdict": "skip", "kind": skip.kind, "reasons": [skip.reason], "adapted": []}
+    reasons = [*_changes(candidate.adapt), *_limits(plan, candidate)]
+    shut_out = state.name not in _order(plan)
+    verdict = "skip" if shut_out else "adapt" if candidate.adapt.kinds or candidate.adapt.mode else "use"
+    return {
+        "verdict": verdict,
+        "kind": "cloud_when" if shut_out else None,
+        "reasons": reasons,
+        "adapted": list(candidate.adapt.kinds),
+    }
+
+
+def _changes(adapt: Adaptation) -> list[str]:
+    words = {
+        "asked with tool_choice none; calls are taken out of its text": adapt.mode == "mend",
+        "asked without its tools": adapt.mode == "strip",
+        "nothing there forces a call: its answer is checked": adapt.verify,
+        "the engine makes the call out of a schema": adapt.emulate,
+        f"told in its own words: thinking {adapt.thinking}": adapt.thinking is not None,
+        "thinking as it is wished for is not to be had there": "thinking_unavailable" in adapt.kinds,
+    }
+    return [text for text, applies in words.items() if applies]
+
+
+def _limits(plan: Plan, candidate: Candidate) -> list[str]:
+    found = []
+    if candidate.doubtful:
+        found.append("always thinks and was never seen to call a tool: after every other local backend")
+    before = [c.state for c in plan.candidates[: plan.candidates.index(candidate)]]
+    before += [s.state for s in plan.skipped if s.step <= candidate.step]
+    if candidate.state.backend.cloud and not all(state.backend.cloud for state in before):
+        allowed = " or ".join(plan.alias.cloud_when)
+        when = f"when everything before it is out for: {allowed}" if allowed else "never"
+        found.append(f"a cloud: entered {when} (cloud_when)")
+    return found
