@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from gateway.cli.main import COMMANDS
-from gateway.compat.answer import KINDS
+from gateway.compat.answer import KINDS as VIOLATIONS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.health.state import State
 from gateway.observe.metrics import Metrics
@@ -95,7 +95,7 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
 def test_every_kind_of_violation_is_documented() -> None:
     added = {kind for text in SOURCE.values() for kind in re.findall(r'violations\.add\("(\w+)"\)', text)}
     told = {kind for text in SOURCE.values() for kind in re.findall(r'return "(prompt_cut|tool_choice_ignored)"', text)}
-    assert added <= set(KINDS)  # tests/compat/test_compatibility_page.py has these
+    assert added <= set(VIOLATIONS)  # tests/compat/test_compatibility_page.py has these
     assert [kind for kind in {*added, *told} if f"`{kind}`" not in page("compatibility")] == []
 
 
