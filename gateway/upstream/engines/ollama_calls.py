@@ -81,7 +81,7 @@ def read_demand(tools: Any, choice: Any) -> Demand | None:
 
 
 def _name(choice: Any) -> str:
-    function = choice.get("function") if isinstance(choice, dict) else None
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise Refused(_CHOICES, "tool_choice")

@@ -74,14 +74,15 @@ def chat_call(
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
-    demand = read_demand(fields["tools"], fields["tool_choice"])
+    tools, choice = fields["tools"], fields["tool_choice"]
+    demand = read_demand(tools, choice)
     body = _body(fields, stream, window)
     body["messages"] = messages
     if demand is not None:
         body["messages"], body["format"] = demand.told(messages), demand.format
         text_bytes += len(demand.instructions.encode(errors="replace"))
     else:
-        if fields["tools"] and fields["tool_choice"] != "none":
+        if tools and choice != "none":
             body["tools"] = raw["tools"]
         if (form := read_format(fields)) is not None:
             body["format"] = form

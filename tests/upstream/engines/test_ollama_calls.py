@@ -24,6 +24,7 @@ from gateway.upstream.engines.ollama import OllamaEngine
 from gateway.upstream.engines.ollama_calls import Demand, read_demand
 from gateway.upstream.engines.ollama_request import OllamaCall, Thinking, chat_call
 from gateway.upstream.engines.refusal import Refused
+from tests.support import running_gateway
 from tests.upstream.engines.scripted import ScriptedClient, ScriptedResponse, call_of, events_of, state_of
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -73,6 +74,11 @@ def test_a_named_choice_is_the_schema_of_that_call() -> None:
         "properties": {"name": {"const": "get_weather"}, "parameters": CITY},
         "required": ["name", "parameters"],
     }
+
+
+def test_the_name_may_stand_without_its_function_as_in_the_responses_api() -> None:
+    flat = {"type": "function", "name": "ping"}
+    assert demand([WEATHER, PING], flat).format == demand([WEATHER, PING], named("ping")).format
 
 
 def test_required_is_one_of_the_offered_calls_with_references_at_the_root() -> None:
@@ -222,6 +228,13 @@ def gathered(choices: list[Any]) -> dict[str, Any]:
         for call in delta.get("tool_calls", []):
             message.setdefault("tool_calls", []).append({k: v for k, v in call.items() if k != "index"})
     return {"message": message, "finish_reason": choices[-1]["finish_reason"]}
+
+
+def chosen_of(body: bytes, streamed: bool) -> dict[str, Any]:
+    if not streamed:
+        choice: dict[str, Any] = json.loads(body)["choices"][0]
+        return choice
+    return gathered([event["choices"][0] for event in events_of(body)[:-1]])
 
 
 both = pytest.mark.parametrize("streamed", [True, False])
@@ -421,7 +434,7 @@ async def test_a_server_makes_the_call(
         response.release()
         assert response.violation is None
         assert "tools" not in sim.requests[-1].json
-    chosen = gathered([e["choices"][0] for e in events_of(body)[:-1]]) if streamed else json.loads(body)["choices"][0]
+    chosen = chosen_of(body, streamed)
     (call,) = chosen["message"]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (name, arguments)
     assert chosen["finish_reason"] == "tool_calls"
@@ -459,8 +472,26 @@ async def test_a_json_schema_is_enforced_with_and_without_strict(strict: bool | 
         body = await response.read_all(100_000)
         response.release()
         assert response.status == 200
-    chosen = gathered([e["choices"][0] for e in events_of(body)[:-1]]) if streamed else json.loads(body)["choices"][0]
+    chosen = chosen_of(body, streamed)
     assert Draft202012Validator(schema).is_valid(json.loads(chosen["message"]["content"]))
+
+
+@both
+async def test_the_gateway_has_a_call_made_by_ollama(streamed: bool) -> None:
+    sim = SimOllama()
+    async with sim.serve() as url:
+        routes = f"backends: {{chat: {{engine: ollama, url: '{url}', model: 'qwen3:8b', context: 8192}}}}"
+        async with running_gateway(routes) as gateway:
+            ask = {"model": "chat", "messages": HELLO, "tools": [WEATHER, MEASURE], "tool_choice": named("measure")}
+            reply = await gateway.client.post("/v1/chat/completions", json={**ask, "stream": streamed})
+            assert reply.status_code == 200
+            labels = {"backend": "chat", "kind": "tool_choice_ignored"}
+            assert gateway.metric("gateway_violations_total", **labels) == 0
+    chosen = chosen_of(reply.content, streamed)
+    assert [call["function"] for call in chosen["message"]["tool_calls"]] == [
+        {"name": "measure", "arguments": '{"unit": "m"}'}
+    ]
+    assert chosen["finish_reason"] == "tool_calls"
 
 
 def test_only_ollama_emulates() -> None:
