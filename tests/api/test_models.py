@@ -216,7 +216,7 @@ async def test_unknown_paths_are_404_at_once_and_never_forwarded() -> None:
                 answer = await gateway.client.send(request)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), (method, path)
         assert sim.requests == []
-        assert set(sim.seen) <= {"/health", "/version", "/v1/models"}
+        assert set(sim.seen) <= {"/health", "/version", "/v1/models", "/metrics"}  # our own probes
 
 
 @pytest.mark.parametrize(
