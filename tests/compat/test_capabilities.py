@@ -287,8 +287,8 @@ def test_nothing_differs_where_nothing_was_seen_or_declared() -> None:
 
 
 @pytest.mark.parametrize("check", ["tool_auto", "tool_required", "tool_named"])
-def test_a_declared_parser_that_does_not_work_is_drift(check: Any) -> None:
-    assert drifted(saw(**{check: "no"}), tool_parser="hermes") == [
+def test_a_declared_parser_that_does_not_work_is_drift(check: str) -> None:
+    assert drifted({check: Observation("no", f"what {check} saw")}, tool_parser="hermes") == [
         f"tool_parser: hermes is declared, but {check}: what {check} saw"
     ]
 

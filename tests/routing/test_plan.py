@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain, combinations, product
+from typing import Any
 
 import pytest
 
+from gateway.compat.observation import Observation
 from gateway.config.snapshot import CloudWhen
-from gateway.routing.plan import Plan, make_plan
+from gateway.fleet import BackendState
+from gateway.routing.needs import NO_ADAPTATION
+from gateway.routing.plan import Plan, forced, make_plan
 from gateway.routing.request import EMBEDDINGS
+from gateway.routing.window import fits_window, near_limit, prompt_estimate
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 # Why a backend is out -> the word of `cloud_when` that it counts as.
@@ -33,6 +38,7 @@ ENDS: dict[str, str | None] = {
     "too_long": "too_long",
     "incapable": "incapable",
     "unserved": "incapable",
+    "disobeyed": "incapable",
     "empty": None,
 }
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -111,6 +117,173 @@ def test_pictures_are_not_taken_for_text() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2_000_000}}
     asked = request(messages=[{"role": "user", "content": [picture]}])
     assert candidates(make_plan(alias("a"), fleet(backend("a")), asked, NOW)) == ["a"]
+
+
+# -- demands, wishes, doubts ------------------------------------------------------------------------------------------
+
+THINKER = "Qwen3-Next-80B-A3B-Thinking"
+
+
+def plan(steps: tuple[str | tuple[str, ...], ...], *states: BackendState, **body: Any) -> Plan:
+    return make_plan(alias(*steps), fleet(*states), request(**body), NOW)
+
+
+def seen(state: BackendState, **results: Any) -> BackendState:
+    state.observe({check: Observation(result, "") for check, result in results.items()})
+    return state
+
+
+def test_a_plain_request_is_not_adapted() -> None:
+    assert plan(("a",), backend("a", model=THINKER, tool_parser="none")).candidates[0].adapt is NO_ADAPTATION
+
+
+def test_a_demand_goes_only_where_it_can_be_met() -> None:
+    states = (
+        backend("always", model=THINKER),
+        backend("never", thinking="never"),
+        backend("both", thinking="optional"),
+    )
+    steps = ("always", "never", "both")
+    for said, names, told in ((True, ["always", "both"], [None, "on"]), (False, ["never", "both"], [None, "off"])):
+        made = plan(steps, *states, chat_template_kwargs={"enable_thinking": said})
+        assert candidates(made) == names
+        assert [c.adapt.thinking for c in made.candidates] == told, "where there is nothing to switch nothing is said"
+        assert [(s.kind, s.lacks) for s in made.skipped] == [("incapable", ("thinking",))]
+
+
+def test_a_wish_prefers_inside_its_step_and_is_served_all_the_same() -> None:
+    states = (backend("never", thinking="never"), backend("both", thinking="optional"), backend("next"))
+    made = make_plan(
+        alias(("never", "both"), "next", balance="round_robin"), fleet(*states), request(reasoning_effort="high"), NOW
+    )
+    assert candidates(made) == ["both", "never", "next"]
+    assert [c.adapt.kinds for c in made.candidates] == [(), ("thinking_unavailable",), ()]
+    made = plan(("never", "both"), *states[:2], reasoning_effort="high")
+    assert candidates(made) == ["never", "both"], "no step is left for a wish"
+
+
+def test_one_that_may_not_call_tools_comes_after_all_local_ones_and_before_any_cloud() -> None:
+    states = (backend("doubt", model=THINKER), backend("cloud", cloud=True), backend("b"))
+    made = plan(("doubt", "cloud", "b"), *states, tools=TOOLS)
+    assert candidates(made) == ["b", "doubt", "cloud"]
+    assert made.detour(made.candidates[0]) == ("routed", "incapable")
+    assert made.detour(made.candidates[1]) is None
+    assert candidates(plan(("doubt", "cloud", "b"), *states)) == ["doubt", "cloud", "b"], "only for tools"
+    assert candidates(plan(("doubt", "b"), *states, tools=TOOLS, tool_choice="required")) == ["doubt", "b"]
+    assert candidates(plan(("doubt", "b"), seen(states[0], tool_auto="yes"), states[2], tools=TOOLS)) == ["doubt", "b"]
+    assert candidates(plan(("doubt", "b"), seen(states[0], tool_auto="no"), states[2], tools=TOOLS)) == ["b"]
+
+
+def test_a_doubtful_one_that_failed_is_a_reason_for_the_cloud() -> None:
+    made = plan(("doubt", "cloud"), backend("doubt", model=THINKER), backend("cloud", cloud=True), tools=TOOLS)
+    assert not made.may_enter(made.candidates[1])
+    made.met["doubt"] = "failed"
+    assert made.may_enter(made.candidates[1])
+
+
+def test_one_that_said_nothing_can_be_made_to_call_once() -> None:
+    asked = request(tools=TOOLS)
+    made = make_plan(alias("a", "b"), fleet(backend("a"), backend("b", engine="ollama")), asked, NOW)
+    a, b = made.candidates
+    again = forced(a, asked)
+    assert again is not None
+    assert (again.adapt.force, again.adapt.kinds, again.state) == (True, ("tool_call_forced",), a.state)
+    assert forced(again, asked) is None
+    assert forced(b, asked) is None, "nothing there takes tool_choice"
+    for other in (request(tools=TOOLS, tool_choice="none"), request(), request(tools=TOOLS, n=2)):
+        assert forced(a, other) is None
+
+
+def test_a_call_on_demand_that_nothing_forces_is_checked() -> None:
+    states = (backend("hermes"), backend("gemma4", tool_parser="gemma4"), backend("ollama", engine="ollama"))
+    made = plan(("hermes", "gemma4", "ollama"), *states, tools=TOOLS, tool_choice="required")
+    assert [(c.adapt.verify, c.adapt.emulate) for c in made.candidates] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+
+
+# -- when only tools are missing --------------------------------------------------------------------------------------
+
+
+def resorted(mode: Any, *states: BackendState, met: dict[str, str] | None = None, **body: Any) -> Plan:
+    body.setdefault("tools", TOOLS)
+    chained = alias(*(state.name for state in states), cloud_when=ALL_WORDS)
+    return make_plan(chained, fleet(*states), request(**body), NOW, resort=mode, met=met)
+
+
+def lacking_tools() -> tuple[BackendState, ...]:
+    learned, observed = backend("learned", tool_parser=None), seen(backend("observed"), tool_auto="no")
+    learned.learn_lack("tools", NOW)
+    return backend("declared", "incapable"), backend("no_auto", auto_tools=False), learned, observed
+
+
+def test_mending_asks_every_vllm_without_a_working_parser() -> None:
+    other = backend("other", "incapable", engine="openai")
+    made = resorted("mend", *lacking_tools(), other, backend("down", "down"))
+    assert candidates(made) == ["declared", "no_auto", "learned", "observed"]
+    assert {(c.adapt.mode, c.adapt.kinds) for c in made.candidates} == {("mend", ("tools_as_text",))}
+    assert [(s.state.name, s.kind) for s in made.skipped] == [("other", "incapable"), ("down", "down")]
+
+
+def test_stripping_asks_any_engine_and_never_a_demand() -> None:
+    other = backend("other", "incapable", engine="openai")
+    assert candidates(resorted("strip", *lacking_tools(), other))[-1] == "other"
+    assert candidates(resorted("strip", *lacking_tools(), other, tool_choice="required")) == []
+
+
+@pytest.mark.parametrize("mode", ["mend", "strip"])
+def test_only_a_lack_of_tools_is_got_over(mode: Any) -> None:
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    blind = backend("blind", "incapable", vision=False)
+    free = seen(backend("free", "incapable"), json_schema="no")
+    assert candidates(resorted(mode, blind, messages=picture)) == []
+    assert candidates(resorted(mode, free, response_format=schema)) == []
+    assert candidates(resorted(mode, backend("never", "incapable", thinking="never"), think=True)) == []
+    small = resorted(
+        mode, backend("small", "incapable", context=2000), messages=[{"role": "user", "content": "x" * 99999}]
+    )
+    assert [s.kind for s in small.skipped] == ["too_long"]
+
+
+def test_whoever_has_had_its_turn_is_not_asked_again() -> None:
+    states = (backend("tried"), backend("a", "incapable"), backend("cloud", cloud=True))
+    made = resorted("mend", *states, met={"tried": "failed"})
+    assert candidates(made) == ["a"]
+    assert [(s.state.name, s.kind) for s in made.skipped] == [("tried", "failed"), ("cloud", "local_only")]
+    assert made.met == {"tried": "failed"}
+
+
+# -- windows, counted -------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_counted_only_where_the_guess_leaves_it_open() -> None:
+    def near(size: int, **keys: Any) -> bool:
+        return near_limit(backend("a", context=10_000, **keys), request(messages=[user("x" * size)]), 1024)
+
+    assert [near(5_000), near(30_000), near(60_000)] == [False, True, False]
+    assert not near(30_000, engine="ollama"), "only vLLM counts"
+    assert not near_limit(backend("a", context=None), request(messages=[user("x" * 30_000)]), 1024)
+    picture = {"type": "image_url", "image_url": {"url": "data:,x"}}
+    assert not near_limit(backend("a", context=10_000), request(messages=[user("x" * 30_000), user([picture])]), 1024)
+
+
+def test_what_was_counted_is_what_counts() -> None:
+    states = (backend("a", context=10_000), backend("b", context=10_000))
+    asked = request(messages=[user("x" * 30_000)])
+    for counted, fit in ((8_976, True), (8_977, False)):
+        asked.exact["a"] = counted
+        assert fits_window(states[0], asked, 1024) is fit
+        assert candidates(make_plan(alias("a", "b"), fleet(*states), asked, NOW)) == (["a", "b"] if fit else ["b"])
+        assert prompt_estimate(states[0], asked) == (counted, counted, counted)
+        assert not near_limit(states[0], asked, 1024), "it is known now"
+    assert near_limit(states[1], asked, 1024), "another tokenizer may count otherwise"
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
 
 
 # -- a busy step ------------------------------------------------------------------------------------------------------
