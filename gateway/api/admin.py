@@ -23,6 +23,7 @@ from gateway.health.canary import probe
 from gateway.health.findings import findings
 
 NDJSON = "application/x-ndjson"
+STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -41,7 +42,7 @@ def router(gateway: Gateway) -> APIRouter:
             running = probing[name] = Probing(gateway, state, now=now)
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(_lines(running), media_type=NDJSON)
-        return JSONResponse(await running.task)
+        return JSONResponse(await running.findings())
 
     return routes
 
@@ -57,13 +58,23 @@ class Probing:
         self.task.add_done_callback(lambda _: self._tell())
 
     async def _run(self, state: BackendState, now: bool) -> dict[str, Any]:
-        return findings(state, await probe(state, now=now, on_seen=self._note))
+        work = asyncio.create_task(probe(state, now=now, on_seen=self._note))
+        while not work.done():
+            await asyncio.wait({work}, timeout=STOP_LOOK)
+            if self._gateway.stopping:
+                work.cancel()
+        return findings(state, work.result())
+
+    async def findings(self) -> dict[str, Any]:
+        """When it is done. Raises `no_backend_available` when the gateway stops before that."""
+        await asyncio.wait({self.task})
+        if self.task.cancelled():
+            raise GatewayError("no_backend_available", "The gateway is stopping: the probe was not ended.")
+        return self.task.result()
 
     def _note(self, check: str, observation: Observation) -> None:
         self._seen.append((check, observation))
         self._tell()
-        if self._gateway.stopping:
-            self.task.cancel()
 
     def _tell(self) -> None:
         self._changed.set()
@@ -86,7 +97,8 @@ class Probing:
 async def _lines(running: Probing) -> AsyncIterator[bytes]:
     async for check, observation in running.seen():
         yield msgspec.json.encode({"check": check, **asdict(observation)}) + b"\n"
-    yield msgspec.json.encode(await running.task) + b"\n"
+    if not running.task.cancelled():
+        yield msgspec.json.encode(await running.findings()) + b"\n"
 
 
 def backend_of(gateway: Gateway, name: str) -> BackendState:

@@ -131,9 +131,10 @@ def _print_table(found: list[Findings]) -> None:
     for check in found[0]["checks"]:
         rows.append([check, *(findings["checks"][check]["result"] for findings in found)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths[-1] = 0  # nothing follows
     for row in rows:
         cells = [click.style(f"{cell:{width}}", fg=_STYLES.get(cell)) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        click.echo("  ".join(cells))
 
 
 def told(findings: Findings) -> dict[tuple[str, str], list[str]]:

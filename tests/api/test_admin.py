@@ -97,6 +97,22 @@ async def test_it_goes_on_when_the_asker_leaves() -> None:
         await gateway.until(lambda: "window" in gateway.gateway.fleet["chat"].observed)
 
 
+@pytest.mark.parametrize("lines", [False, True])
+async def test_it_does_not_hold_up_a_gateway_that_stops(lines: bool) -> None:
+    sim = chat()
+    async with gateway_of(sim) as gateway:
+        sim.fault("hang_engine")
+        task = asyncio.create_task(gateway.client.post(PROBE, headers=NDJSON if lines else {}))
+        await sim.wait_inflight(1)
+        gateway.gateway.begin_stop()
+        answer = await task
+        if lines:
+            assert answer.text == ""  # no findings
+        else:
+            assert refused(answer) == (503, "no_backend_available")
+        await sim.wait_aborted(1)
+
+
 async def test_a_busy_backend_is_waited_for_unless_asked_now() -> None:
     async with gateway_of(chat()) as gateway:
         state = gateway.gateway.fleet["chat"]
