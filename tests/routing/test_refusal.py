@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.compat.observation import Observation
 from gateway.errors import GatewayError
+from gateway.fleet import BackendState
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import Tried, refusal
 from gateway.routing.request import EMBEDDINGS, InferenceRequest
@@ -149,6 +151,114 @@ def test_pictures_that_nobody_takes() -> None:
     state = backend("b0", vision=False)
     error = refusal(make_plan(alias("b0"), fleet(state), asked, NOW), [], asked, NOW)
     assert told(error) == ("input_unsupported", 400)
+
+
+# -- which flag is missing --------------------------------------------------------------------------------------------
+
+
+def refused(state: BackendState, **body: Any) -> GatewayError:
+    asked = request(**body)
+    return refusal(make_plan(alias(state.name), fleet(state), asked, NOW), [], asked, NOW)
+
+
+@pytest.mark.parametrize(
+    ("model", "parser"),
+    [
+        ("Qwen/Qwen3-Coder-Next", "qwen3_coder"),
+        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "qwen3_xml"),
+        ("google/gemma-4-31B-it", "gemma4"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "f"}}])
+def test_the_missing_parser_is_that_of_the_models_family(model: str, parser: str, choice: Any) -> None:
+    flags = f"start vLLM with --enable-auto-tool-choice --tool-call-parser {parser}"
+    error = refused(backend("b0", "incapable", model=model), tools=TOOLS, tool_choice=choice)
+    assert (told(error), error.param) == (
+        ("tool_choice_unsupported", 400),
+        "tools" if choice == "auto" else "tool_choice",
+    )
+    assert "b0 can" in error.message
+    assert flags.split(" with ")[1] in error.message
+
+
+def test_a_declared_parser_without_the_other_flag_is_named_as_declared() -> None:
+    error = refused(backend("b0", model="Qwen3.6-35B", tool_parser="qwen3_coder", auto_tools=False), tools=TOOLS)
+    assert "--enable-auto-tool-choice --tool-call-parser qwen3_coder" in error.message
+
+
+def test_a_refusal_that_an_attempt_met_gets_the_familys_parser_too() -> None:
+    reason = 'cannot call tools: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    state, asked = backend("b0", tool_parser=None, model="GLM-4.7-Flash"), request(tools=TOOLS)
+    plan = make_plan(alias("b0"), fleet(state), asked, NOW)
+    plan.met["b0"] = "incapable"
+    error = refusal(plan, [Tried("b0", "incapable", reason)], asked, NOW)
+    assert told(error) == ("tool_choice_unsupported", 400)
+    assert "start vLLM with --enable-auto-tool-choice --tool-call-parser glm47" in error.message
+
+
+@pytest.mark.parametrize(
+    ("keys", "on", "words"),
+    [
+        ({"thinking": "never"}, True, "b0 cannot think (thinking: never in routes.yaml)"),
+        ({"thinking": "always"}, False, "b0 cannot be kept from thinking (thinking: always in routes.yaml)"),
+        ({"model": "Qwen3-4B-Instruct-2507"}, True, "b0 cannot think: its model (Qwen3-Instruct) has no switch"),
+        ({"model": "MiniMax-M2"}, False, "b0 cannot be kept from thinking: its model (MiniMax-M2) has no switch"),
+    ],
+)
+def test_thinking_that_nobody_can_switch(keys: dict[str, Any], on: bool, words: str) -> None:
+    error = refused(backend("b0", **keys), chat_template_kwargs={"enable_thinking": on})
+    assert told(error) == ("thinking_unsupported", 400)
+    assert words in error.message
+
+
+def test_thinking_that_was_checked_and_did_not_come_names_the_reasoning_parser() -> None:
+    state = backend("b0", model="Qwen3.6-35B")
+    state.observe({"thinking_on": Observation("no", "no thoughts came")})
+    assert "start vLLM with --reasoning-parser qwen3" in refused(state, think=True).message
+
+
+def test_tools_are_told_before_thinking_and_that_before_the_input() -> None:
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]
+    keys: dict[str, Any] = {"vision": False, "thinking": "never", "tool_parser": "none"}
+    everything: dict[str, Any] = {"messages": picture, "think": True, "tools": TOOLS}
+    assert refused(backend("b0", **keys), **everything).code == "tool_choice_unsupported"
+    assert refused(backend("b0", **keys), **everything | {"tools": []}).code == "thinking_unsupported"
+    assert refused(backend("b0", **keys), messages=picture).code == "input_unsupported"
+
+
+def test_a_schema_that_nobody_keeps_to_is_an_input_nobody_takes() -> None:
+    state = backend("b0")
+    state.observe({"json_schema": Observation("no", "prose")})
+    error = refused(state, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})
+    assert told(error) == ("input_unsupported", 400)
+    assert "JSON schema" in error.message
+
+
+def test_the_last_one_that_did_not_call_is_named() -> None:
+    asked = request(tools=TOOLS, tool_choice="required")
+    plan = make_plan(alias("b0", "b1"), fleet(backend("b0"), backend("b1")), asked, NOW)
+    disobeyed = Tried("b1", "disobeyed", "did not call the tool that it had to call")
+    for first in (Tried("b0", "disobeyed", "did not call"), Tried("b0", "failed", "answered 500")):
+        error = refusal(plan, [first, disobeyed], asked, NOW)
+        assert (told(error), error.param) == (("tool_choice_unsupported", 400), "tool_choice")
+        assert "b1 did not call the tool that it had to call" in error.message
+    failed = Tried("b1", "failed", "answered 500")
+    assert refusal(plan, [Tried("b0", "disobeyed", "did not"), failed], asked, NOW).code == "upstream_error"
+
+
+def test_one_that_comes_back_may_obey() -> None:
+    asked = request(tools=TOOLS, tool_choice="required")
+    plan = make_plan(alias("b0", "b1"), fleet(backend("b0", "warming"), backend("b1")), asked, NOW)
+    assert refusal(plan, [Tried("b1", "disobeyed", "did not call")], asked, NOW).code == "backend_warming"
+
+
+def test_what_was_tried_is_told_once() -> None:
+    asked = request(tools=TOOLS)
+    states = fleet(backend("b0"), backend("b1", "incapable"))
+    plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", met={"b0": "failed"})
+    message = refusal(plan, [Tried("b0", "failed", "answered 500")], asked, NOW).message
+    assert message.count("b0") == 1
 
 
 # -- the words --------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ KNOWN = [
         "response_format",
         "prompt",
         "input",
+        *("think", "thinking", "chat_template_kwargs", "reasoning_effort", "reasoning"),
     ),
     *("max_tokens", "max_completion_tokens", "temperature", "stop"),
 ]
@@ -208,3 +209,40 @@ def test_the_prompt_is_messages_and_tools_and_nothing_else() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     asked = request(messages=messages, tools=tools, metadata={"x": "y" * 1000})
     assert asked.prompt_bytes == len(msgspec.json.encode(messages)) + len(msgspec.json.encode(tools))
+
+
+# -- thinking ---------------------------------------------------------------------------------------------------------
+
+SAID: list[tuple[dict[str, Any], str | None, bool]] = [
+    ({"chat_template_kwargs": {"enable_thinking": True}}, "on", False),
+    ({"chat_template_kwargs": {"thinking": False}}, "off", False),
+    ({"chat_template_kwargs": {"enable_thinking": "yes", "thinking": None}}, None, False),
+    ({"chat_template_kwargs": [True]}, None, False),
+    ({"think": True}, "on", False),
+    ({"think": False}, "off", False),
+    ({"think": "high"}, "on", True),
+    ({"think": 1}, None, False),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "on", False),
+    ({"thinking": {"type": "disabled"}}, "off", False),
+    ({"thinking": {"type": "adaptive"}}, "on", True),
+    ({"thinking": True}, None, False),
+    ({"reasoning_effort": "low"}, "on", True),
+    ({"reasoning_effort": "none"}, "off", True),
+    ({"reasoning_effort": None}, None, False),
+    ({"reasoning": {"effort": "high"}}, "on", True),
+    ({"reasoning": {"effort": "none"}}, "off", True),
+    ({"reasoning": {"summary": "auto"}}, None, False),
+]
+
+
+@pytest.mark.parametrize(("body", "thinking", "wish"), SAID)
+def test_thinking_is_read_in_all_the_ways_it_is_said(body: dict[str, Any], thinking: str | None, wish: bool) -> None:
+    asked = request(**body)
+    assert (asked.thinking, asked.thinking_wish) == (thinking, wish)
+
+
+@pytest.mark.parametrize(("demand", "thinking"), [(body, said) for body, said, wish in SAID if said and not wish])
+@pytest.mark.parametrize("effort", ["none", "high"])
+def test_a_demand_counts_more_than_a_wish(demand: dict[str, Any], thinking: str, effort: str) -> None:
+    asked = request(**{**demand, "reasoning_effort": effort})
+    assert (asked.thinking, asked.thinking_wish) == (thinking, False)

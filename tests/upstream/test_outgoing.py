@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import Alias, Backend
 from gateway.fleet import BackendState
 from gateway.health.state import Health
+from gateway.routing.needs import Adaptation
 from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse
 from gateway.upstream.outgoing import fields_up, headers_up, merged
 
@@ -128,6 +129,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]
     return {k: v for name, inner in value.items() for k, v in leaves(inner, (*path, name)).items()}
 
 
+@settings(deadline=None)
 @given(st.dictionaries(keys, maps, max_size=3), st.dictionaries(keys, maps, max_size=3))
 def test_merging_loses_nothing_that_the_client_said(said: dict[str, Any], defaults: dict[str, Any]) -> None:
     result = leaves(merged(said, defaults))
@@ -225,6 +227,7 @@ def test_completions_have_one_name_and_embeddings_none() -> None:
     assert up["max_tokens"] == 9000
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.integers(1, 10**7), st.integers(1, 300_000), st.sampled_from([None, "0.11.0", "0.32.0"]), st.integers(0, 50))
 def test_what_is_sent_is_always_valid_and_never_more_than_asked(
     asked: int, window: int, version: str | None, words: int
@@ -232,6 +235,51 @@ def test_what_is_sent_is_always_valid_and_never_more_than_asked(
     body = {"model": "alias", "messages": [{"role": "user", "content": "word " * words}], "max_tokens": asked}
     limit = sent(body, state=backend_state(context=window, version=version))[0]["max_tokens"]
     assert 1 <= limit <= min(asked, window)
+
+
+def test_a_counted_prompt_leaves_exactly_the_rest() -> None:
+    state = backend_state(context=10_000, version="0.11.0")
+    request = parse(CHAT, json.dumps({**ASK, "max_tokens": 9_999}).encode())
+    request.exact["b"] = 4_000
+    fields, adapted = fields_up(request, Alias("alias", (("b",),)), state)
+    assert json.loads(bytes(fields["max_tokens"])) == int(6_000 * 0.98)
+    assert adapted == ["max_tokens_clamped"]
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Any] = {"tools": [{"type": "function"}], "tool_choice": "auto", "parallel_tool_calls": True}
+
+
+def adapted_body(adapt: Adaptation, **body: Any) -> tuple[dict[str, Any], list[str]]:
+    request = parse(CHAT, json.dumps({**ASK, **body}).encode())
+    fields, adapted = fields_up(
+        request, Alias("alias", (("b",),)), backend_state(context=4096, version="0.32.0"), adapt
+    )
+    return {name: json.loads(bytes(value)) for name, value in fields.items() if name not in ASK}, adapted
+
+
+def test_to_mend_the_tools_stay_and_no_call_is_parsed_there() -> None:
+    adapt = Adaptation("mend", kinds=("tools_as_text",))
+    assert adapted_body(adapt, **CALLS) == ({**CALLS, "tool_choice": "none"}, ["tools_as_text"])
+    assert adapted_body(adapt, tools=CALLS["tools"])[0] == {"tools": CALLS["tools"], "tool_choice": "none"}
+
+
+def test_stripped_it_is_a_plain_chat() -> None:
+    adapt = Adaptation("strip", kinds=("tools_stripped",))
+    assert adapted_body(adapt, **CALLS, temperature=0.5) == ({"temperature": 0.5}, ["tools_stripped"])
+
+
+def test_forced_it_has_to_call() -> None:
+    adapt = Adaptation(force=True, kinds=("tool_call_forced",))
+    assert adapted_body(adapt, **CALLS) == ({**CALLS, "tool_choice": "required"}, ["tool_call_forced"])
+
+
+def test_all_that_was_adapted_is_told_together() -> None:
+    adapt = Adaptation("strip", kinds=("tools_stripped", "thinking_unavailable"))
+    assert adapted_body(adapt, **CALLS, max_tokens=99999)[1] == [
+        *("tools_stripped", "thinking_unavailable", "max_tokens_clamped")
+    ]
 
 
 # -- usage ------------------------------------------------------------------------------------------------------------
