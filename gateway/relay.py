@@ -242,12 +242,15 @@ class Relay:
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
                 await self._relay_stream(candidate, self.reply, track, response, headers, last=last)
+                found = track.violations
             else:
                 body = await response.read_all(self.snapshot.server.max_body)
                 answer = read_whole(body, self.request, expected, thoughts)
                 await self._relay_whole(candidate, answer, headers, last=last)
+                found = answer.violations
             state.succeeded()
-            if (violation := getattr(response, "violation", None)) is not None:  # told by engines that can see one
+            violation = getattr(response, "violation", None)  # told by engines that can see one
+            if violation is not None and violation not in found:
                 self.gateway.metrics.violations.inc(state.name, violation)
         except asyncio.CancelledError:
             reason = self.watch.take()
@@ -384,14 +387,11 @@ class Relay:
         self._found(candidate, answer)
         if answer.disobeyed:
             raise self._left_unused(candidate, answer, "disobeyed", "did not call the tool that it had to call")
-        if answer.empty and self.spare is None and not last:
-            self.spare = (candidate, answer, headers)
-            raise self._left_unused(candidate, answer, "empty", "answered with nothing")
+        if answer.empty:
+            self._silent(candidate, answer, headers, last=last)
         await self._deliver_whole(candidate, answer, headers)
 
     async def _deliver_whole(self, candidate: Candidate, answer: WholeAnswer, headers: list[Header]) -> None:
-        if answer.empty:
-            self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(answer.usage))
         if answer.mended:
             headers = [*headers, (b"x-gateway-mended", ",".join(sorted(answer.mended)).encode())]
         self.first_token = self.watch.now()
@@ -404,15 +404,27 @@ class Relay:
     async def _silent_stream(
         self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header], *, last: bool
     ) -> None:
-        """Complete, but nothing in it (under tools: nothing but thoughts): tried on one other candidate, and when that
-        is no better delivered as it is."""
+        """Complete, but nothing in it (under tools: nothing but thoughts)."""
         if track.empty:
-            if self.spare is None and not last:
-                self.spare = (candidate, track, headers)
-                raise self._left_unused(candidate, track, "empty", "answered with nothing")
-            self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(track.usage))
+            self._silent(candidate, track, headers, last=last)
+        await self._deliver_held(candidate, reply, track, headers)
+
+    async def _deliver_held(
+        self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header]
+    ) -> None:
         await reply.begin(candidate.state.name, headers)
         await reply.send(track.release_held())
+
+    def _silent(
+        self, candidate: Candidate, answer: WholeAnswer | StreamTrack, headers: list[Header], *, last: bool
+    ) -> None:
+        """Count an answer that says nothing, whoever may save it: it is tried on one other candidate, and when that is
+        no better delivered as it is."""
+        if "nothing_said" not in answer.violations:  # of thoughts alone it is counted already
+            self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(answer.usage))
+        if self.spare is None and not last:
+            self.spare = (candidate, answer, headers)
+            raise self._left_unused(candidate, answer, "empty", "answered with nothing")
 
     def _left_unused(self, candidate: Candidate, answer: WholeAnswer | StreamTrack, kind: str, reason: str) -> Left:
         """A complete answer that the client does not get; its tokens count all the same."""
@@ -470,7 +482,7 @@ class Relay:
         if isinstance(answer, WholeAnswer):
             await self._deliver_whole(candidate, answer, headers)
         elif self.reply is not None:
-            await self._silent_stream(candidate, self.reply, answer, headers, last=True)
+            await self._deliver_held(candidate, self.reply, answer, headers)
             self._served(candidate, answer.usage)
             await self.reply.finish()
 

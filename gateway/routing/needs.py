@@ -131,7 +131,7 @@ def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adapt
     if able.thinking in ("always", "never"):  # there is nothing to switch
         thinking = None
     way = on_demand(needs, able) if needs.on_demand else None
-    verify = way is not None and (way == "tried" or mode == "mend")
+    verify = way is not None and (way in ("tried", "emulated") or mode == "mend")
     emulate = way == "emulated"
     if not (kinds or thinking or verify or emulate):
         return NO_ADAPTATION

@@ -200,7 +200,7 @@ def test_a_call_on_demand_that_nothing_forces_is_checked() -> None:
     assert [(c.adapt.verify, c.adapt.emulate) for c in made.candidates] == [
         (False, False),
         (True, False),
-        (False, True),
+        (True, True),
     ]
 
 
