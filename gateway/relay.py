@@ -351,7 +351,9 @@ class Relay:
         if track.disobeyed:
             raise self._left_unused(candidate, track, "disobeyed", "did not call the tool that it had to call")
         if track.held or not (track.content or track.reasoning):
-            await self._silent_stream(candidate, reply, track, headers, last=last)
+            if track.empty:
+                self._silent(candidate, track, headers, last=last)
+            await self._deliver_held(candidate, reply, track, headers)
         self._served(candidate, track.usage)
         await reply.finish()
         if data:
@@ -400,14 +402,6 @@ class Relay:
         assert self.alias is not None
         body = rewrite.whole(answer.body, answer.model, self.request.model)
         await send_whole(self.exchange, 200, body, base_headers(self.request_id, self.alias.name) + headers)
-
-    async def _silent_stream(
-        self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header], *, last: bool
-    ) -> None:
-        """Complete, but nothing in it (under tools: nothing but thoughts)."""
-        if track.empty:
-            self._silent(candidate, track, headers, last=last)
-        await self._deliver_held(candidate, reply, track, headers)
 
     async def _deliver_held(
         self, candidate: Candidate, reply: StreamReply, track: StreamTrack, headers: list[Header]

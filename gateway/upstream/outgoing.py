@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
 _ALLOWED = re.compile(rb"accept|traceparent|tracestate|anthropic-[\w-]+|openai-[\w-]+")
-_NONE, _REQUIRED = Raw(b'"none"'), Raw(b'"required"')
+_NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
@@ -81,6 +81,8 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
             fields.pop(name, None)
     elif adapt.mode == "mend":
         fields["tool_choice"] = _NONE  # a vLLM without a parser renders the tools into the prompt all the same
+        # It leaves special tokens out of the text, and the marks of some models' calls are such (Gemma, Kimi, Mistral).
+        fields.setdefault("skip_special_tokens", _FALSE)
     elif adapt.force:
         fields["tool_choice"] = _REQUIRED
 

@@ -261,8 +261,10 @@ def adapted_body(adapt: Adaptation, **body: Any) -> tuple[dict[str, Any], list[s
 
 def test_to_mend_the_tools_stay_and_no_call_is_parsed_there() -> None:
     adapt = Adaptation("mend", kinds=("tools_as_text",))
-    assert adapted_body(adapt, **CALLS) == ({**CALLS, "tool_choice": "none"}, ["tools_as_text"])
-    assert adapted_body(adapt, tools=CALLS["tools"])[0] == {"tools": CALLS["tools"], "tool_choice": "none"}
+    mend = {"tool_choice": "none", "skip_special_tokens": False}
+    assert adapted_body(adapt, **CALLS) == ({**CALLS, **mend}, ["tools_as_text"])
+    assert adapted_body(adapt, **CALLS, skip_special_tokens=True)[0]["skip_special_tokens"] is True
+    assert adapted_body(adapt, tools=CALLS["tools"])[0] == {"tools": CALLS["tools"], **mend}
 
 
 def test_stripped_it_is_a_plain_chat() -> None:
