@@ -39,7 +39,7 @@ from gateway.routing.window import fits_window, near_limit, tokens
 from gateway.upstream.engines import ENGINES
 
 __all__ = ["KINDS", "TEMPORARY", "Candidate", "Plan", "Resort", "Skip", "Why", "fits_window", "forced", "make_plan"]
-__all__ += ["near_limit", "resort_of", "tokens", "why_not"]
+__all__ += ["Broke", "near_limit", "resort_of", "tokens", "why_not"]
 
 # Why a backend is not used -> the word of `cloud_when` (and of x-gateway-routed) it counts as.
 KINDS = {
@@ -55,8 +55,11 @@ KINDS = {
     "disobeyed": "incapable",  # a call was demanded, and none came
     "too_long": "too_long",
     "local_only": "local_only",
+    "budget": "budget",  # nor is this
 }
 TEMPORARY = frozenset({"down", "warming", "cooldown"})
+
+Broke = Callable[[BackendState], str | None]  # which budget forbids this backend now, in words; None = none does
 
 
 class Candidate(NamedTuple):
@@ -118,7 +121,7 @@ class Plan:
         first = [c for c in self.candidates if c.step == 0]
         kinds += [self.met[c.state.name] for c in first if c.state.name in self.met]
         kinds += ["incapable" for c in first if c.doubtful and c.state.name not in self.met]
-        unhealthy = [k for k in kinds if KINDS[k] in ("down", "empty")]
+        unhealthy = [k for k in kinds if KINDS[k] in ("down", "empty", "budget")]
         if unhealthy or not kinds:
             return ("fallback", unhealthy[0] if unhealthy else "down")
         reason = KINDS[kinds[0]]
@@ -137,6 +140,7 @@ def make_plan(
     client: Client | None = None,
     resort: Resort | None = None,
     met: Mapping[str, str] | None = None,
+    broke: Broke | None = None,
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
@@ -150,9 +154,9 @@ def make_plan(
         usable: list[BackendState] = []
         for name in step:
             state = states[name]
-            why = why_not(state, request, needs, room, now, local_only=local_only)
+            why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, broke)
             if resort is not None:
-                why = _why_not_even(why, state, request, needs, room, now, resort, plan.met)
+                why = _why_not_even(why, state, request, needs, room, now, resort, plan.met) or _spent(state, broke)
             if why is None:
                 usable.append(state)
             else:
@@ -230,6 +234,12 @@ def why_not(
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
     return None if fits_window(state, request, room) else _too_long(state, request)
+
+
+def _spent(state: BackendState, broke: Broke | None) -> Why | None:
+    """Asked last: `budget` is said only of a backend that could serve otherwise."""
+    reason = broke(state) if broke is not None else None
+    return None if reason is None else Why("budget", reason)
 
 
 def _too_long(state: BackendState, request: InferenceRequest) -> Why:

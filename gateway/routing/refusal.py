@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.fleet import BackendState
 from gateway.health.state import Health, State
-from gateway.routing.plan import TEMPORARY, Plan, tokens
+from gateway.routing.plan import TEMPORARY, Candidate, Plan, tokens
 from gateway.routing.request import InferenceRequest
 from gateway.routing.wants import parser_flags
 
@@ -19,6 +19,9 @@ MISLEADING = re.compile(
     r"|reduce the length|overloaded|at capacity|not found",
     re.IGNORECASE,
 )
+
+# Who cannot serve this request whatever is spent or waited for stands in nobody's way to it.
+NEVER = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
 
 LONGEST_WAIT = 120.0  # seconds that a client is asked to wait for a backend that is not there
 
@@ -63,9 +66,18 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return _wait(plan, why, kinds, gone, now)
     if "too_long" in kinds and not disobeyed:
         return _too_long(plan, tried, request)
+    if kinds - NEVER == {"budget"} and _could_be_paid(plan):
+        return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why)
     return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
+
+
+def _could_be_paid(plan: Plan) -> bool:
+    """May one of those that have spent their budget be asked at all (`cloud_when`)?"""
+    spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
+    spent += [c for c in plan.candidates if plan.met.get(c.state.name) == "budget"]
+    return any(plan.may_enter(candidate) for candidate in spent)
 
 
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
