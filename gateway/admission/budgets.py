@@ -1,0 +1,91 @@
+"""What was spent in the running UTC day, week and month, and whether that is all of a budget. Pure: the day is passed
+in, as the number of days since 1970-01-01.
+
+Requests under way count with an estimate until they are settled, so that many at a time do not all see the same rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date, timedelta
+from typing import Literal, NamedTuple
+
+from gateway.config.snapshot import Budget
+
+Side = Literal["backend", "client"]
+
+EPOCH = date(1970, 1, 1)
+LONGEST = 31  # days of the longest period
+
+
+class Account(NamedTuple):
+    """Whose money: a backend's (everybody's there) or a client's (its own everywhere)."""
+
+    side: Side
+    name: str
+
+
+def first_day(per: Literal["day", "week", "month"], today: int) -> int:
+    """The day on which the running period began. Weeks begin on Monday."""
+    if per == "day":
+        return today
+    here = EPOCH + timedelta(days=today)
+    return today - (here.weekday() if per == "week" else here.day - 1)
+
+
+def next_day(per: Literal["day", "week", "month"], today: int) -> int:
+    """The day on which the next period begins."""
+    first = first_day(per, today)
+    if per == "day":
+        return first + 1
+    return first + 7 if per == "week" else first_day("month", first + LONGEST)
+
+
+class Budgets:
+    """Spent and reserved USD of each account."""
+
+    def __init__(self) -> None:
+        self._spent: dict[Account, dict[int, float]] = defaultdict(dict)  # account -> day -> USD
+        self._reserved: dict[Account, float] = {}
+
+    def remember(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
+        """Take in (day, backend, client, USD) of before the start."""
+        for day, backend, client, usd in rows:
+            self.add(backend, client, usd, day)
+
+    def add(self, backend: str, client: str, usd: float, day: int) -> None:
+        for account in (Account("backend", backend), Account("client", client)):
+            days = self._spent[account]
+            days[day] = days.get(day, 0.0) + usd
+            if len(days) > 2 * LONGEST:
+                for old in [d for d in days if d <= day - LONGEST]:
+                    del days[old]
+
+    def reserve(self, account: Account, usd: float) -> None:
+        self._reserved[account] = self._reserved.get(account, 0.0) + usd
+
+    def release(self, account: Account, usd: float) -> None:
+        """Give back what `reserve` took; an account without reservations is exactly 0 again."""
+        rest = self._reserved.get(account, 0.0) - usd
+        if rest > 1e-12:
+            self._reserved[account] = rest
+        else:
+            self._reserved.pop(account, None)
+
+    def spent(self, account: Account, budget: Budget, today: int) -> float:
+        """USD of the running period; reservations not counted."""
+        first = first_day(budget.per, today)
+        return sum(usd for day, usd in self._spent.get(account, {}).items() if day >= first)
+
+    def reserved(self, account: Account) -> float:
+        return self._reserved.get(account, 0.0)
+
+    def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
+        """Why nothing more may be spent now, in words; None = something may."""
+        spent, reserved = self.spent(account, budget, today), self.reserved(account)
+        if spent + reserved < budget.usd:
+            return None
+        until = EPOCH + timedelta(days=next_day(budget.per, today))
+        running = f" and {reserved:.2f} under way" if reserved and spent < budget.usd else ""
+        return f"{spent:.2f} USD{running} of {budget.usd:g} USD/{budget.per} until {until} 00:00 UTC"
