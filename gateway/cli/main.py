@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
     "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
+    "usage": "Print who has used what: requests, tokens, seconds, USD.",
     "schema": "Print the JSON schema of routes.yaml.",
     "sim": "Run one simulated backend.",
 }

@@ -1,0 +1,118 @@
+"""`gateway usage`: who has used what, out of the ledger; also while the gateway runs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from gateway.cli.options import config_option, json_option
+from gateway.config.problems import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.observe.ledger_file import Sums
+
+_GROUPS = ("client", "alias", "backend")
+_WIDTH = 120  # columns; on a narrower terminal lines go on below rather than lose their numbers
+
+
+@click.command()
+@config_option
+@click.option("--since", default="7d", show_default=True, help="How far back: 12h, 7d, 90d.")
+@click.option("--by", type=click.Choice(_GROUPS), help="Sum up by this alone; default by all three.")
+@json_option
+def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
+    """Print requests, tokens, seconds and USD by client, alias and backend.
+
+    Exit code 0: here it is; 1: there is no ledger, or it cannot be read.
+    """
+    from gateway.config.units import parse_duration
+    from gateway.observe.ledger_file import NAME, sums_since
+
+    try:
+        seconds = parse_duration(since)
+    except ValueError:
+        raise click.UsageError(f"--since {since}: write a number and its unit, as in 12h or 7d") from None
+    path = _folder(config) / NAME
+    if not path.is_file():
+        _fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
+    groups = (by,) if by is not None else _GROUPS
+    start = time.time() - seconds
+    try:
+        sums = sums_since(path, start, groups)
+    except (sqlite3.Error, OSError) as error:
+        _fail(f"the ledger {path.absolute()} cannot be read: {error}")
+    if as_json:
+        rows = [_as_json(groups, row) for row in sums]
+        click.echo(json.dumps({"ledger": str(path.absolute()), "since": start, "by": groups, "usage": rows}, indent=2))
+    elif not sums:
+        click.echo(f"No request in the last {since}.")
+    else:
+        _print(groups, sums, since)
+
+
+def _folder(config: Path) -> Path:
+    """`server.data` of the file; relative to the current directory, as for the gateway itself."""
+    from gateway.config.load import load
+
+    if not config.is_file():
+        raise click.UsageError(f"there is no file '{config}'")
+    try:
+        return Path(load(config).snapshot.server.data)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(1)
+
+
+def _as_json(groups: tuple[str, ...], row: Sums) -> dict[str, Any]:
+    """`usd` is null where nothing is known; `unpriced` counts what is missing in it."""
+    told: dict[str, Any] = {**dict(zip(groups, row.group, strict=True)), **row._asdict()}
+    del told["group"]
+    told["usd"] = None if row.unpriced and not row.usd else round(row.usd, 6)
+    return told
+
+
+# -- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print(groups: tuple[str, ...], sums: list[Sums], since: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=f"the last {since}", title_justify="left", show_footer=len(sums) > 1)
+    everything = _total(sums)
+    for name in groups:
+        table.add_column(name, "all" if name == groups[0] else "", overflow="fold")
+    heads = ("requests", "failed", "seconds", "prompt", "cached", "completion", "reasoning", "USD")
+    for head, footer in zip(heads, _cells(everything), strict=True):
+        table.add_column(head, footer, justify="right", no_wrap=True)
+    for row in sums:
+        table.add_row(*(Text(name or "-") for name in row.group), *_cells(row))
+    Console(width=max(Console().width, _WIDTH)).print(table)
+    if everything.unpriced:
+        click.echo("unknown, + ?: of some answers the price is not known; `price` on the backend tells it")
+
+
+def _cells(row: Sums) -> tuple[str, ...]:
+    known = f"{row.usd:,.4f}" if row.usd else "0"
+    usd = known if not row.unpriced else f"{known} + ?" if row.usd else "unknown"
+    tokens = (row.prompt, row.cached, row.completion, row.reasoning)
+    return (f"{row.requests:,}", f"{row.errors:,}", f"{row.seconds:,.0f}", *(f"{n:,}" for n in tokens), usd)
+
+
+def _total(sums: list[Sums]) -> Sums:
+    from gateway.observe.ledger_file import Sums
+
+    return Sums((), *(sum(column) for column in list(zip(*sums, strict=True))[1:]))
