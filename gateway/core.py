@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
+from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
-from gateway.health.state import Transition
+from gateway.health.progress import IDLE, Work
+from gateway.health.state import State, Transition
 from gateway.observe.metrics import Metrics
-from gateway.upstream.client import Client, ResetFailure
+from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
 from gateway.watch import Pulse, Stopping
 
 log = logging.getLogger("gateway")
+
+_LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
 
 
 class Gateway:
@@ -26,8 +32,10 @@ class Gateway:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.metrics = Metrics()
-        self.fleet = Fleet(open_backend, self._transition, self._gone)
-        self.prober = Prober(self.fleet)
+        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled)
+        self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
+        self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
+        self.prober = Prober(self.fleet, self._work, self.emit)
         self.pulse = Pulse()
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
         self.started = time.time()
@@ -42,7 +50,7 @@ class Gateway:
         used = {backend.engine for backend in self.snapshot.backends.values()} & ENGINES.keys()
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
-        await self.prober.start()
+        await self.prober.start(self.snapshot)
 
     async def close(self) -> None:
         for task in self._preparing:
@@ -76,10 +84,42 @@ class Gateway:
             if relay.trying is state and watch.heard < state.refused_since and not watch.writing:
                 watch.interrupt(ResetFailure("silent, and its port is closed"))
 
+    def _stalled(self, state: BackendState) -> None:
+        """Its engine stands still. Who waits for it is ended here, and goes on elsewhere where it can."""
+        for relay in list(self.active):
+            if relay.trying is state and not relay.watch.writing:
+                relay.watch.interrupt(SilenceFailure(state.health.reason))
+
+    def _work(self, state: BackendState) -> Work:
+        """Our requests there, as evidence that its engine ought to move."""
+        if not state.inflight:
+            return IDLE
+        waiting = unspoken = tokens = 0
+        since, newest = time.monotonic(), 0.0
+        idle = state.backend.timeouts.idle
+        for relay in self.active:
+            watch = relay.watch
+            if relay.trying is not state or watch.writing:
+                continue  # one whose client does not read says nothing of its engine
+            waiting += 1
+            since = min(since, watch.heard)
+            if watch.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
+                unspoken += 1
+                newest = max(newest, watch.heard)
+                tokens += state.ratio.probably(relay.request.prompt_bytes)
+        return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
+
     def _transition(self, transition: Transition) -> None:
-        level = logging.INFO if transition.after in ("ready", "parked") else logging.WARNING
-        log.log(level, "%s: %s -> %s: %s", *_words(transition))
-        self.metrics.transitions.inc(transition.backend, transition.after.value)
+        before, after = transition.before, transition.after
+        log.log(logging.WARNING if after in _LOUD else logging.INFO, "%s: %s -> %s: %s", *_words(transition))
+        self.metrics.transitions.inc(transition.backend, after.value)
+        self.emit(Event(time.time(), "state", transition.backend, transition.reason, before.value, after.value))
+
+    def emit(self, event: Event) -> None:
+        """Keep it, and tell those who listen."""
+        self.events.append(event)
+        for listener in self.on_event:
+            listener(event)
 
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:

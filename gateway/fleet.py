@@ -15,7 +15,8 @@ from typing import Any
 from gateway.compat.capabilities import Cached
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.health.state import Health, State, Transition
+from gateway.health.progress import Progress
+from gateway.health.state import WELL, Health, State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 
@@ -37,7 +38,8 @@ class BackendState:
     client: Client | None
     health: Health
     on_transition: OnTransition
-    on_gone: OnGone = lambda _: None
+    on_gone: OnGone = lambda _: None  # its port is closed
+    on_stalled: OnGone = lambda _: None  # its engine stands still
     inflight: int = 0  # sequences under way (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
     last_event: float = 0.0  # when any stream there last said something
@@ -53,6 +55,8 @@ class BackendState:
     )  # what it cannot do -> until when that is believed
     observed: Mapping[str, Observation] = field(default_factory=lambda: _NOTHING)  # check -> what it saw
     known: Cached | None = None  # its capabilities, as last worked out (compat/capabilities.py)
+    progress: Progress | None = None  # what its /metrics tell; None = it has none
+    foreign: int = 0  # sequences that others run there, as its engine counts them
 
     @property
     def name(self) -> str:
@@ -72,6 +76,16 @@ class BackendState:
     @property
     def slots(self) -> int:
         return self.backend.slots or 1_000_000
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens per second, as learned."""
+        return self.progress.prefill if self.progress is not None else None
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Answer tokens per second of one sequence, as learned."""
+        return self.progress.decode if self.progress is not None else None
 
     def lacks(self, capability: str, now: float) -> bool:
         """Was it learned that this backend cannot do `capability` ("tools", "images", "endpoint:chat", ...)?"""
@@ -114,20 +128,21 @@ class BackendState:
         self.refused_since = 0.0
         self._tell(self.health.alive(time.monotonic()))
 
-    def dead(self, reason: str, *, refused: bool = False) -> None:
-        """A health check failed; `refused` = there is nobody to connect to, so it is being started anew."""
+    def dead(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
+        """A health check failed; `refused` = there is nobody to connect to, so it is being started anew; `answered` =
+        it says itself that it is not well."""
         now = time.monotonic()
         if refused:
             self.forget()
         if refused and not self.refused_since:
             self.refused_since = now
-        self._tell(self.health.dead(reason, now))
-        if refused and self.health.state in (State.DOWN, State.PARKED):
+        self._tell(self.health.dead(reason, now, refused=refused, answered=answered))
+        if refused and self.health.state in (State.DOWN, State.WARMING, State.PARKED):
             self.on_gone(self)
 
     def succeeded(self) -> None:
         health = self.health
-        if health.fails or health.state is not State.READY:
+        if health.fails or health.state not in WELL:
             self._tell(health.succeeded(time.monotonic()))
 
     def failed(self, reason: str) -> None:
@@ -138,6 +153,31 @@ class BackendState:
 
     def configured(self) -> None:
         self._tell(self.health.configured(time.monotonic()))
+
+    def stalled(self, reason: str) -> None:
+        """Its engine stands still: nothing that runs there will end."""
+        self._tell(self.health.stalled(reason, time.monotonic()))
+        self.on_stalled(self)
+
+    def load(self) -> None:
+        """A look at how much runs there."""
+        full = self.backend.slots is not None and self.inflight + self.foreign >= self.backend.slots
+        self._tell(self.health.load(full, time.monotonic()))
+
+    def proved(self, reason: str = "passed its canary") -> None:
+        self._tell(self.health.proved(time.monotonic(), reason))
+
+    def disproved(self, reason: str) -> None:
+        self._tell(self.health.disproved(reason, time.monotonic()))
+
+    def doubted(self, reason: str) -> None:
+        self._tell(self.health.doubted(reason, time.monotonic()))
+
+    def drain(self) -> None:
+        self._tell(self.health.drain(time.monotonic()))
+
+    def resume(self) -> None:
+        self._tell(self.health.resume(time.monotonic()))
 
     def _tell(self, transition: Transition | None) -> None:
         if transition is None:
@@ -150,11 +190,18 @@ class BackendState:
 class Fleet:
     """All backends of the current snapshot."""
 
-    def __init__(self, open_client: OpenClient, on_transition: OnTransition, on_gone: OnGone) -> None:
+    def __init__(
+        self,
+        open_client: OpenClient,
+        on_transition: OnTransition,
+        on_gone: OnGone,
+        on_stalled: OnGone = lambda _: None,
+    ) -> None:
         self.states: dict[str, BackendState] = {}
         self._open_client = open_client
         self._on_transition = on_transition
         self._on_gone = on_gone
+        self._on_stalled = on_stalled
 
     def __getitem__(self, name: str) -> BackendState:
         return self.states[name]
@@ -169,6 +216,7 @@ class Fleet:
                 state.backend = backend
                 state.health.settings = backend.health
                 state.health.on_demand = backend.run == "on_demand"
+                state.health.canaried = canaried(backend)
             else:
                 state = self._new(backend)
             self.states[backend.name] = state
@@ -177,10 +225,17 @@ class Fleet:
     def _new(self, backend: Backend) -> BackendState:
         now = time.monotonic()
         health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
-        return BackendState(backend, self._open_client(backend), health, self._on_transition, self._on_gone)
+        health.canaried = canaried(backend)
+        client = self._open_client(backend)
+        return BackendState(backend, client, health, self._on_transition, self._on_gone, self._on_stalled)
 
     async def close(self) -> None:
         await close_clients(self.states)
+
+
+def canaried(backend: Backend) -> bool:
+    """Are tiny real requests put to it? Only where it is looked at anyway, and speaks chat."""
+    return backend.health.canary is not None and backend.health.every is not None and backend.engine != "http"
 
 
 async def close_clients(states: Mapping[str, BackendState]) -> None:

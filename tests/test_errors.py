@@ -90,7 +90,7 @@ async def serving(more: str) -> AsyncIterator[Fleet]:
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(url=url) + more))
         await gateway.until_ready("chat", "forbidden")
         await gateway.until(lambda: all(gateway.state(b).value in ("down", "parked") for b in ("gone", "asleep")))
-        await gateway.until(lambda: gateway.state("starting").value == "down")
+        await gateway.until(lambda: gateway.state("starting").value == "warming")
         yield Fleet(gateway, sim)
 
 

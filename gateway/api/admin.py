@@ -27,7 +27,7 @@ STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`POST /admin/backends/{name}/probe`."""
+    """`POST /admin/backends/{name}/probe | drain | resume`."""
     routes = APIRouter(prefix="/admin")
     probing: dict[str, Probing] = {}  # by backend: who asks while one runs gets its findings
 
@@ -44,7 +44,31 @@ def router(gateway: Gateway) -> APIRouter:
             return StreamingResponse(_lines(running), media_type=NDJSON)
         return JSONResponse(await running.findings())
 
+    @routes.post("/backends/{name}/drain")
+    async def drain_backend(request: Request, name: str) -> Response:
+        """What runs there ends, nothing new comes; until it is resumed, or the gateway is restarted."""
+        admit(gateway, request)
+        state = backend_of(gateway, name)
+        state.drain()
+        return JSONResponse(standing(state))
+
+    @routes.post("/backends/{name}/resume")
+    async def resume_backend(request: Request, name: str) -> Response:
+        """The end of a drain; of a backend that is not draining nothing is changed."""
+        admit(gateway, request)
+        state = backend_of(gateway, name)
+        state.resume()
+        return JSONResponse(standing(state))
+
     return routes
+
+
+def standing(state: BackendState) -> dict[str, Any]:
+    """`{backend, state, reason, inflight}`: what a drain waits for is that `inflight` is 0."""
+    health = state.health
+    return {
+        "backend": state.name, "state": health.state.value, "reason": health.reason, "inflight": state.inflight
+    }  # fmt: skip
 
 
 class Probing:

@@ -1,4 +1,5 @@
-"""Looks at every backend every `health.every`: does it answer, what does it serve, how large is its window?
+"""Looks at every backend every `health.every`: does it answer, what does it serve, how large is its window, does its
+engine move? And has canaries asked when they are due.
 
 All probes carry the backend's own credential. They run on the control plane's client (httpx), so that a probe never
 shares a connection or a limit with a request.
@@ -10,25 +11,41 @@ import asyncio
 import logging
 import random
 import re
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from gateway.config.snapshot import Backend
+from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
-from gateway.health.state import State
+from gateway.health.events import Event
+from gateway.health.nodes import Nodes
+from gateway.health.progress import IDLE, Progress, Work, read
+from gateway.health.proof import Canaries
+from gateway.health.standby import Standby
+from gateway.health.state import SERVING, WELL, State
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
+from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")
 
 PROBE_TIMEOUT = 3.0  # seconds for one probe
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
 _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+LATELY = 10.0  # seconds since a stream there said something: it works, whatever else seems so
+MOVING = 3.0  # seconds between two looks at an engine that has work of ours
+EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
+LOADING = 300.0  # seconds that an Ollama may take to load a model
 REREAD = 12  # every so many good probes the model list and the version are read again
+
+
+Jobs = list[Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +57,80 @@ class NoAnswer:
 
 
 class Prober:
-    """One task per backend that is probed."""
+    """A task or two per backend that is looked at. `work_of` tells what the gateway has under way there."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        work_of: Callable[[BackendState], Work] = lambda _: IDLE,
+        emit: Callable[[Event], None] = lambda _: None,
+    ) -> None:
         self._fleet = fleet
+        self._work_of = work_of
         self._client: httpx.AsyncClient | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[object, list[asyncio.Task[None]]] = {}
+        self._nodes = Nodes()
+        self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
+        self.canaries = Canaries(self.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
+        self.standby = Standby(fleet, self)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
         self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
 
-    async def start(self) -> None:
+    async def start(self, snapshot: Snapshot) -> None:
         """Begin probing, and give the backends a moment to be known before the first request is."""
         self.open()
-        first: list[asyncio.Task[bool]] = []
-        for state in self._fleet.states.values():
-            if probe_of(state.backend) is not None:
-                looked = asyncio.Event()
-                self._tasks.append(asyncio.create_task(self._watch(state, looked), name=f"probe {state.name}"))
-                first.append(asyncio.create_task(looked.wait()))
+        first = [asyncio.create_task(looked.wait()) for looked in self.follow_fleet(snapshot)]
         if first:
             _, late = await asyncio.wait(first, timeout=FIRST_LOOK)
             for waiter in late:
                 waiter.cancel()
 
+    def follow_fleet(self, snapshot: Snapshot) -> list[asyncio.Event]:
+        """Look at the backends that the fleet has now, and no longer at others; call it after each `Fleet.apply`. The
+        events are set when those that are new were looked at once."""
+        self._shared = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
+        self.standby.take(snapshot)
+        looks: list[asyncio.Event] = []
+        wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run()]}
+        for state in self._fleet.states.values():
+            health = state.backend.health
+            wanted[state.backend.identity, health.every is None, health.canary is None] = partial(
+                self._jobs, state, looks
+            )
+        for name in self._shared & snapshot.nodes.keys():
+            if (exporter := snapshot.nodes[name].exporter) is not None:
+                wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+        for key in self._tasks.keys() - wanted.keys():
+            for task in self._tasks.pop(key):
+                task.cancel()
+        for key in wanted.keys() - self._tasks.keys():
+            self._tasks[key] = [asyncio.create_task(job) for job in wanted[key]()]
+        return looks
+
+    def _exporter_jobs(self, node: str, url: str) -> Jobs:
+        return [self._watch_exporter(node, url)]
+
+    def _jobs(self, state: BackendState, looks: list[asyncio.Event]) -> Jobs:
+        if probe_of(state.backend) is None:
+            return [self._watch_canaries(state)] if state.backend.health.canary is not None else []
+        looked = asyncio.Event()
+        looks.append(looked)
+        jobs = [self._watch(state, looked)]
+        return [*jobs, self._watch_progress(state)] if state.backend.engine == "vllm" else jobs
+
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = [task for group in self._tasks.values() for task in group]
         self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.canaries.close()
         if self._client is not None:
             await self._client.aclose()
+
+    # -- the rounds -----------------------------------------------------------------------------------------------
 
     async def _watch(self, state: BackendState, looked: asyncio.Event) -> None:
         checks = 0
@@ -81,42 +140,119 @@ class Prober:
                 return
             try:
                 await self.check(state, read_models=checks % REREAD == 0)
+                state.load()
+                self.canaries.look(state)
             except Exception:
                 log.exception("the probe of %s failed inside the gateway", state.name)
             looked.set()
-            checks = checks + 1 if state.health.state is State.READY else 0
+            checks = checks + 1 if state.health.state in WELL else 0
             await asyncio.sleep(every * random.uniform(0.9, 1.1))
+
+    async def _watch_canaries(self, state: BackendState) -> None:
+        """Of a cloud whose `canary` is set, but not `every`."""
+        while (every := state.backend.health.canary) is not None:
+            self.canaries.look(state)
+            await asyncio.sleep(every)
+
+    async def _watch_progress(self, state: BackendState) -> None:
+        while True:
+            every = state.backend.health.every or MOVING
+            await asyncio.sleep(min(every, MOVING) if state.inflight else every)
+            try:
+                await self.look_at_engine(state)
+            except Exception:
+                log.exception("the look at %s's engine failed inside the gateway", state.name)
+
+    async def _watch_exporter(self, node: str, url: str) -> None:
+        assert self._client is not None
+        while True:
+            try:
+                await self._client.get(url)
+                self._nodes.saw_exporter(node, there=True)
+            except httpx.ConnectError:
+                self._nodes.saw_exporter(node, there=False)
+            except httpx.HTTPError:
+                pass  # late, or garbled: it is there, or it is not known
+            await asyncio.sleep(EXPORTER_EVERY)
+
+    # -- looks ----------------------------------------------------------------------------------------------------
+
+    async def look_at_engine(self, state: BackendState) -> None:
+        """Does it move, how fast is it, and who else is there?"""
+        answer = await self.get(state.backend, "/metrics")
+        now = time.monotonic()
+        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+            return
+        sample = read(answer.content, now)
+        if sample is None:
+            return
+        if state.progress is None:
+            state.progress = Progress()
+        state.progress.take(sample)
+        state.foreign = state.progress.foreign(state.inflight, now)
+        work = self._work_of(state)
+        if not state.progress.stalled(work, now):
+            return
+        if state.health.state in SERVING:
+            silence = state.progress.silence(work, now)
+            state.stalled(f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours")
+        else:
+            state.on_stalled(state)  # one that came in meanwhile, or could not be ended before
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self._get(state.backend, probe.liveness or state.backend.health.path)
+        answer = await self.get(state.backend, probe.liveness or state.backend.health.path)
+        self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
-            state.dead(answer.reason, refused=answer.refused)
+            if answer.refused or time.monotonic() - state.last_event > LATELY:  # busy is not dead
+                state.dead(answer.reason, refused=answer.refused)
             return
         if answer.status_code in (401, 403):
             state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return
         if answer.status_code != 200:
-            state.dead(f"{answer.request.url.path} answers {answer.status_code}")
+            state.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
             return
-        if (read_models or state.health.state is not State.READY) and not await self._read(state, probe):
+        if (read_models or state.health.state not in WELL) and not await self._read(state, probe):
+            return
+        if (node := self._fallen(state)) is not None:
+            state.dead(f"its node {node} is down")
             return
         state.alive()
+
+    def _witness(self, state: BackendState, *, there: bool) -> None:
+        """What lives on one node alone tells of that node; what is stopped on purpose tells nothing."""
+        nodes = state.backend.nodes
+        counts = state.backend.run == "always" and state.health.state is not State.DRAINING
+        if counts and len(nodes) == 1 and nodes[0] in self._shared:
+            self._nodes.saw(nodes[0], state.name, there=there)
+
+    def _fallen(self, state: BackendState) -> str | None:
+        """The node that takes this backend down with it. Not while it works, nor when it has proved since that it does;
+        and once it is down a canary may find out."""
+        nodes = state.backend.nodes
+        if len(nodes) < 2:
+            return None
+        if time.monotonic() - state.last_event < LATELY:
+            self._nodes.excuse(state.name, nodes)
+        if state.health.canaried and state.health.state not in SERVING:
+            return None
+        return self._nodes.fallen(state.name, nodes)
 
     async def _read(self, state: BackendState, probe: Probe) -> bool:
         """Model name, window, version and when it was started; False when the backend turns out misconfigured."""
         backend = state.backend
         if probe.version is not None:
-            answer = await self._get(backend, probe.version)
+            answer = await self.get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_version(str(decoded(answer, {}).get("version")))
         if backend.engine == "vllm":
-            answer = await self._get(backend, "/metrics")
+            answer = await self.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(start_time(answer.content))
-        answer = await self._get(backend, probe.models)
+        answer = await self.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             state.dead(answer.reason, refused=answer.refused)
             return False
@@ -145,14 +281,32 @@ class Prober:
         state.configured()
         return True
 
-    async def _get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
+    async def has_loaded(self, state: BackendState) -> bool:
+        """Does this Ollama hold the backend's model in memory?"""
+        answer = await self.get(state.backend, "/api/ps")
+        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+            return False
+        return (state.model or "") in loaded_models(decoded(answer, {}))
+
+    async def load(self, state: BackendState, keep_alive: str | int) -> bool:
+        """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
+        assert self._client is not None
+        body: dict[str, Any] = {"model": state.model, "keep_alive": keep_alive, "stream": False}
+        if keep_alive and (window := window_of(state)) is not None:
+            body["options"] = {"num_ctx": window}
+        try:
+            url = probe_url(state.backend, "/api/generate")
+            answer = await self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
+        except httpx.HTTPError as error:
+            log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
+            return False
+        return answer.status_code == 200
+
+    async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
         """The answer, or why there is none. One connection failure is tried again: a probe that races a
         keep-alive timer says nothing about health."""
         assert self._client is not None
-        headers = {}
-        if backend.api_key is not None:
-            headers["authorization"] = "Bearer " + backend.api_key.reveal()
-        url = probe_url(backend, path)
+        headers, url = headers_of(backend), probe_url(backend, path)
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type((httpx.RemoteProtocolError, httpx.ReadError)),
@@ -175,6 +329,19 @@ def probe_of(backend: Backend) -> Probe | None:
     if backend.url is None or backend.health.every is None:
         return None
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
+
+
+def headers_of(backend: Backend) -> dict[str, str]:
+    return {} if backend.api_key is None else {"authorization": "Bearer " + backend.api_key.reveal()}
+
+
+def loaded_models(answer: Any) -> set[str]:
+    """The names in Ollama's `/api/ps`; what is tagged `latest` also without its tag."""
+    try:
+        names = {str(model["name"]) for model in answer["models"]}
+    except (KeyError, TypeError):
+        return set()
+    return names | {name.removesuffix(":latest") for name in names}
 
 
 def probe_url(backend: Backend, path: str) -> str:

@@ -47,9 +47,11 @@ KINDS = {
     "warming": "down",
     "misconfigured": "down",
     "parked": "down",
+    "draining": "down",
     "failed": "down",
     "empty": "empty",  # never a reason to leave the LAN
     "cooldown": "busy",
+    "busy": "busy",  # no slot was free, and the request was allowed to go on (on_busy, cloud_when)
     "incapable": "incapable",
     "unserved": "incapable",
     "disobeyed": "incapable",  # a call was demanded, and none came
@@ -253,6 +255,8 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
         return "misconfigured", f"is misconfigured: {health.reason}"
     if health.state is State.PARKED:
         return "parked", "is parked (run: on_demand)"
+    if health.state is State.DRAINING:
+        return "draining", "is draining (an operator's wish)"
     if health.starting(now):
         return "warming", f"is starting or has just gone ({health.reason})"
     return "down", f"is down ({health.reason})"

@@ -138,7 +138,7 @@ def test_a_file_that_does_not_load_is_a_problem(tmp_path: Path) -> None:
 async def test_the_running_gateway_knows_better(tmp_path: Path) -> None:
     text = 'backends: {chat: {url: "http://127.0.0.1:9"}}\nclients: {ops: {key: secret-1, admin: true}}\n'
     async with running_gateway(text) as gateway:
-        await gateway.until(lambda: gateway.state("chat") == "down")
+        await gateway.until(lambda: gateway.state("chat") == "warming")
         config = file(tmp_path, text, int(gateway.url.rpartition(":")[2]))
         done = await asyncio.to_thread(run, "chat", "--config", config, GATEWAY_KEY="secret-1")
         assert done.exit_code == 1

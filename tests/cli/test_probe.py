@@ -184,7 +184,7 @@ async def test_a_backend_that_does_not_answer_is_a_problem(tmp_path: Path) -> No
     done = await run("--config", routes(tmp_path, [f"a: {{url: '{NOWHERE}'}}"]), "--json")
     assert done.code == 1
     (findings,) = done.json["backends"]
-    assert findings["state"] == "down"
+    assert findings["state"] == "warming"
     assert len(findings["problems"]) == 1
     assert findings["problems"][0].startswith("no answer: no connection")
 

@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.state import BACKOFF_LEAST, BACKOFF_MOST, Health, State, Transition
+from gateway.health.state import (
+    BACKOFF_LEAST,
+    BACKOFF_MOST,
+    QUIET_MOST,
+    STALL_LEAST,
+    STALL_MOST,
+    STEADY,
+    WELL,
+    Health,
+    State,
+    Transition,
+)
 
 unhurried = settings(deadline=None)  # the machine may be busy
 
@@ -46,10 +57,34 @@ def test_a_new_backend_is_ready_after_one_good_check() -> None:
     assert health.alive(1.0) == Transition("a", State.UNKNOWN, State.READY, "answers its health check", 1.0)
 
 
-def test_a_new_backend_that_is_not_there_is_down_at_once() -> None:
+def test_a_new_backend_that_is_not_there_is_warming_and_not_used() -> None:
     health = Health("a", SETTINGS)
-    health.dead("refused", 1.0)
-    assert state(health) is State.DOWN
+    health.dead("refused", 1.0, refused=True)
+    assert (health.state, health.usable(1.0), health.starting(1.0)) == (State.WARMING, False, True)
+    health.alive(2.0)
+    assert state(health) is State.READY
+
+
+def test_what_has_not_come_within_start_grace_is_down() -> None:
+    health = Health("a", SETTINGS)
+    health.dead("refused", 1.0, refused=True)
+    health.dead("refused", 899.0, refused=True)
+    assert state(health) is State.WARMING
+    health.dead("refused", 900.0, refused=True)
+    assert (health.state, health.starting(900.0)) == (State.DOWN, False)
+
+
+def test_what_was_down_and_answers_that_it_is_loading_is_warming() -> None:
+    """A new process: its port was closed in between. The same process that says 503 stays down."""
+    ill, restarted = ready(), ready()
+    for health, refused in ((ill, False), (restarted, True)):
+        for _ in range(3):
+            health.dead("503", 1.0, refused=refused, answered=not refused)
+        assert state(health) is State.DOWN
+        health.dead("503", 2.0, answered=True)
+    assert (ill.state, restarted.state) == (State.DOWN, State.WARMING)
+    restarted.dead("refused", 3.0, refused=True)
+    assert state(restarted) is State.DOWN, "it has died again"
 
 
 def test_it_goes_down_after_fail_after_bad_checks_in_a_row() -> None:
@@ -239,6 +274,151 @@ def test_what_never_came_was_starting_for_start_grace_after_it_was_first_known()
     assert [health.starting(t) for t in (60.0, 949.0, 951.0)] == [True, True, False]
 
 
+# -- canaries ---------------------------------------------------------------------------------------------------------
+
+
+def canaried(settings: HealthSettings = SETTINGS) -> Health:
+    health = ready(settings)
+    health.canaried = True
+    return health
+
+
+def test_what_was_gone_is_warmed_up_and_proved_before_it_is_used() -> None:
+    health = canaried()
+    for _ in range(3):
+        health.dead("refused", 1.0, refused=True)
+    health.alive(2.0)
+    assert (health.state, health.proof_due(2.0)) == (State.DOWN, False)
+    health.alive(3.0)
+    assert (health.state, health.usable(3.0), health.proof_due(3.0)) == (State.WARMING, False, True)
+    for second in range(4, 100):
+        health.alive(float(second))
+        assert state(health) is State.WARMING, "checks alone are no proof"
+    health.proved(100.0)
+    assert state(health) is State.READY
+
+
+def test_a_verdict_of_requests_is_cleared_by_a_canary_and_no_client_is_put_on_trial() -> None:
+    health = canaried()
+    for _ in range(3):
+        health.failed("500", 1.0)
+    health.alive(1.5)
+    health.alive(1.6)
+    assert not health.proof_due(1.6), "its pause is not over"
+    health.alive(4.0)
+    assert (health.state, health.usable(4.0), health.proof_due(4.0)) == (State.DOWN, False, True)
+    health.disproved("silence", 5.0)
+    health.alive(5.1)
+    health.alive(5.2)
+    assert (health.state, health.proof_due(8.9)) == (State.DOWN, False), "a longer one"
+    assert health.proof_due(9.0)
+    health.proved(10.0)
+    assert state(health) is State.READY
+
+
+def test_a_canary_without_an_answer_while_it_may_be_starting_leaves_it_warming() -> None:
+    health = Health("a", SETTINGS, canaried=True)
+    health.dead("refused", 1.0, refused=True)
+    health.alive(2.0)
+    assert health.proof_due(2.0)
+    health.disproved("503", 3.0)
+    assert (health.state, health.reason) == (State.WARMING, "503")
+    health.disproved("503", 901.0)
+    assert state(health) is State.DOWN
+
+
+def test_a_wrong_answer_makes_it_the_last_choice_until_it_is_asked_again() -> None:
+    health = canaried()
+    health.doubted("12*17 is 205", 1.0)
+    assert (health.state, health.usable(1.0)) == (State.SUSPECT, True)
+    for second in range(2, 800):
+        health.alive(float(second))
+    assert (health.state, health.proof_due(800.0)) == (State.SUSPECT, False)
+    health.alive(901.0)
+    assert health.proof_due(901.0)
+
+
+# -- a stall ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stall_takes_it_out_at_once_and_each_further_one_for_longer() -> None:
+    health = canaried()
+    pauses, now = [], 1.0
+    for _ in range(8):
+        health.stalled("stood still for 20 s", now)
+        assert (health.state, health.usable(now)) == (State.DOWN, False)
+        pauses.append(health.retry_at - now)
+        now = health.retry_at
+        health.proved(now)
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+def test_after_a_long_good_time_a_stall_is_the_first_again() -> None:
+    health = canaried()
+    health.stalled("stood still", 1.0)
+    health.proved(20.0)
+    health.stalled("stood still", 20.0 + STEADY)
+    assert health.retry_at == 20.0 + STEADY + STALL_LEAST
+
+
+def test_streams_that_end_with_a_stall_do_not_make_it_worse() -> None:
+    health = canaried()
+    health.stalled("stood still", 1.0)
+    for _ in range(8):
+        health.failed("silence", 1.1)
+    assert (health.retry_at, health.reason) == (1.0 + STALL_LEAST, "stood still")
+
+
+# -- busy, draining ---------------------------------------------------------------------------------------------------
+
+
+def test_busy_is_ready_with_nothing_free() -> None:
+    health = ready()
+    assert health.load(True, 1.0) is None, "one look may be a moment"
+    assert health.load(True, 2.0) == Transition("a", State.READY, State.BUSY, "every slot is in use", 2.0)
+    assert health.usable(2.0)
+    health.succeeded(2.5)
+    health.alive(2.6)
+    assert state(health) is State.BUSY
+    health.load(False, 3.0)
+    assert state(health) is State.READY
+    health.load(True, 4.0)
+    health.load(True, 5.0)
+    health.failed("500", 6.0)
+    assert state(health) is State.SUSPECT
+
+
+def test_draining_takes_nothing_new_whatever_happens_until_it_is_resumed() -> None:
+    health = ready()
+    health.drain(1.0)
+    for event in EVENTS.values():
+        event(health, 2.0)
+        assert (health.state, health.usable(2.0)) == (State.DRAINING, False)
+
+
+def test_after_a_drain_it_is_used_at_once_only_if_nothing_has_happened_to_it() -> None:
+    quiet, restarted, failed = canaried(), canaried(), canaried()
+    failed.failed("500", 0.5)
+    for health in (quiet, restarted, failed):
+        health.drain(1.0)
+        health.alive(2.0)
+    restarted.dead("refused", 3.0, refused=True)
+    restarted.alive(4.0)
+    for health in (quiet, restarted, failed):
+        health.resume(5.0)
+    assert [health.state for health in (quiet, restarted, failed)] == [State.READY, State.WARMING, State.WARMING]
+    restarted.alive(6.0)
+    restarted.alive(7.0)
+    assert restarted.proof_due(7.0)
+
+
+def test_a_cloud_is_tried_again_after_a_drain() -> None:
+    health = Health("cloud", NEVER_PROBED)
+    health.drain(1.0)
+    health.resume(2.0)
+    assert (health.state, health.usable(2.0)) == (State.UNKNOWN, True)
+
+
 # -- any sequence of events -------------------------------------------------------------------------------------------
 
 EVENTS: dict[str, Callable[[Health, float], Transition | None]] = {
@@ -248,6 +428,18 @@ EVENTS: dict[str, Callable[[Health, float], Transition | None]] = {
     "failed": lambda h, t: h.failed("500", t),
     "misconfigured": lambda h, t: h.misconfigured("401", t),
     "configured": lambda h, t: h.configured(t),
+    "gone": lambda h, t: h.dead("refused", t, refused=True),
+    "ill": lambda h, t: h.dead("503", t, answered=True),
+    "stalled": lambda h, t: h.stalled("stood still", t),
+    "full": lambda h, t: h.load(True, t),
+    "free": lambda h, t: h.load(False, t),
+    "proved": lambda h, t: h.proved(t),
+    "disproved": lambda h, t: h.disproved("silence", t),
+    "doubted": lambda h, t: h.doubted("garbage", t),
+}
+OPERATOR: dict[str, Callable[[Health, float], Transition | None]] = {
+    "drain": lambda h, t: h.drain(t),
+    "resume": lambda h, t: h.resume(t),
 }
 UNLESS_TOLD = (State.DOWN, State.SUSPECT, State.MISCONFIGURED)  # not left for ready by good checks alone
 
@@ -256,15 +448,18 @@ UNLESS_TOLD = (State.DOWN, State.SUSPECT, State.MISCONFIGURED)  # not left for r
 @given(
     on_demand=st.booleans(),
     probed=st.booleans(),
-    story=st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), st.floats(0, 100)), max_size=60),
+    asked=st.booleans(),
+    story=st.lists(st.tuples(st.sampled_from(sorted(EVENTS | OPERATOR)), st.floats(0, 100)), max_size=60),
 )
-def test_any_story_leaves_the_machine_sound(on_demand: bool, probed: bool, story: list[tuple[str, float]]) -> None:
-    health = Health("a", SETTINGS if probed else NEVER_PROBED, on_demand)
+def test_any_story_leaves_the_machine_sound(
+    on_demand: bool, probed: bool, asked: bool, story: list[tuple[str, float]]
+) -> None:
+    health = Health("a", SETTINGS if probed else NEVER_PROBED, on_demand, canaried=asked)
     now = 0.0
     for name, passed in story:
         now += passed
         before, verdict = health.state, health.from_requests
-        transition = EVENTS[name](health, now)
+        transition = (EVENTS | OPERATOR)[name](health, now)
         if state(health) is before:
             assert transition is None
         else:
@@ -273,12 +468,17 @@ def test_any_story_leaves_the_machine_sound(on_demand: bool, probed: bool, story
         if name == "alive" and verdict and before in UNLESS_TOLD:
             assert state(health) is not State.READY
             assert health.from_requests
-        if name == "succeeded":
-            assert (health.state, health.fails, health.from_requests) == (State.READY, 0, False)
+        if name == "succeeded" and before is not State.DRAINING and not health.hold:
+            assert (health.state in WELL, health.fails, health.from_requests) == (True, 0, False)
+        if before is State.DRAINING and name != "resume":
+            assert state(health) is State.DRAINING
+        if before is State.WARMING and state(health) in WELL:
+            assert name in ("proved", "succeeded") or (name == "alive" and not asked)
         assert BACKOFF_LEAST <= health.backoff <= BACKOFF_MOST
-        assert health.retry_at <= now + BACKOFF_MOST
-        assert health.usable(now) or state(health) is not State.READY
-        assert not (health.half_open and health.state in (State.READY, State.DOWN))
+        assert health.retry_at <= now + max(STALL_MOST, SETTINGS.canary or 0.0)
+        assert health.hold <= QUIET_MOST
+        assert health.usable(now) or state(health) not in WELL
+        assert not (health.half_open and health.state in (State.READY, State.BUSY, State.DOWN, State.WARMING))
         assert on_demand or state(health) is not State.PARKED
         health.starting(now)
 
@@ -286,13 +486,15 @@ def test_any_story_leaves_the_machine_sound(on_demand: bool, probed: bool, story
 @unhurried
 @given(st.lists(st.sampled_from(["alive", "dead"]), max_size=60))
 def test_probes_alone_take_it_down_and_bring_it_back(story: list[str]) -> None:
-    """Whatever came before: enough good checks in a row make it ready, enough bad ones take it down."""
+    """Whatever came before: good checks for long enough make it ready, enough bad ones take it down."""
     health = Health("a", SETTINGS)
     for second, name in enumerate(story):
         EVENTS[name](health, float(second))
+    now = 100.0
     for _ in range(SETTINGS.recover_after):
-        health.alive(100.0)
+        health.alive(now)
+        now += QUIET_MOST
     assert state(health) is State.READY
     for _ in range(SETTINGS.fail_after):
-        health.dead("refused", 101.0)
+        health.dead("refused", now)
     assert state(health) is State.DOWN

@@ -1,0 +1,21 @@
+"""What has happened to the backends, as a page or an alert wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KEPT = 1000  # events that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`at`: Unix seconds. `kind` state: `before` and `after` are values of health.state.State, `reason` the evidence.
+    `kind` drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does."""
+
+    at: float
+    kind: Literal["state", "drift"]
+    backend: str
+    reason: str
+    before: str = ""
+    after: str = ""

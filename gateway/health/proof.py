@@ -1,0 +1,151 @@
+"""Canaries: the short form of the checks, put to a backend in the background. On a recovery they decide; on first
+contact and when it is idle they confirm, and show where it differs from what routes.yaml declares."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from gateway.compat.capabilities import drift
+from gateway.compat.checks import NO_ANSWER, Reply
+from gateway.compat.observation import Observation
+from gateway.fleet import BackendState
+from gateway.health.canary import probe
+from gateway.health.events import Event
+from gateway.health.state import WELL
+from gateway.upstream.answers import judge
+
+log = logging.getLogger("gateway.canary")
+
+WARM_UP = "plain"  # the first request after a start may take long, and says nothing but that it was answered
+SHORT = ("arithmetic", "reasoning", "tool_auto")
+
+IsLoaded = Callable[[BackendState], Awaitable[bool]]
+
+
+class Outcome(NamedTuple):
+    """`kind`: ok | lost (no answer) | wrong (another answer) | misconfigured | busy (not asked, or refused for now)."""
+
+    kind: Literal["ok", "lost", "wrong", "misconfigured", "busy"]
+    reason: str
+
+
+class Canaries:
+    """At most one canary per backend at a time. `is_loaded`: may an Ollama be asked without making it load?"""
+
+    def __init__(
+        self,
+        is_loaded: IsLoaded,
+        emit: Callable[[Event], None],
+        on_proved: Callable[[BackendState], None] = lambda _: None,
+    ) -> None:
+        self._is_loaded = is_loaded
+        self._on_proved = on_proved
+        self._emit = emit
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._asked: dict[BackendKey, float] = {}  # when it was last asked
+        self._drift: dict[str, str] = {}
+
+    def look(self, state: BackendState) -> None:
+        """Is one due? Called after each health check."""
+        task = self._tasks.get(state.name)
+        if task is not None and not task.done():
+            return
+        now = time.monotonic()
+        if state.health.proof_due(now):
+            state.health.trial = True
+            self._tasks[state.name] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
+        elif self._due(state, now):
+            self._tasks[state.name] = asyncio.create_task(self._confirm(state), name=f"canary {state.name}")
+
+    def _due(self, state: BackendState, now: float) -> bool:
+        """When well and idle, and not asked for `health.canary`."""
+        every = state.backend.health.canary
+        if every is None or state.backend.engine == "http" or state.health.state not in WELL:
+            return False
+        if state.inflight or state.foreign or state.cooldown_until > now:
+            return False
+        return now - self._asked.get(key_of(state), float("-inf")) >= every
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def _prove(self, state: BackendState) -> None:
+        """It is there again: warmed up, then asked; the outcome decides."""
+        try:
+            if state.backend.engine == "ollama" and not await self._is_loaded(state):
+                outcome = Outcome("ok", "answers its health check; its model is not loaded")
+            else:
+                outcome = await self._ask(state, (WARM_UP, *SHORT), now=True)
+        finally:
+            state.health.trial = False
+        if outcome.kind == "ok":
+            self._on_proved(state)
+            state.proved(outcome.reason)
+        elif outcome.kind == "misconfigured":
+            state.misconfigured(outcome.reason)
+        elif outcome.kind == "wrong":
+            state.doubted(outcome.reason)
+        else:
+            state.disproved(outcome.reason)
+
+    async def _confirm(self, state: BackendState) -> None:
+        if state.backend.engine == "ollama" and not await self._is_loaded(state):
+            return
+        outcome = await self._ask(state, SHORT, now=False)
+        if state.health.state not in WELL:
+            return
+        if outcome.kind == "misconfigured":
+            state.misconfigured(outcome.reason)
+        elif outcome.kind == "wrong":
+            state.doubted(outcome.reason)
+        elif outcome.kind == "lost":
+            state.failed(outcome.reason)
+
+    async def _ask(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
+        self._asked[key_of(state)] = time.monotonic()
+        replies: dict[bytes, Reply] = {}
+        seen = await probe(state, checks, now=now, replies=replies)
+        self._show_drift(state)
+        return outcome_of(seen, replies.values())
+
+    def _show_drift(self, state: BackendState) -> None:
+        found = "; ".join(drift(state))
+        if found != self._drift.get(state.name, ""):
+            self._drift[state.name] = found
+            if found:
+                log.warning("%s is not what routes.yaml says: %s", state.name, found)
+            self._emit(Event(time.time(), "drift", state.name, found))
+
+
+BackendKey = tuple[str, str, str | None]
+
+
+def key_of(state: BackendState) -> BackendKey:
+    return state.backend.identity
+
+
+def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
+    """What the short form says of a backend's health. What it cannot do is no illness: that is drift."""
+    for reply in replies:
+        if reply.failure is None and reply.status != 200:
+            verdict = judge(reply.status, reply.headers, reply.body, "chat")
+            if verdict.kind == "misconfigured":
+                return Outcome("misconfigured", verdict.reason)
+            if verdict.kind in ("failed", "cooldown"):
+                return Outcome("lost" if verdict.kind == "failed" else "busy", f"its canary was {verdict.reason}")
+    for check, observation in seen.items():
+        if observation.seen.startswith(NO_ANSWER):
+            return Outcome("lost", f"canary ({check}): {observation.seen}")
+    arithmetic = seen["arithmetic"]
+    if arithmetic.result == "no":
+        return Outcome("wrong", f"canary (arithmetic): {arithmetic.seen}")
+    if any(observation.seen.startswith("busy") for observation in seen.values()):
+        return Outcome("busy", "was busy with requests")
+    return Outcome("ok", "passed its canary")
