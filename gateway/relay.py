@@ -11,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from gateway import access, rewrite
-from gateway.admission.slots import Slot
+from gateway.admission.course import Course
+from gateway.admission.scheduler import QueueFull, Waiter, is_open, room
+from gateway.admission.slots import Lease
+from gateway.admission.waiting import admission_of
 from gateway.compat.answer import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
@@ -47,7 +51,8 @@ log = logging.getLogger("gateway.relay")
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 TAIL = 1.0  # seconds for upstream to end its body after the last event
-CLOUD_TRIES = 2  # a request body is sent to clouds at most so often: each may be billed
+RETRY_UNKNOWN = 10.0  # seconds, where nothing tells how long others will take
+COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals that say when it may be otherwise
 
 
 class Left(Exception):
@@ -58,6 +63,10 @@ class Left(Exception):
         self.verdict = verdict
         self.timeout = timeout
         self.gone = gone
+
+
+def _nobody() -> None:
+    """Wakes nobody: its waiter has not begun to wait."""
 
 
 class Broken(Exception):
@@ -78,14 +87,15 @@ class Relay:
         self.client = access.NOBODY
         self.request: InferenceRequest
         self.alias: Alias | None = None
-        self.plan: Plan
+        self.course: Course
+        self.turn = 0  # what round robin turns on
+        self.waiter: Waiter | None = None  # its place in the waiting set, once it had to wait
+        self.queued = 0.0  # seconds that it has waited for slots
         self.reply: StreamReply | None = None  # of a stream
         self.attempts = 0
-        self.cloud_attempts = 0
         self.tried: list[Tried] = []
         self.asked_again: list[BackendState] = []  # once more with a smaller limit
         self.spare: tuple[Candidate, WholeAnswer | StreamTrack, list[Header]] | None = None  # complete but empty
-        self.resorted = False  # the alias' `on_unsupported` was turned to
         self.beating: asyncio.Task[None] | None = None
         # what `settle` records
         self.trying: BackendState | None = None  # an attempt that has no outcome yet
@@ -129,20 +139,17 @@ class Relay:
         self.alias = self._find_alias()
         self.exchange.on_leave(self._left)
         self._plan(self.alias)
-        candidates = deque(self.plan.candidates)
-        while candidates or self._resort(candidates):
-            candidate = candidates.popleft()
-            if not self._may_try(candidate) or not await self._holds_prompt(candidate):
-                continue
-            slot = Slot(candidate.state, self.request)  # admit
+        while (lease := await self._admit()) is not None:
+            candidate = lease.candidate
             try:
-                await self._attempt(candidate, last=not candidates and forced(candidate, self.request) is None)
+                await self._attempt(candidate, last=not self.course.left and forced(candidate, self.request) is None)
                 return
             except Left as left:
-                if (again := self._note(candidate, left, candidates)) is not None:
-                    candidates.appendleft(again)
+                lease.served = False
+                if (again := self._note(candidate, left)) is not None:
+                    self.course.once_more(again)
             finally:
-                slot.release()
+                lease.release()
         await self._nothing_left()
 
     # -- plan -----------------------------------------------------------------------------------------------------
@@ -155,45 +162,37 @@ class Relay:
             alias = self.snapshot.resolve(name) or alias if name is not None else alias
         return alias
 
+    @property
+    def plan(self) -> Plan:
+        return self.course.plan
+
     def _plan(self, alias: Alias) -> None:
-        self.plan = self._made_plan(alias)
+        self.turn = self.gateway.next_turn(alias.name)
+        self.course = Course(self._made_plan, resort_of(alias, self.client.client) if self.request.tools else None)
         if self.request.stream:
             base = base_headers(self.request_id, alias.name)
             self.reply = StreamReply(
                 self.exchange, self.watch, self.endpoint, self.request.model, self.request_id, base
             )
-            if self.plan.candidates:
-                hold = self.plan.candidates[0].state.backend.timeouts.hold
-                self.watch.beat_at = self.began + hold
+            first = self.plan.candidates or self.plan.skipped
+            if first:
+                self.watch.beat_at = self.began + first[0].state.backend.timeouts.hold
 
-    def _made_plan(self, alias: Alias, resort: Resort | None = None) -> Plan:
-        headers = self.exchange.headers
+    def _made_plan(self, resort: Resort | None = None, met: Mapping[str, str] | None = None) -> Plan:
+        headers, alias = self.exchange.headers, self.alias
+        assert alias is not None
         return make_plan(
             alias,
             self.gateway.fleet.states,
             self.request,
             time.monotonic(),
             local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
-            turn=self.gateway.next_turn(alias.name),
+            turn=self.turn,
             key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
             client=self.client.client,
             resort=resort,
-            met=self.plan.met if resort is not None else None,
+            met=met,
         )
-
-    def _resort(self, candidates: deque[Candidate]) -> bool:
-        """Nobody can serve it as it was asked: once, who can in the way that `on_unsupported` allows. True = some can."""
-        assert self.alias is not None
-        resort = resort_of(self.alias, self.client.client) if self.request.tools and not self.resorted else None
-        self.resorted = True
-        if resort is None or self.spare is not None:
-            return False
-        plan = self._made_plan(self.alias, resort)
-        if not plan.candidates:
-            return False
-        self.plan = plan
-        candidates.extend(plan.candidates)
-        return True
 
     async def _holds_prompt(self, candidate: Candidate) -> bool:
         """Near the limit of its window the backend itself counts the prompt; False = it is too long after all."""
@@ -208,18 +207,130 @@ class Relay:
         request.exact[state.name] = tokens
         if fits_window(state, request, room):
             return True
-        self.plan.met[state.name] = "too_long"
         reason = "is too small for this prompt"
         self.tried.append(Tried(state.name, "too_long", reason, window=state.context, prompt_tokens=tokens))
         return False
 
-    def _may_try(self, candidate: Candidate) -> bool:
-        if not self.plan.may_enter(candidate):
+    # -- admit ----------------------------------------------------------------------------------------------------
+
+    async def _admit(self) -> Lease | None:
+        """The slots of the next attempt, waited for if need be; None = nobody is left to ask. Raises `queue_full`,
+        `queue_timeout`, and what would have been said at once when waiting for a backend to come did not help."""
+        course, client = self.course, self.client
+        limit = client.client.max_inflight if client.client is not None else None
+        while True:
+            candidate = course.head()
+            if candidate is not None:
+                if not await self._holds_prompt(candidate):
+                    course.take(candidate)
+                    course.leave(candidate, "too_long")
+                    continue
+                lease = admission_of(self.gateway).at_once(candidate, self.request, client.name, limit)
+            else:
+                lease = None
+            if lease is None:
+                lease = await self._wait(limit)
+            if lease is None:
+                if candidate is None and course.head() is None:
+                    return None
+                continue
+            course.take(lease.candidate)
+            if lease.candidate is candidate or await self._still_holds(lease):
+                return lease
+
+    async def _wait(self, limit: int | None) -> Lease | None:
+        """Wait for what the plan offers, or for a backend to come. None = there is another plan now, or nothing to wait
+        for."""
+        now = time.monotonic()
+        waiter = self.waiter
+        if waiter is None:
+            waiter = self.waiter = Waiter(self.client.name, self.began, _nobody, self._replan, limit=limit)
+            waiter.weight, waiter.batch = self.request.choices, self._is_batch()
+            waiter.watches = self.course.states()
+        if not self._choose(now):
+            self.course.anew(now)
+            if not self._choose(now):
+                return None
+        waiter.returning = self.attempts > 0
+        self.watch.expect(None)
+        self.watch.total_at = inf
+        admission = admission_of(self.gateway)
+        try:
+            self.queued += await admission.wait(waiter)
+        except QueueFull as full:
+            raise self._not_admitted(str(full), full.seconds) from None
+        if waiter.granted is not None:
+            held = waiter.granted
+            candidate = next(c for c in self.course.left if c.state is held.state)
+            return Lease(admission, candidate, held, self.request, self.client.name, limit)
+        if waiter.late:
+            seconds = admission.scheduler.expected(waiter, time.monotonic())
+            raise self._not_admitted(f"no slot within {self.queued:.0f} s", seconds)
+        return None
+
+    def _choose(self, now: float) -> bool:
+        """Set what the waiter takes: what is offered, else those that are coming before its deadline. False = nothing,
+        or what is offered is not what it was when it was planned."""
+        waiter, course = self.waiter, self.course
+        assert waiter is not None
+        scheduler = admission_of(self.gateway).scheduler
+        offered = course.offered(lambda state: scheduler.is_busy(state, waiter.weight))
+        waiter.pending = not offered
+        waiter.choices = tuple(c.state for c in offered) or course.coming(now)
+        if self.spare is not None and waiter.pending:
             return False
-        if candidate.state.backend.cloud:
-            self.cloud_attempts += 1
-            return self.cloud_attempts <= CLOUD_TRIES
-        return True
+        if not waiter.place:
+            waiter.deadline = self.began + max((s.backend.queue.max_wait for s in waiter.choices), default=0.0)
+        if offered:
+            return all(is_open(state, now) for state in waiter.choices)
+        if not waiter.choices or course.has_returned(now):
+            return False
+        error = self._refusal(now)
+        return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline
+
+    def _replan(self, now: float) -> bool:
+        """A backend of the alias has changed while this request waits. False = nothing is left to wait for."""
+        try:
+            self.course.anew(now)
+            return self._choose(now)
+        except Exception:  # it runs inside somebody else's turn
+            log.exception("request %s could not be planned anew", self.request_id)
+            return False
+
+    async def _still_holds(self, lease: Lease) -> bool:
+        """A sibling of the one whose window was looked at: is its window large enough, too?"""
+        try:
+            fits = await self._holds_prompt(lease.candidate)
+        except BaseException:
+            lease.release()
+            raise
+        if not fits:
+            lease.release()
+            self.course.leave(lease.candidate, "too_long")
+        return fits
+
+    def _is_batch(self) -> bool:
+        assert self.alias is not None
+        own = self.client.client.priority if self.client.client is not None else None
+        return (own or self.alias.priority) == "batch"
+
+    def _not_admitted(self, why: str, seconds: float | None) -> GatewayError:
+        """Why it got no slot. Of one that waited for a backend to come: what is with that."""
+        waiter = self.waiter
+        assert waiter is not None
+        assert self.alias is not None
+        if waiter.pending:
+            return self._refusal(time.monotonic())
+        code = "queue_timeout" if waiter.late else "queue_full"
+        names = ", ".join(state.name for state in waiter.choices)
+        message = f"Every slot of alias '{self.alias.name}' is taken ({names}): {why}"
+        return GatewayError(code, message, retry_after=RETRY_UNKNOWN if seconds is None else seconds)
+
+    def _refusal(self, now: float) -> GatewayError:
+        """Nobody can answer. One that was gone when it was asked, and is known to be by now, is no failed attempt."""
+        away = {s.state.name for s in self.plan.skipped}
+        tried = [t for t in self.tried if not (t.gone and t.backend in away)]
+        return refusal(self.plan, tried, self.request, now)
 
     # -- attempt --------------------------------------------------------------------------------------------------
 
@@ -276,17 +387,18 @@ class Relay:
         call = Call(self.endpoint, self.request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
         for kind in adapted:
             self.gateway.metrics.adapted.inc(self.alias.name, kind)
-        headers = attempt_headers(candidate.state.name, self.attempts, self.plan.detour(candidate), adapted)
+        detour, queued = self.plan.detour(candidate), round(self.queued * 1000)
+        headers = attempt_headers(candidate.state.name, self.attempts, queued, detour, adapted)
         return call, headers
 
     def _expect_first(self, state: BackendState) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""
         watch, timeouts = self.watch, state.backend.timeouts
-        if state.inflight > state.slots:
+        if state.inflight > room(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
             watch.excuse = lambda: state.last_event
         if timeouts.total is not None:
-            watch.total_at = min(watch.total_at, self.began + timeouts.total)
+            watch.total_at = min(watch.total_at, self.began + self.queued + timeouts.total)
         watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens))
 
     async def _send(self, state: BackendState, call: Call) -> Response:
@@ -418,6 +530,7 @@ class Relay:
             self.gateway.metrics.violations.inc(candidate.state.name, silence_kind(answer.usage))
         if self.spare is None and not last:
             self.spare = (candidate, answer, headers)
+            self.course.has_spare = True
             raise self._left_unused(candidate, answer, "empty", "answered with nothing")
 
     def _left_unused(self, candidate: Candidate, answer: WholeAnswer | StreamTrack, kind: str, reason: str) -> Left:
@@ -444,7 +557,7 @@ class Relay:
 
     # -- no answer ------------------------------------------------------------------------------------------------
 
-    def _note(self, candidate: Candidate, left: Left, others: deque[Candidate]) -> Candidate | None:
+    def _note(self, candidate: Candidate, left: Left) -> Candidate | None:
         """Record why a backend was left. Not None = try the same one again, now with what it has just told, or made to
         call a tool after a turn in which it said nothing."""
         assert self.alias is not None
@@ -460,18 +573,18 @@ class Relay:
             return candidate
         # Not the backend's own words here: they would make agents throw away history where it is not to blame.
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
-        self.plan.met[state.name] = verdict.kind
+        self.course.leave(candidate, verdict.kind, gone=left.gone)
         learned = (verdict.window, verdict.prompt_tokens)
         self.tried.append(Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone))
         log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
-        if verdict.kind == "empty" and not any(self.plan.may_enter(other) for other in others):
+        if verdict.kind == "empty" and not any(self.plan.may_enter(other) for other in self.course.left):
             return forced(candidate, self.request)
         return None
 
     async def _nothing_left(self) -> None:
         """No candidate has answered: deliver the empty answer if there was one, else say why."""
         if self.spare is None:
-            raise refusal(self.plan, self.tried, self.request, time.monotonic())
+            raise self._refusal(time.monotonic())
         candidate, answer, headers = self.spare
         if isinstance(answer, WholeAnswer):
             await self._deliver_whole(candidate, answer, headers)

@@ -132,12 +132,14 @@ def base_headers(request_id: str, alias: str) -> list[Header]:
     return headers
 
 
-def attempt_headers(backend: str, attempts: int, detour: tuple[str, str] | None, adapted: list[str]) -> list[Header]:
-    """How the request is served. `detour` is ("fallback" | "routed", reason)."""
+def attempt_headers(
+    backend: str, attempts: int, queued: int, detour: tuple[str, str] | None, adapted: list[str]
+) -> list[Header]:
+    """How the request is served. `queued` is in milliseconds, `detour` ("fallback" | "routed", reason)."""
     headers = [
         (b"x-gateway-backend", _latin(backend)),
         (b"x-gateway-attempts", b"%d" % attempts),
-        (b"x-gateway-queue-ms", b"0"),
+        (b"x-gateway-queue-ms", b"%d" % queued),
     ]
     if detour is not None:
         headers.append((b"x-gateway-" + detour[0].encode(), detour[1].encode()))

@@ -33,7 +33,7 @@ MOMENTS = {
 
 @asynccontextmanager
 async def one_backend(sim: SimVllm) -> AsyncIterator[RunningGateway]:
-    async with sim.serve() as url, running_gateway(f"backends: {{a: {{url: '{url}'}}}}") as gateway:
+    async with sim.serve() as url, running_gateway(f"backends: {{a: {{url: '{url}', slots: 64}}}}") as gateway:
         await gateway.until_ready("a")
         yield gateway
 

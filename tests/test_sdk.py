@@ -235,7 +235,7 @@ async def test_without_retries_a_failed_backend_is_an_internal_server_error_that
 
 
 async def test_a_pause_that_a_backend_asks_for_is_kept_by_the_sdk() -> None:
-    async with stage_with(", slots: 4") as stage, stage.client() as client:
+    async with stage_with(", slots: 4, queue: {max_wait: 5s}") as stage, stage.client() as client:
         stage.chat.fault("status", status=429, headers={"retry-after": "7"}, count=1)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(model="main", messages=QUESTION)

@@ -1,40 +1,53 @@
-"""Slots: room for running sequences on a backend, counted. A request weighs n x prompts, at most all the slots."""
+"""A lease: the slots of one backend that one attempt holds."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from gateway.fleet import BackendState
+from gateway.admission.scheduler import Held
 from gateway.health.state import State
+from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
 
+if TYPE_CHECKING:
+    from gateway.admission.waiting import Admission
 
-class Slot:
+
+class Lease:
     """Held from before an attempt until its upstream body has ended or its socket is closed. Releasing twice is one
-    release."""
+    release. `served` False: the attempt did not answer, so its time tells nothing about others."""
 
-    __slots__ = ("_held", "_state", "_tokens", "_trial", "_weight")
+    __slots__ = ("_admission", "_client", "_held", "_limit", "_tokens", "_trial", "candidate", "served")
 
-    def __init__(self, state: BackendState, request: InferenceRequest) -> None:
-        self._state = state
-        self._weight = min(request.choices, state.slots)
+    def __init__(
+        self, admission: Admission, candidate: Candidate, held: Held, request: InferenceRequest, client: str,
+        limit: int | None,
+    ) -> None:  # fmt: skip
+        state = candidate.state
+        self.candidate = candidate
+        self.served = True
+        self._admission = admission
+        self._held: Held | None = held
+        self._client = client
+        self._limit = limit
         self._tokens = state.ratio.probably(request.prompt_bytes)
-        self._held = True
-        state.inflight += self._weight
         state.prompt_tokens += self._tokens
         health = state.health
         # On trial: half-open, or due for it, or down and (never probed) tried again after its pause.
         self._trial = health.state is not State.READY and (
-            health.half_open or health.state is State.DOWN or health.due(time.monotonic())
+            health.half_open or health.state is State.DOWN or health.due(held.since)
         )
         if self._trial:
             health.trial = True
 
     def release(self) -> None:
-        if not self._held:
+        held = self._held
+        if held is None:
             return
-        self._held = False
-        self._state.inflight -= self._weight
-        self._state.prompt_tokens -= self._tokens
+        self._held = None
+        state = held.state
+        state.prompt_tokens -= self._tokens
         if self._trial:
-            self._state.health.trial = False
+            state.health.trial = False
+        self._admission.scheduler.release(held, time.monotonic(), self._client, self._limit, served=self.served)

@@ -20,20 +20,11 @@ NOT_YET = (
     "backends.*.launch",
     "backends.*.budget",
     "backends.*.price",
-    "backends.*.queue",
-    "backends.*.health.canary",
     "backends.*.engine=http",
-    "defaults.queue",
-    "defaults.health.canary",
-    "nodes.*.exporter",
     "aliases.*.ask_all",
-    "aliases.*.on_busy=next",
-    "aliases.*.priority=batch",
     "clients.*.rpm",
     "clients.*.tpm",
-    "clients.*.max_inflight",
     "clients.*.budget",
-    "clients.*.priority=batch",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -61,6 +61,7 @@ class Metrics:
         self.transitions = self._family(
             "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
         )
+        self.queue_depth: Callable[[], Iterable[tuple[str, int]]] = tuple  # of each backend; the waiting set's to tell
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
@@ -79,7 +80,7 @@ class Metrics:
 
     def watch(self, fleet: Fleet) -> None:
         """Report what the fleet is at the moment of a scrape."""
-        self.registry.register(_FleetCollector(fleet))
+        self.registry.register(_FleetCollector(fleet, lambda: dict(self.queue_depth())))
 
 
 class Route:
@@ -102,27 +103,32 @@ class Route:
 
 
 class _FleetCollector(Collector):
-    """Gauges that are read, not kept: in flight, the state of every backend, and what was seen of it."""
+    """Gauges that are read, not kept: in flight and waiting, the state of every backend, and what was seen of it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, waiting: Callable[[], Mapping[str, int]]) -> None:
         self._fleet = fleet
+        self._waiting = waiting
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return (
             GaugeMetricFamily("gateway_inflight", "Sequences under way", labels=["backend"]),
+            GaugeMetricFamily("gateway_queue_depth", "Requests that wait for a slot", labels=["backend"]),
             GaugeMetricFamily("gateway_backend_state", "1 for the state a backend is in", labels=["backend", "state"]),
             GaugeMetricFamily("gateway_canary", "1 where a check was passed, 0 not", labels=["backend", "check"]),
         )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        inflight, states, canary = self.describe()
+        inflight, depth, states, canary = self.describe()
+        waiting = self._waiting()
         for name, backend in self._fleet.states.items():
             inflight.add_metric([name], backend.inflight)
+            depth.add_metric([name], waiting.get(name, 0))
             for state in State:
                 states.add_metric([name, state.value], float(backend.health.state is state))
             for check, seen in backend.observed.items():
                 if seen.result != "untested":
                     canary.add_metric([name, check], float(seen.result != "no"))
         yield inflight
+        yield depth
         yield states
         yield canary

@@ -32,7 +32,7 @@ async def test_what_is_up_and_what_was_learned_is_known_there() -> None:
     async with sim.serve() as url:
         down = 'b: {url: "http://127.0.0.1:9", tool_parser: hermes}'
         text = f"backends:\n  a: {{url: '{url}'}}\n  {down}\naliases: {{chat: [a, b]}}"
-        async with running_gateway(text) as gateway:
+        async with running_gateway("defaults: {queue: {max_wait: 100ms}}\n" + text) as gateway:
             await gateway.until_ready("a")
             before = (await ask(gateway, {"alias": "chat", "tools": True})).json()
             assert before["order"] == ["a"]

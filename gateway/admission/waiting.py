@@ -1,0 +1,92 @@
+"""The waiting set at work: its timer, and requests that wait in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.admission.scheduler import Scheduler, Waiter
+from gateway.admission.slots import Lease
+from gateway.fleet import BackendState
+from gateway.observe.metrics import Metrics
+from gateway.routing.plan import Candidate
+from gateway.routing.request import InferenceRequest
+
+if TYPE_CHECKING:
+    from gateway.core import Gateway
+
+log = logging.getLogger("gateway.admission")
+
+TICK = 0.05  # seconds; the timer runs only while somebody waits
+
+
+class Admission:
+    """The one waiting set of a gateway. Whoever changes a backend may say so with `changed`; it is seen within a tick
+    anyway."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.scheduler = Scheduler()
+        self.seconds = metrics.queue_seconds.child()
+        self._timer: asyncio.TimerHandle | None = None
+        metrics.queue_depth = self._depth
+
+    def at_once(
+        self, candidate: Candidate, request: InferenceRequest, client: str = "", limit: int | None = None
+    ) -> Lease | None:
+        """A lease, if there is room and nobody waits for this backend."""
+        held = self.scheduler.at_once(candidate.state, request.choices, time.monotonic(), client, limit)
+        if held is None:
+            return None
+        self.seconds.observe(0.0)
+        return Lease(self, candidate, held, request, client, limit)
+
+    async def wait(self, waiter: Waiter) -> float:
+        """Until the waiter has got its slots, its time is up, or nothing is left to wait for: the waiter tells which.
+        Returns the seconds that it took. Raises `QueueFull`. Cancelled, it leaves the set and what it may have got."""
+        began = time.monotonic()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.wake = partial(_wake, woken)
+        try:
+            if not self.scheduler.offer(waiter, began):
+                self._tick_soon()
+                await woken
+        except asyncio.CancelledError:
+            self.scheduler.left(waiter, time.monotonic())
+            raise
+        seconds = time.monotonic() - began
+        self.seconds.observe(seconds)
+        return seconds
+
+    def changed(self, state: BackendState) -> None:
+        """This backend went, came back, has more room or ends a pause."""
+        self.scheduler.changed(state, time.monotonic())
+
+    def _tick_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.scheduler.tick(time.monotonic())
+        if self.scheduler.waiters:
+            self._tick_soon()
+
+    def _depth(self) -> Iterable[tuple[str, int]]:
+        return self.scheduler.depth().items()
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():  # its task may have been cancelled meanwhile
+        woken.set_result(None)
+
+
+def admission_of(gateway: Gateway) -> Admission:
+    """The gateway's own, made when it is first asked for."""
+    found: Admission | None = vars(gateway).get("admission")
+    if found is None:
+        found = vars(gateway)["admission"] = Admission(gateway.metrics)
+    return found
