@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
 from gateway.health.events import KEPT, Event
@@ -35,6 +36,7 @@ class Gateway:
         self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
+        self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self._work, self.emit)
         self.pulse = Pulse()
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
@@ -114,6 +116,9 @@ class Gateway:
         log.log(logging.WARNING if after in _LOUD else logging.INFO, "%s: %s -> %s: %s", *_words(transition))
         self.metrics.transitions.inc(transition.backend, after.value)
         self.emit(Event(time.time(), "state", transition.backend, transition.reason, before.value, after.value))
+        state = self.fleet.states.get(transition.backend)
+        if state is not None:
+            self.admission.changed(state)
 
     def emit(self, event: Event) -> None:
         """Keep it, and tell those who listen."""

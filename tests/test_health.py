@@ -16,7 +16,9 @@ from gateway.sim import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
-FAST = "defaults: {health: {every: 50ms, fail_after: 3, recover_after: 2}}\n"
+# Nobody waits: the first answer says what the gateway thinks.
+FAST = "defaults: {health: {every: 50ms, fail_after: 3, recover_after: 2}, queue: {max_wait: 0s}}\n"
+NO_WAIT = "defaults: {queue: {max_wait: 0s}}\n"
 NO_SUCH_MODEL = {"error": {"message": "The model `m` does not exist.", "type": "NotFoundError", "code": 404}}
 
 
@@ -359,7 +361,9 @@ async def test_on_demand_is_parked_without_a_warning_and_the_next_step_serves(
 
 async def test_a_cloud_backend_that_is_never_probed_comes_back_by_one_request_after_its_pause() -> None:
     sim = SimVllm("a", generic=True)
-    async with one_backend(sim, "engine: openai, cloud: true, model: model", "aliases: {chat: [a]}\n") as gateway:
+    async with one_backend(
+        sim, "engine: openai, cloud: true, model: model", NO_WAIT + "aliases: {chat: [a]}\n"
+    ) as gateway:
         health = health_of(gateway)
         sim.fault("status", status=500)
         for _ in range(3):

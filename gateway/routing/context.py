@@ -17,6 +17,7 @@ PRIOR_DENSE, PRIOR_USUAL, PRIOR_SPARSE = 2.5, 3.6, 4.8
 LEARN_FROM = 2048  # shorter prompts are mostly chat template
 MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as much or did not say
 ANSWER_GUESS = 8192  # tokens of an answer whose length nobody limited
+RATE_TIMES = 3.0  # what was learned held for other prompts, and beside other requests
 PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second, before anything is learned: the slowest the posts saw
 
 
@@ -105,8 +106,16 @@ def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: 
     return max(1, min(limit, room))
 
 
-def silence_budget(request: InferenceRequest, prompt_tokens: int) -> float:
+def silence_budget(
+    request: InferenceRequest, prompt_tokens: int, prefill: float | None = None, decode: float | None = None
+) -> float:
     """Seconds a backend that holds `prompt_tokens` of prompts may stay silent before its first event: a minute, their
-    prefill, and for an answer that comes in one piece its decoding."""
+    prefill, and for an answer that comes in one piece its decoding.
+
+    `prefill`, `decode`: its learned rates in tokens per second; three times as long as they say. None = not learned.
+    (An engine that stands still is found sooner than this, by its metrics: health/progress.py.)
+    """
     answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
-    return 60.0 + prompt_tokens / PREFILL_PRIOR + answer / DECODE_PRIOR
+    computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR
+    answering = RATE_TIMES * answer / decode if decode else answer / DECODE_PRIOR
+    return 60.0 + computing + answering

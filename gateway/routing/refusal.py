@@ -84,7 +84,7 @@ def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
     """Did this request find nobody there, where somebody may well be soon?"""
     if not any(t.backend == state.name and t.gone for t in tried):
         return False
-    return state.health.state is not State.DOWN or state.health.starting(now)
+    return state.health.state not in (State.DOWN, State.WARMING) or state.health.starting(now)
 
 
 def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], now: float) -> GatewayError:
@@ -107,7 +107,7 @@ def _expected(health: Health, now: float) -> float:
     """Seconds until a backend that is not there may be: as long again as it has been away, for want of a better guess.
     (An agent has few attempts: with a fixed short wait it would spend them long before an engine has loaded.)"""
     soonest = (health.settings.every or 5.0) * health.settings.recover_after
-    away = now - health.since if health.state is State.DOWN else 0.0
+    away = now - health.since if health.state in (State.DOWN, State.WARMING) else 0.0
     return max(soonest, min(away, LONGEST_WAIT))
 
 

@@ -64,7 +64,7 @@ async def sim() -> AsyncIterator[SimVllm]:
 @pytest.fixture
 def routes(tmp_path: Path, sim: SimVllm) -> Path:
     file = tmp_path / "routes.yaml"
-    file.write_text(f'backends: {{chat: {{url: "{sim.url}"}}}}')
+    file.write_text(f'defaults: {{health: {{canary: none}}}}\nbackends: {{chat: {{url: "{sim.url}"}}}}')
     return file
 
 
