@@ -17,6 +17,7 @@ Side = Literal["backend", "client"]
 
 EPOCH = date(1970, 1, 1)
 LONGEST = 31  # days of the longest period
+ROUNDING = 1e-9  # USD: ten times 0.1 is less than 1
 
 
 class Account(NamedTuple):
@@ -68,7 +69,7 @@ class Budgets:
     def release(self, account: Account, usd: float) -> None:
         """Give back what `reserve` took; an account without reservations is exactly 0 again."""
         rest = self._reserved.get(account, 0.0) - usd
-        if rest > 1e-12:
+        if rest > ROUNDING:
             self._reserved[account] = rest
         else:
             self._reserved.pop(account, None)
@@ -84,7 +85,7 @@ class Budgets:
     def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
         """Why nothing more may be spent now, in words; None = something may."""
         spent, reserved = self.spent(account, budget, today), self.reserved(account)
-        if spent + reserved < budget.usd:
+        if spent + reserved < budget.usd - ROUNDING:
             return None
         until = EPOCH + timedelta(days=next_day(budget.per, today))
         running = f" and {reserved:.2f} under way" if reserved and spent < budget.usd else ""
