@@ -16,7 +16,7 @@ from gateway.compat.capabilities import Cached
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.health.progress import Progress
-from gateway.health.state import WELL, Health, State, Transition
+from gateway.health.state import Health, State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 
@@ -142,7 +142,7 @@ class BackendState:
 
     def succeeded(self) -> None:
         health = self.health
-        if health.fails or health.state not in WELL:
+        if health.fails or health.state is not State.READY:
             self._tell(health.succeeded(time.monotonic()))
 
     def failed(self, reason: str) -> None:

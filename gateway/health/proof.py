@@ -15,7 +15,7 @@ from gateway.compat.observation import Observation
 from gateway.fleet import BackendState
 from gateway.health.canary import probe
 from gateway.health.events import Event
-from gateway.health.state import WELL
+from gateway.health.state import WELL, State
 from gateway.upstream.answers import judge
 
 log = logging.getLogger("gateway.canary")
@@ -55,7 +55,8 @@ class Canaries:
         if task is not None and not task.done():
             return
         now = time.monotonic()
-        if state.health.proof_due(now):
+        suspect = state.health.state is State.SUSPECT
+        if state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
             state.health.trial = True
             self._tasks[state.name] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
         elif self._due(state, now):
