@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from gateway.compat.observation import Observation
 from gateway.health.events import Event
 from gateway.health.proof import outcome_of
 from gateway.health.state import State
@@ -206,9 +207,24 @@ async def test_an_ollama_is_asked_only_while_its_model_is_loaded() -> None:
             assert len(sim.requests) == asked
 
 
-def test_an_engine_that_cannot_chat_is_well() -> None:
-    from gateway.compat.observation import Observation
+@pytest.mark.parametrize("said", [True, False])
+async def test_a_cloud_is_asked_only_when_it_says_so_itself(said: bool) -> None:
+    cloud, local = sim_of("cloud", generic=True), sim_of("local")
+    async with cloud.serve() as first, local.serve() as second:
+        own = ", health: {canary: 50ms}" if said else ""
+        routes = (
+            f"{FAST.replace('1h', '50ms')}backends:\n"
+            f"  cloud: {{engine: openai, cloud: true, url: '{first}', model: {QWEN36}{own}}}\n"
+            f"  local: {{url: '{second}'}}\n"
+        )
+        async with running_gateway(routes) as gateway:
+            await gateway.until(lambda: len(local.requests) > 6)
+            if said:
+                await gateway.until(lambda: len(cloud.requests) > 0)
+            assert bool(cloud.requests) is said
 
+
+def test_an_engine_that_cannot_chat_is_well() -> None:
     seen = dict.fromkeys(("plain", "arithmetic"), Observation("untested", "it serves no chat"))
     assert outcome_of(seen, []).kind == "ok"
 

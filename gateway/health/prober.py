@@ -1,9 +1,5 @@
 """Looks at every backend every `health.every`: does it answer, what does it serve, how large is its window, does its
-engine move? And has canaries asked when they are due.
-
-All probes carry the backend's own credential. They run on the control plane's client (httpx), so that a probe never
-shares a connection or a limit with a request.
-"""
+engine move? And has canaries asked when they are due."""
 
 from __future__ import annotations
 
@@ -13,16 +9,12 @@ import random
 import re
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx
-import msgspec
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
-
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
+from gateway.health.asker import Asker, NoAnswer, decoded
 from gateway.health.events import Event
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, read
@@ -31,29 +23,17 @@ from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
-from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")
 
-PROBE_TIMEOUT = 3.0  # seconds for one probe
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
 _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 LATELY = 10.0  # seconds since a stream there said something: it works, whatever else seems so
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
-LOADING = 300.0  # seconds that an Ollama may take to load a model
 REREAD = 12  # every so many good probes the model list and the version are read again
 
-
 Jobs = list[Coroutine[None, None, None]]
-
-
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
-    """A probe that was not answered. `refused` = no connection, so whatever ran there is gone."""
-
-    reason: str
-    refused: bool = False
 
 
 class Prober:
@@ -67,16 +47,16 @@ class Prober:
     ) -> None:
         self._fleet = fleet
         self._work_of = work_of
-        self._client: httpx.AsyncClient | None = None
+        self._asker = Asker()
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._nodes = Nodes()
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
-        self.canaries = Canaries(self.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
-        self.standby = Standby(fleet, self)
+        self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
+        self.standby = Standby(fleet, self._asker)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
-        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
+        self._asker.open()
 
     async def start(self, snapshot: Snapshot) -> None:
         """Begin probing, and give the backends a moment to be known before the first request is."""
@@ -127,8 +107,7 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.canaries.close()
-        if self._client is not None:
-            await self._client.aclose()
+        await self._asker.close()
 
     # -- the rounds -----------------------------------------------------------------------------------------------
 
@@ -164,22 +143,17 @@ class Prober:
                 log.exception("the look at %s's engine failed inside the gateway", state.name)
 
     async def _watch_exporter(self, node: str, url: str) -> None:
-        assert self._client is not None
         while True:
-            try:
-                await self._client.get(url)
-                self._nodes.saw_exporter(node, there=True)
-            except httpx.ConnectError:
-                self._nodes.saw_exporter(node, there=False)
-            except httpx.HTTPError:
-                pass  # late, or garbled: it is there, or it is not known
+            there = await self._asker.is_there(url)
+            if there is not None:
+                self._nodes.saw_exporter(node, there=there)
             await asyncio.sleep(EXPORTER_EVERY)
 
     # -- looks ----------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
         """Does it move, how fast is it, and who else is there?"""
-        answer = await self.get(state.backend, "/metrics")
+        answer = await self._asker.get(state.backend, "/metrics")
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return
@@ -203,7 +177,7 @@ class Prober:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self.get(state.backend, probe.liveness or state.backend.health.path)
+        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path)
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
             if answer.refused or time.monotonic() - state.last_event > LATELY:  # busy is not dead
@@ -245,14 +219,14 @@ class Prober:
         """Model name, window, version and when it was started; False when the backend turns out misconfigured."""
         backend = state.backend
         if probe.version is not None:
-            answer = await self.get(backend, probe.version)
+            answer = await self._asker.get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_version(str(decoded(answer, {}).get("version")))
         if backend.engine == "vllm":
-            answer = await self.get(backend, "/metrics")
+            answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(start_time(answer.content))
-        answer = await self.get(backend, probe.models)
+        answer = await self._asker.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             state.dead(answer.reason, refused=answer.refused)
             return False
@@ -281,75 +255,12 @@ class Prober:
         state.configured()
         return True
 
-    async def has_loaded(self, state: BackendState) -> bool:
-        """Does this Ollama hold the backend's model in memory?"""
-        answer = await self.get(state.backend, "/api/ps")
-        if isinstance(answer, NoAnswer) or answer.status_code != 200:
-            return False
-        return (state.model or "") in loaded_models(decoded(answer, {}))
-
-    async def load(self, state: BackendState, keep_alive: str | int) -> bool:
-        """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
-        assert self._client is not None
-        body: dict[str, Any] = {"model": state.model, "keep_alive": keep_alive, "stream": False}
-        if keep_alive and (window := window_of(state)) is not None:
-            body["options"] = {"num_ctx": window}
-        try:
-            url = probe_url(state.backend, "/api/generate")
-            answer = await self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
-        except httpx.HTTPError as error:
-            log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
-            return False
-        return answer.status_code == 200
-
-    async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
-        """The answer, or why there is none. One connection failure is tried again: a probe that races a
-        keep-alive timer says nothing about health."""
-        assert self._client is not None
-        headers, url = headers_of(backend), probe_url(backend, path)
-        try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type((httpx.RemoteProtocolError, httpx.ReadError)),
-                stop=stop_after_attempt(2),
-                wait=wait_fixed(0.1),
-                reraise=True,
-            ):
-                with attempt:
-                    return await self._client.get(url, headers=headers)
-        except httpx.TimeoutException:
-            return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
-        except httpx.HTTPError as error:
-            refused = isinstance(error, httpx.ConnectError)
-            return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
-        raise AssertionError("unreachable: the retries end in an answer or an error")
-
 
 def probe_of(backend: Backend) -> Probe | None:
     """How this backend is probed; None = not at all (clouds unless `health.every` is set on them, audio)."""
     if backend.url is None or backend.health.every is None:
         return None
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
-
-
-def headers_of(backend: Backend) -> dict[str, str]:
-    return {} if backend.api_key is None else {"authorization": "Bearer " + backend.api_key.reveal()}
-
-
-def loaded_models(answer: Any) -> set[str]:
-    """The names in Ollama's `/api/ps`; what is tagged `latest` also without its tag."""
-    try:
-        names = {str(model["name"]) for model in answer["models"]}
-    except (KeyError, TypeError):
-        return set()
-    return names | {name.removesuffix(":latest") for name in names}
-
-
-def probe_url(backend: Backend, path: str) -> str:
-    """`/health` is below the server's root, `models` below its API."""
-    scheme, host, port = backend.origin
-    base = backend.root_path if path.startswith("/") else backend.api_path + "/"
-    authority = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{authority}:{port}{base}{path}"
 
 
 def start_time(metrics: bytes) -> float | None:
@@ -359,10 +270,3 @@ def start_time(metrics: bytes) -> float | None:
         return float(found[1]) if found is not None else None
     except ValueError:
         return None
-
-
-def decoded(answer: httpx.Response, otherwise: Any) -> Any:
-    try:
-        return msgspec.json.decode(answer.content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return otherwise

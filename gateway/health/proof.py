@@ -15,7 +15,7 @@ from gateway.compat.observation import Observation
 from gateway.fleet import BackendState
 from gateway.health.canary import probe
 from gateway.health.events import Event
-from gateway.health.state import WELL, State
+from gateway.health.state import SERVING, WELL, State
 from gateway.upstream.answers import judge
 
 log = logging.getLogger("gateway.canary")
@@ -65,7 +65,7 @@ class Canaries:
     def _due(self, state: BackendState, now: float) -> bool:
         """When well and idle, and not asked for `health.canary`."""
         every = state.backend.health.canary
-        if every is None or state.backend.engine == "http" or state.health.state not in WELL:
+        if every is None or state.backend.engine == "http" or state.health.state not in (*WELL, State.UNKNOWN):
             return False
         if state.inflight or state.foreign or state.cooldown_until > now:
             return False
@@ -100,7 +100,7 @@ class Canaries:
         if state.backend.engine == "ollama" and not await self._is_loaded(state):
             return
         outcome = await self._ask(state, SHORT, now=False)
-        if state.health.state not in WELL:
+        if state.health.state not in SERVING:
             return
         if outcome.kind == "misconfigured":
             state.misconfigured(outcome.reason)

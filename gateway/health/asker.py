@@ -1,0 +1,126 @@
+"""How the control plane asks backends: on a client of its own (httpx), so that a probe never shares a connection or a
+limit with a request, and with the backend's own key."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from gateway.config.snapshot import Backend
+from gateway.fleet import BackendState
+from gateway.upstream.engines.ollama import window_of
+
+log = logging.getLogger("gateway.health")
+
+PROBE_TIMEOUT = 3.0  # seconds for one probe
+LOADING = 300.0  # seconds that an Ollama may take to load a model
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A probe that was not answered. `refused` = no connection, so whatever ran there is gone."""
+
+    reason: str
+    refused: bool = False
+
+
+class Asker:
+    """Raises nothing: what goes wrong is in the answer."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+
+    def open(self) -> None:
+        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
+        """The answer, or why there is none. One connection failure is tried again: a probe that races a
+        keep-alive timer says nothing about health."""
+        assert self._client is not None
+        headers, url = headers_of(backend), probe_url(backend, path)
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type((httpx.RemoteProtocolError, httpx.ReadError)),
+                stop=stop_after_attempt(2),
+                wait=wait_fixed(0.1),
+                reraise=True,
+            ):
+                with attempt:
+                    return await self._client.get(url, headers=headers)
+        except httpx.TimeoutException:
+            return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
+        except httpx.HTTPError as error:
+            refused = isinstance(error, httpx.ConnectError)
+            return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
+        raise AssertionError("unreachable: the retries end in an answer or an error")
+
+    async def is_there(self, url: str) -> bool | None:
+        """Does anybody listen at `url`? None = it cannot be told."""
+        assert self._client is not None
+        try:
+            await self._client.get(url)
+        except httpx.ConnectError:
+            return False
+        except httpx.HTTPError:
+            return None
+        return True
+
+    # -- Ollama ---------------------------------------------------------------------------------------------------
+
+    async def has_loaded(self, state: BackendState) -> bool:
+        """Does this Ollama hold the backend's model in memory?"""
+        answer = await self.get(state.backend, "/api/ps")
+        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+            return False
+        return (state.model or "") in loaded_models(decoded(answer, {}))
+
+    async def load(self, state: BackendState, keep_alive: str | int) -> bool:
+        """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
+        assert self._client is not None
+        body: dict[str, Any] = {"model": state.model, "keep_alive": keep_alive, "stream": False}
+        if keep_alive and (window := window_of(state)) is not None:
+            body["options"] = {"num_ctx": window}
+        try:
+            url = probe_url(state.backend, "/api/generate")
+            answer = await self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
+        except httpx.HTTPError as error:
+            log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
+            return False
+        return answer.status_code == 200
+
+
+def headers_of(backend: Backend) -> dict[str, str]:
+    return {} if backend.api_key is None else {"authorization": "Bearer " + backend.api_key.reveal()}
+
+
+def loaded_models(answer: Any) -> set[str]:
+    """The names in Ollama's `/api/ps`; what is tagged `latest` also without its tag."""
+    try:
+        names = {str(model["name"]) for model in answer["models"]}
+    except (KeyError, TypeError):
+        return set()
+    return names | {name.removesuffix(":latest") for name in names}
+
+
+def probe_url(backend: Backend, path: str) -> str:
+    """`/health` is below the server's root, `models` below its API."""
+    scheme, host, port = backend.origin
+    base = backend.root_path if path.startswith("/") else backend.api_path + "/"
+    authority = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{authority}:{port}{base}{path}"
+
+
+def decoded(answer: httpx.Response, otherwise: Any) -> Any:
+    try:
+        return msgspec.json.decode(answer.content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return otherwise

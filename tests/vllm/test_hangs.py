@@ -1,0 +1,58 @@
+"""A vLLM whose engine stands still, while its API server goes on answering /health: found by its metrics, and left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import httpx
+
+from gateway.health.state import State
+
+from .asks import CHAT, chat
+from .servers import VllmServer, child
+from .test_stops import down, survived, under_load
+
+WITHIN = 25.0  # seconds from the hang to the last client's answer
+SLACK = 3.0  # the machine is busy with two engines
+
+
+async def test_a_hung_engine_is_left_within_25_seconds_and_used_again_when_it_moves(
+    plain: VllmServer, http: httpx.AsyncClient
+) -> None:
+    assert plain.process is not None
+    async with under_load(plain, http) as load:
+        engine = child(plain.process.pid, b"EngineCore")
+        os.kill(engine, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            await survived(load)
+            assert time.monotonic() - began < WITHIN + SLACK
+            assert (await http.get(plain.url + "/health")).status_code == 200
+            health = load.gateway.gateway.fleet["real"].health
+            assert (health.state, health.stalls) == (State.DOWN, 1)
+            assert "stood still" in health.reason
+            await down(load.gateway)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        async with asyncio.timeout(60):
+            backend = ""
+            while backend != "real":
+                answer = await load.gateway.client.post(CHAT, json=chat(max_tokens=4))
+                backend = answer.headers["x-gateway-backend"]
+                await asyncio.sleep(0.1)
+        assert answer.status_code == 200
+
+
+async def test_a_busy_engine_is_not_one_that_hangs(plain: VllmServer, http: httpx.AsyncClient) -> None:
+    """All slots decoding and one waiting, for longer than a silence may last."""
+    async with under_load(plain, http) as load:
+        state = load.gateway.gateway.fleet["real"]
+        assert state.progress is not None
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not load.whole.done():
+            await asyncio.sleep(0.5)
+            assert state.health.state in (State.READY, State.BUSY), state.health.reason
+        assert state.foreign == 0
