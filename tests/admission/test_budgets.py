@@ -102,6 +102,15 @@ def test_a_budget_of_nothing_allows_nothing() -> None:
     assert Budgets().exhausted(CLOUD, Budget(0.0, "week"), day("2026-03-01")) is not None
 
 
+def test_a_year_of_spending_keeps_the_running_month_and_not_the_year() -> None:
+    budgets, start = Budgets(), day("2026-01-01")
+    for today in range(start, start + 365):
+        budgets.add("cloud", "hermes", 0.01, today)
+        expected = 0.01 * (today - first_day("month", today) + 1)
+        assert budgets.spent(CLOUD, Budget(1.0, "month"), today) == pytest.approx(expected)
+    assert len(budgets._spent[CLOUD]) < 70
+
+
 def test_what_was_spent_before_the_start_counts() -> None:
     budgets, today = Budgets(), day("2026-03-04")
     budgets.remember(

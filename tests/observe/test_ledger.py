@@ -164,6 +164,17 @@ def test_two_gateways_may_write_at_the_same_time(tmp_path: Path) -> None:
     assert {s.group: s.requests for s in sums_since(one.path, 0.0, ["client"])} == {("one",): 200, ("two",): 200}
 
 
+def test_a_reader_does_not_stand_in_the_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    LedgerFile(tmp_path / NAME).write([entry()])
+    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as reader, ledger(tmp_path) as opened:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM usage").fetchone() == (1,)
+        opened.record(entry())
+        until(lambda: count(opened.path) == 2)
+        assert reader.execute("SELECT count(*) FROM usage").fetchone() == (1,), "it sees one moment"
+    assert not said(caplog, "cannot be written")
+
+
 # -- when it cannot be written --------------------------------------------------------------------------------------
 
 
