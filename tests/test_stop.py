@@ -74,6 +74,7 @@ async def serving(
     routes, log = folder / f"{name}.yaml", folder / f"{name}.log"
     routes.write_text(
         f"server: {{listen: '127.0.0.1:{port}', shutdown: {shutdown}, data: '{folder}/state'}}\n"
+        "defaults: {health: {canary: none}}\n"
         f"backends: {{a: {{url: '{backend}'}}}}\naliases: {{{name}: [a]}}\n"
     )
     with log.open("wb") as written:
