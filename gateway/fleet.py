@@ -87,6 +87,11 @@ class BackendState:
         """Answer tokens per second of one sequence, as learned."""
         return self.progress.decode if self.progress is not None else None
 
+    @property
+    def moved_at(self) -> float:
+        """When its engine was last seen to move; 0 = it has no metrics."""
+        return self.progress.moved_at if self.progress is not None else 0.0
+
     def lacks(self, capability: str, now: float) -> bool:
         """Was it learned that this backend cannot do `capability` ("tools", "images", "endpoint:chat", ...)?"""
         return self.learned.get(capability, 0.0) > now

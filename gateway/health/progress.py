@@ -21,7 +21,6 @@ LEARN_FROM = 1024  # prompt tokens between two looks from which a rate is learne
 RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
 FOREIGN_PROMPT = 32_768  # tokens of a prompt of which only its presence is known
 
-_LINE = re.compile(rb"^vllm:(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _NAMES: Mapping[bytes, str] = {  # with the names that older versions use
     b"num_requests_running": "running",
     b"num_requests_waiting": "waiting",
@@ -39,6 +38,7 @@ _NAMES: Mapping[bytes, str] = {  # with the names that older versions use
     b"time_per_output_token_seconds_count": "gaps",
     b"time_per_output_token_seconds_sum": "gap_seconds",
 }
+_LINE = re.compile(rb"^vllm:(%s)(?:\{.*\})? (\S+)$" % b"|".join(_NAMES), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,11 @@ def read(page: bytes, at: float) -> Sample | None:
     """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
     found: dict[str, float] = {}
     for name, value in _LINE.findall(page):
-        key = _NAMES.get(name)
-        if key is not None:
-            try:
-                found[key] = found.get(key, 0.0) + float(value)
-            except ValueError:
-                continue
+        key = _NAMES[name]
+        try:
+            found[key] = found.get(key, 0.0) + float(value)
+        except ValueError:
+            continue
     return Sample(at, **found) if "running" in found and "generated" in found else None
 
 

@@ -257,6 +257,8 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
         return "parked", "is parked (run: on_demand)"
     if health.state is State.DRAINING:
         return "draining", "is draining (an operator's wish)"
+    if health.state is State.SUSPECT:
+        return "down", f"is on trial, and one request or canary is finding out ({health.reason})"
     if health.starting(now):
         return "warming", f"is starting or has just gone ({health.reason})"
     return "down", f"is down ({health.reason})"
