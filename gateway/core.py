@@ -16,7 +16,9 @@ from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
+from gateway.observe.alerter import Alerter
 from gateway.observe.metrics import Metrics
+from gateway.observe.standing import FallbackCollector, Standing
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
@@ -46,6 +48,10 @@ class Gateway:
         self._preparing: list[asyncio.Task[None]] = []
         self._stop_timer: asyncio.TimerHandle | None = None
         self.metrics.watch(self.fleet)
+        self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
+        self.on_event.append(lambda _: self.standing.look())
+        self.metrics.registry.register(FallbackCollector(self.standing))
+        self.alerter = Alerter(self.standing)
 
     async def open(self) -> None:
         await self.fleet.apply(self.snapshot)
@@ -53,10 +59,12 @@ class Gateway:
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
         await self.prober.start(self.snapshot)
+        self.alerter.open()
 
     async def close(self) -> None:
         for task in self._preparing:
             task.cancel()
+        await self.alerter.close()
         await self.prober.close()
         await self.fleet.close()
 

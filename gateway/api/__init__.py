@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, explain, models, ops
+from gateway.api import admin, explain, models, ops, status
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -32,6 +32,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     api.include_router(models.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(explain.router(gateway))
+    api.include_router(status.router(gateway))
     return api
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
     "usage": "Print who has used what: requests, tokens, seconds, USD.",
+    "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
     "sim": "Run one simulated backend.",
 }

@@ -13,7 +13,6 @@ from gateway.config.problems import Path, Report
 
 NOT_YET = (
     "server.shared",
-    "alerts",
     "launch",
     "profiles",
     "modes",

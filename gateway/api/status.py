@@ -1,0 +1,198 @@
+"""`GET /status` and `GET /events`: how everything is, and what happens, for people and their tools.
+
+Neither shows a secret or anything of a prompt; with `clients` both need a key, any client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway import __version__
+from gateway.access import identify
+from gateway.core import Gateway
+from gateway.exchange import CONNECTION
+from gateway.fleet import BackendState
+from gateway.health.events import Event
+from gateway.observe.feed import Subscription
+from gateway.observe.standing import AWAY, AliasView, BackendView, shown
+
+RECENT = 100  # events in /status
+HEARTBEAT = 15.0  # seconds without an event until a comment is sent
+LOOK = 0.5  # seconds between two looks whether the gateway stops
+STALLED = 30.0  # seconds that a reader may take for what was sent; then it is cut off
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """`/status` (JSON) and `/events` (SSE)."""
+    routes = APIRouter()
+
+    def admit(request: Request) -> None:
+        peer = request.client.host if request.client else "local"
+        identify(gateway.snapshot, dict(request.scope["headers"]), peer)
+
+    @routes.get("/status")
+    async def status(request: Request) -> JSONResponse:
+        admit(request)
+        return JSONResponse(describe(gateway), headers={"cache-control": "no-store"})
+
+    @routes.get("/events")
+    async def events(request: Request) -> Response:
+        admit(request)
+        return EventStream(gateway)
+
+    return routes
+
+
+# -- /status ----------------------------------------------------------------------------------------------------------
+
+
+def describe(gateway: Gateway) -> dict[str, Any]:
+    """`{version, started, now, stopping, backends: {name: ...}, aliases: {name: ...}, events: [...]}`. Times are Unix
+    seconds, windows tokens."""
+    standing = gateway.standing
+    standing.look()
+    waiting = dict(gateway.metrics.queue_depth())
+    return {
+        "version": __version__,
+        "started": gateway.started,
+        "now": time.time(),
+        "stopping": gateway.stopping,
+        "backends": {
+            name: _backend(state, standing.backends[name], waiting.get(name, 0))
+            for name, state in gateway.fleet.states.items()
+        },
+        "aliases": {
+            name: _alias(view, standing.since.get(name), gateway.snapshot.aliases[name].steps)
+            for name, view in standing.aliases.items()
+        },
+        "events": [_event(event) for event in list(gateway.events)[-RECENT:]],
+    }
+
+
+def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, Any]:
+    backend, health = state.backend, state.health
+    return {
+        "engine": backend.engine,
+        "cloud": backend.cloud,
+        "nodes": list(backend.nodes),
+        "run": backend.run,
+        "state": view.state.value,
+        "reason": view.reason,
+        "since": _wall(health.since),
+        "slots": backend.slots,
+        "slots_assumed": backend.slots_assumed,
+        "inflight": state.inflight,
+        "foreign": state.foreign,
+        "queue": waiting,
+        "window": state.context,
+        "model": state.model,
+        "version": state.version,
+        "observed": {check: asdict(seen) for check, seen in state.observed.items()},
+        "drift": list(view.drift),
+        "learned": _learned(state),
+    }
+
+
+def _learned(state: BackendState) -> dict[str, Any]:
+    """`lacks`: what it cannot do -> until when that is believed. Rates are tokens per second; None = not known yet."""
+    now = time.monotonic()
+    pause = state.cooldown_until
+    return {
+        "lacks": {what: _wall(until) for what, until in state.learned.items() if until > now},
+        "prefill_rate": state.prefill_rate,
+        "decode_rate": state.decode_rate,
+        "pause_until": _wall(pause) if pause > now else None,
+    }
+
+
+def _alias(view: AliasView, since: float | None, steps: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+    """`step` counts from 1. `since`: when its first step ceased to serve it; None = it does, or need not."""
+    return {
+        "steps": [list(step) for step in steps],
+        "course": view.course,
+        "on_fallback": view.course in AWAY,
+        "since": since,
+        "serving": list(view.serving),
+        "step": None if view.step is None else view.step + 1,
+        "why": view.why,
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    """Without `before` and `after` where no state has changed."""
+    told = {**asdict(event), "reason": shown(event.reason)}
+    return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
+
+
+def _wall(monotonic: float) -> float:
+    """Unix seconds."""
+    return round(time.time() - time.monotonic() + monotonic, 3)
+
+
+# -- /events ----------------------------------------------------------------------------------------------------------
+
+
+class EventStream(Response):
+    """One `event: state|drift` with its JSON for each event from now on; a comment every 15 s in which nothing happens;
+    `event: dropped` where the reader was too slow for all of them. Ends when the reader leaves or stalls, or when the
+    gateway stops."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._gateway = gateway
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(_until_left(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with Subscription(self._gateway.on_event) as subscription:
+                async for piece in self._pieces(subscription, left):
+                    async with asyncio.timeout(STALLED):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            connection = scope.get("extensions", {}).get(CONNECTION)
+            if connection is not None:  # a close would wait for ever for what is not read
+                connection.transport.abort()
+        finally:
+            left.cancel()
+
+    async def _pieces(self, subscription: Subscription, left: asyncio.Task[None]) -> AsyncIterator[bytes]:
+        yield b": events from now on\n\n"
+        spoke = time.monotonic()
+        while not left.done() and not self._gateway.stopping:
+            await subscription.wait(LOOK)
+            events, dropped = subscription.take()
+            if dropped:
+                yield _sse("dropped", {"dropped": dropped})
+            for event in events:
+                yield _sse(event.kind, _event(event))
+            now = time.monotonic()
+            if events:
+                spoke = now
+            elif now - spoke >= HEARTBEAT:
+                spoke = now
+                yield b": still here\n\n"
+
+
+def _sse(name: str, value: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,81 @@
+"""`gateway alerts`: do alerts arrive?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.options import config_option, json_option
+from gateway.config.problems import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Alerts
+    from gateway.observe.channels import Answer
+
+TEXT = "this is a test: alerts of the gateway arrive here"
+
+
+@click.group(name="alerts")
+def command() -> None:
+    """Alerts: who is told when a backend falls or comes back (docs/alerts.md)."""
+
+
+@command.command()
+@config_option
+@json_option
+def test(config: Path, as_json: bool) -> None:
+    """Send a test message through every channel of `alerts`, and say what each answered.
+
+    Exit code 0: all of them took it; 1: one did not, or there is none; 2: wrong usage.
+    """
+    alerts = _read(config)
+    answers = asyncio.run(try_all(alerts))
+    ok = bool(answers) and all(answer.ok for _, answer in answers)
+    if as_json:
+        told = [{"channel": name, "ok": answer.ok, "said": answer.said} for name, answer in answers]
+        click.echo(json.dumps({"ok": ok, "channels": told}, indent=2))
+    elif not answers:
+        click.echo(f"{config} has no channel: write alerts: {{webhook: URL}}, or telegram, or deadman", err=True)
+    else:
+        for name, answer in answers:
+            mark = click.style("ok    ", fg="green") if answer.ok else click.style("failed", fg="red")
+            click.echo(f"{mark}  {name}  {answer.said}")
+    sys.exit(0 if ok else 1)
+
+
+def _read(config: Path) -> Alerts:
+    from gateway.config.load import load
+
+    if not config.is_file():
+        raise click.UsageError(f"there is no file '{config}'")
+    try:
+        return load(config).snapshot.alerts
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+
+
+async def try_all(alerts: Alerts) -> list[tuple[str, Answer]]:
+    """Each channel's name and answer; one try each, all at once."""
+    import socket
+    import time
+
+    from gateway.observe.alerts import Alert
+    from gateway.observe.channels import Deadman, Message, channels_of, new_client
+
+    now = time.time()
+    message = Message((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)
+    channels = channels_of(alerts)
+    async with new_client() as client:
+        asked = [channel.send(client, message, now) for channel in channels]
+        names = [channel.name for channel in channels]
+        if alerts.deadman is not None:
+            deadman = Deadman(alerts.deadman)
+            asked.append(deadman.ask(client))
+            names.append(deadman.name)
+        return list(zip(names, await asyncio.gather(*asked), strict=True))

@@ -1,0 +1,155 @@
+"""Looks at the fleet every few seconds and has told what alerts.py says must be told; pings the dead man's switch.
+
+Never on the request path: the hooks that others call only write something down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+
+import httpx
+
+from gateway.config.snapshot import Alerts, Secret
+from gateway.observe.alerts import Alert, AlertState, Timing
+from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
+from gateway.observe.courier import Courier, Patience
+from gateway.observe.standing import Standing
+
+log = logging.getLogger("gateway.alerts")
+
+LOOK = 2.0  # seconds between two looks
+PING = 60.0  # seconds between two pings of the dead man's switch
+
+
+class Alerter:
+    """`alerts` gives the section of the snapshot in force: a new one counts from the next look on. The seconds and
+    `telegram` (the bot API's base URL) are others in tests only."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        *,
+        timing: Timing | None = None,
+        patience: Patience | None = None,
+        look: float = LOOK,
+        ping: float = PING,
+        telegram: str = TELEGRAM,
+    ) -> None:
+        self.state = AlertState(timing)
+        self.couriers: tuple[Courier, ...] = ()
+        self.telegram = telegram
+        self.patience = patience or Patience()
+        self.every = look
+        self.ping_every = ping
+        self.origin = socket.gethostname()
+        self._standing = standing
+        self._budgets: dict[str, float] = {}
+        self._refused: str | None = None
+        self._alerts = Alerts()
+        self._client: httpx.AsyncClient | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- what others say ------------------------------------------------------------------------------------------
+
+    def budget_reached(self, name: str, share: float) -> None:
+        """So much of this budget is spent (1 = all of it); told at 80 and 100 %. Say it also when a new period has
+        begun, with what is spent of that. Cheap enough for the end of every request."""
+        self._budgets[name] = share
+
+    def edit_refused(self, problem: str) -> None:
+        """routes.yaml was edited and is not valid: what is wrong, in words."""
+        self._refused = problem
+
+    def edit_taken(self) -> None:
+        """routes.yaml as it is now is in force."""
+        self._refused = None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._watch(), name="alerts"),
+            asyncio.create_task(self._ping(), name="deadman"),
+        ]
+
+    async def close(self) -> None:
+        """What is not sent yet is dropped: a gateway that stops does not wait for a messenger."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._connect(Alerts())
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the look at what has to be told failed inside the gateway")
+            await asyncio.sleep(self.every)
+
+    async def look(self) -> None:
+        """One look. Without channels nothing counts as told, so that what lasts is told once there are some."""
+        self._standing.look()
+        await self._connect(self._standing.alerts)
+        if self.couriers:
+            picture = self._standing.picture(self._budgets, self._refused)
+            self.tell(self.state.step(time.monotonic(), picture))
+
+    def tell(self, alerts: list[Alert]) -> None:
+        """One message to every channel."""
+        if not alerts:
+            return
+        for alert in alerts:
+            log.info("alert: %s", alert.text)
+        message = Message(tuple(alerts), self.origin, time.time())
+        for courier in self.couriers:
+            courier.put(message)
+
+    async def _connect(self, alerts: Alerts) -> None:
+        """A courier for each channel of `alerts`; those that lead to the same place as before go on."""
+        if alerts == self._alerts:
+            return
+        self._alerts = alerts
+        wanted = channels_of(alerts, self.telegram)
+        kept = {courier.channel: courier for courier in self.couriers if courier.channel in wanted}
+        gone = [courier for courier in self.couriers if courier.channel not in wanted]
+        self.couriers = tuple(
+            kept.get(channel) or Courier(channel, self._open_client(), self.patience) for channel in wanted
+        )
+        for courier in gone:
+            await courier.close()
+
+    def _open_client(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = new_client()
+        return self._client
+
+    # -- the dead man's switch ------------------------------------------------------------------------------------
+
+    async def _ping(self) -> None:
+        """Failures are logged when they begin and when they end."""
+        well = True
+        while True:
+            began = time.monotonic()
+            url = self._standing.alerts.deadman
+            if url is not None:
+                well = await self._ping_once(url, well)
+            await asyncio.sleep(max(0.0, began + self.ping_every - time.monotonic()))
+
+    async def _ping_once(self, url: Secret, well: bool) -> bool:
+        deadman = Deadman(url)
+        try:
+            answer = await deadman.ask(self._open_client())
+        except Exception:
+            log.exception("%s could not be asked", deadman.name)
+            return False
+        if answer.ok != well:
+            log.log(logging.INFO if answer.ok else logging.WARNING, "%s: %s", deadman.name, answer.said)
+        return answer.ok

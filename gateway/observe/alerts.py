@@ -1,0 +1,210 @@
+"""When to tell somebody what: a small state machine, with time passed in and no effects.
+
+Alerts follow state, not traffic. What is as it should be is never told; what is not is told once when it has lasted,
+and once when it is over; only an alias without a backend and one on a cloud are told again while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.health.state import WELL, State
+from gateway.observe.standing import AliasView, BackendView, Course, Picture
+
+Kind = Literal[
+    "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
+    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "test",
+]  # fmt: skip
+
+THRESHOLDS = (1.0, 0.8)  # shares of a budget that are told, the largest first
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`name`: the backend, alias, budget or file. `good`: something is over. `at`: as the caller counts time."""
+
+    kind: Kind
+    name: str
+    text: str
+    at: float
+    good: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `down_for`: out until a backend is told to be down. `settle`: how long anything else must have lasted.
+    `cloud_again`, `nothing_again`: until an alias is told again. `drift_quiet`: a difference that was not seen for so
+    long is told again when it comes back."""
+
+    down_for: float = 60.0
+    settle: float = 10.0
+    cloud_again: float = 3600.0
+    nothing_again: float = 900.0
+    drift_quiet: float = 6 * 3600.0
+
+
+@dataclass(slots=True)
+class _Told:
+    """Of one backend or alias: what was told last ("" = nothing, it is well), and since when it is otherwise."""
+
+    kind: str = ""
+    at: float = 0.0  # when that was told
+    began: float = 0.0  # when the trouble that was told began
+    other_since: float | None = None  # since when it has not been as it was told
+    out_since: float | None = None  # of a backend: down, or on its way back from there
+
+
+class AlertState:
+    """What was told already."""
+
+    def __init__(self, timing: Timing | None = None) -> None:
+        self.timing = timing or Timing()
+        self._backends: dict[str, _Told] = {}
+        self._aliases: dict[str, _Told] = {}
+        self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
+        self._budgets: dict[str, float] = {}  # name -> the threshold that was told
+        self._refused: str | None = None
+
+    def step(self, now: float, picture: Picture) -> list[Alert]:
+        """What has to be told at `now` (seconds that only grow). Nothing is told twice. What is no longer in the
+        picture is forgotten without a word."""
+        self._backends = {view.name: self._backends.get(view.name) or _Told() for view in picture.backends}
+        self._aliases = {view.name: self._aliases.get(view.name) or _Told() for view in picture.aliases}
+        found: list[Alert] = []
+        for backend in picture.backends:
+            found += self._backend(self._backends[backend.name], backend, now)
+            found += self._differences(backend, now)
+        for alias in picture.aliases:
+            found += self._alias(self._aliases[alias.name], alias, now)
+        found += self._budget(picture, now)
+        found += self._edit(picture.refused_edit, now)
+        return found
+
+    # -- backends -------------------------------------------------------------------------------------------------
+
+    def _backend(self, told: _Told, view: BackendView, now: float) -> Iterator[Alert]:
+        state = view.state
+        out = state in (State.DOWN, State.WARMING) or view.trial
+        told.out_since = (now if told.out_since is None else told.out_since) if out else None
+        if view.on_demand or state is State.PARKED:
+            told.kind = ""
+        elif state is State.DOWN and told.kind != "down":
+            # Counted from the first time: one that dies again and again while it starts is down all the time.
+            assert told.out_since is not None
+            if now - told.out_since >= self.timing.down_for:
+                _tell(told, "down", told.out_since, now)
+                yield Alert("backend_down", view.name, f"{view.name} is down: {view.reason}", now)
+        elif state is State.MISCONFIGURED and told.kind != "misconfigured":
+            since = _other(told, now)
+            if now - since >= self.timing.settle:
+                _tell(told, "misconfigured", since, now)
+                text = f"{view.name} is misconfigured: {view.reason}"
+                yield Alert("backend_misconfigured", view.name, text, now)
+            return
+        elif state in WELL and told.kind:
+            took = lasted(now - told.began)
+            told.kind = ""
+            yield Alert("backend_back", view.name, f"{view.name} is back, after {took}", now, good=True)
+        told.other_since = None
+
+    def _differences(self, view: BackendView, now: float) -> Iterator[Alert]:
+        """Told once for each key of routes.yaml: the words beside it change with every answer of the model."""
+        for line in view.drift:
+            key = (view.name, line.partition(":")[0])
+            if key not in self._drift:
+                yield Alert("drift", view.name, f"{view.name} is not what routes.yaml says: {line}", now)
+            self._drift[key] = now
+        if view.state not in WELL:  # what was seen of it is dropped meanwhile, which proves nothing
+            for key in [key for key in self._drift if key[0] == view.name]:
+                self._drift[key] = now
+        over = [k for k, seen in self._drift.items() if k[0] == view.name and now - seen >= self.timing.drift_quiet]
+        for key in over:
+            del self._drift[key]
+
+    # -- aliases --------------------------------------------------------------------------------------------------
+
+    def _alias(self, told: _Told, view: AliasView, now: float) -> Iterator[Alert]:
+        course = _trouble(view.course)
+        if course == told.kind:
+            told.other_since = None
+            again = {"cloud": self.timing.cloud_again, "nothing": self.timing.nothing_again}.get(course)
+            if again is not None and now - told.at >= again:
+                told.at = now
+                yield Alert(_kind(course), view.name, _words(view, lasted(now - told.began)), now)
+            return
+        since = _other(told, now)
+        if now - since < self.timing.settle:
+            return
+        before, began = told.kind, told.began if told.kind else since
+        _tell(told, course, began, now)
+        if course:
+            yield Alert(_kind(course), view.name, _words(view), now)
+        elif before:
+            by = f": {_and(view.serving)} serves it" if view.serving else ": what it needs is parked"
+            yield Alert(
+                "alias_back", view.name, f"{view.name} is back{by}, after {lasted(now - began)}", now, good=True
+            )
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def _budget(self, picture: Picture, now: float) -> Iterator[Alert]:
+        for name, share in picture.budgets.items():
+            reached = next((threshold for threshold in THRESHOLDS if share >= threshold), 0.0)
+            if reached > self._budgets.get(name, 0.0):
+                rest = "; nothing more is spent there until the next period" if reached >= 1 else ""
+                yield Alert("budget", name, f"{name} has used {reached:.0%} of its budget{rest}", now)
+            self._budgets[name] = reached  # less than before: a new period has begun
+
+    def _edit(self, problem: str | None, now: float) -> Iterator[Alert]:
+        if problem == self._refused:
+            return
+        before, self._refused = self._refused, problem
+        if problem is not None:
+            text = f"routes.yaml was edited and is not valid; what was before stays in force: {problem}"
+            yield Alert("invalid_edit", "routes.yaml", text, now)
+        elif before is not None:
+            yield Alert("valid_edit", "routes.yaml", "routes.yaml is valid again, and in force", now, good=True)
+
+
+def _other(told: _Told, now: float) -> float:
+    if told.other_since is None:
+        told.other_since = now
+    return told.other_since
+
+
+def _tell(told: _Told, kind: str, began: float, now: float) -> None:
+    if not told.kind:
+        told.began = began
+    told.kind, told.at, told.other_since = kind, now, None
+
+
+def _trouble(course: Course) -> str:
+    return "" if course in ("home", "parked") else course
+
+
+def _kind(course: str) -> Kind:
+    kinds: dict[str, Kind] = {"fallback": "alias_fallback", "cloud": "alias_cloud", "nothing": "alias_nothing"}
+    return kinds[course]
+
+
+def _words(view: AliasView, for_so_long: str = "") -> str:
+    still = "still " if for_so_long else ""
+    after = f" (for {for_so_long})" if for_so_long else ""
+    if view.course == "nothing":
+        return f"{view.name} {still}has nothing left{after}: {view.why}"
+    what = "a cloud, its prompts leave the LAN" if view.course == "cloud" else "a fallback"
+    return f"{view.name} is {still}on {what}{after}: {_and(view.serving)} serves it; {view.why}"
+
+
+def _and(names: Iterable[str]) -> str:
+    return " or ".join(names)
+
+
+def lasted(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,221 @@
+"""How an alert leaves: a Telegram bot, a webhook; and the dead man's switch. Each is one HTTP request and what its
+answer means. Their URLs are secrets: no log and no message shows more of them than the host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from gateway.config.snapshot import Alerts, Secret
+from gateway.observe.alerts import Alert
+from gateway.upstream.answers import retry_after
+
+TELEGRAM = "https://api.telegram.org"
+TELEGRAM_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)
+PATIENCE = 10.0  # seconds for one request, from the connection to the end of its answer
+READ_MOST = 4096  # bytes of an answer that are looked at
+SAID_MOST = 200  # characters of it that are shown
+LATE = 120.0  # seconds after which a message says when it was written
+
+_secret_url: ContextVar[bool] = ContextVar("secret_url", default=False)
+
+
+class _NoSecretUrls(logging.Filter):
+    """httpx logs the URL of every request."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _secret_url.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one look found, in one piece. `origin`: which gateway says so; `at`: Unix seconds."""
+
+    alerts: Sequence[Alert]
+    origin: str
+    at: float
+
+    def text(self, now: float) -> str:
+        """For people; says when it was written if that is a while ago."""
+        lines = "\n".join(alert.text for alert in self.alerts)
+        written = f" ({datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC)" if now - self.at > LATE else ""
+        return f"[{self.origin}]{written} {lines}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`again`: another try may help, not before `after` seconds."""
+
+    ok: bool
+    said: str
+    again: bool = False
+    after: float | None = None
+
+
+class Channel(Protocol):
+    """`name` is for people and shows no secret. Equal channels lead to the same place."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+        """One try. Raises nothing but cancellation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Telegram:
+    """A bot's sendMessage. `base` is another server in tests only."""
+
+    token: Secret
+    chat: str
+    base: str = TELEGRAM
+
+    @property
+    def name(self) -> str:
+        return f"telegram (chat {self.chat})"
+
+    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+        text = message.text(now)
+        if len(text) > TELEGRAM_MOST:
+            text = text[: TELEGRAM_MOST - 3] + "..."
+        body = {"chat_id": self.chat, "text": text, "disable_web_page_preview": True}
+        url = f"{self.base}/bot{self.token.reveal()}/sendMessage"
+        return await ask(client, "POST", url, body, (self.token,))
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good"}]}`. `text` is escaped as Slack wants."""
+
+    url: Secret
+
+    @property
+    def name(self) -> str:
+        return f"webhook ({host_of(self.url)})"
+
+    async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
+        told = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
+        body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": told}
+        return await ask(client, "POST", self.url.reveal(), body, (self.url,))
+
+
+@dataclass(frozen=True, slots=True)
+class Deadman:
+    """Asked while the gateway lives; whoever is behind the URL tells when that ends."""
+
+    url: Secret
+
+    @property
+    def name(self) -> str:
+        return f"deadman ({host_of(self.url)})"
+
+    async def ask(self, client: httpx.AsyncClient) -> Answer:
+        return await ask(client, "GET", self.url.reveal(), None, (self.url,))
+
+
+def channels_of(alerts: Alerts, telegram: str = TELEGRAM) -> tuple[Channel, ...]:
+    """Those that routes.yaml names."""
+    found: list[Channel] = []
+    if alerts.telegram_token is not None and alerts.telegram_chat is not None:
+        found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram))
+    if alerts.webhook is not None:
+        found.append(Webhook(alerts.webhook))
+    return tuple(found)
+
+
+def new_client() -> httpx.AsyncClient:
+    """For alerts only. From now on httpx' log is silent about what goes to a secret URL."""
+    httpx_log = logging.getLogger("httpx")
+    if not any(isinstance(f, _NoSecretUrls) for f in httpx_log.filters):
+        httpx_log.addFilter(_NoSecretUrls())
+    return httpx.AsyncClient(timeout=PATIENCE, trust_env=False, follow_redirects=False)
+
+
+async def ask(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    body: object,
+    secrets: Sequence[Secret],
+    patience: float = PATIENCE,
+) -> Answer:
+    """One request, and what its answer means. Nothing of `secrets` is in what it says."""
+    hidden = _secret_url.set(True)
+    try:
+        async with asyncio.timeout(patience):
+            headers = {"content-type": "application/json"} if body is not None else {}
+            content = msgspec.json.encode(body) if body is not None else None
+            async with client.stream(method, url, content=content, headers=headers) as response:
+                answer = judge(response.status_code, response.headers, await _beginning(response))
+    except (TimeoutError, httpx.TimeoutException):
+        answer = Answer(False, f"no answer within {patience:g} s", again=True)
+    except httpx.TransportError as error:
+        answer = Answer(False, f"no connection: {error or type(error).__name__}", again=True)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError) as error:
+        answer = Answer(False, f"cannot be asked: {error or type(error).__name__}")
+    finally:
+        _secret_url.reset(hidden)
+    return Answer(answer.ok, without(answer.said, secrets), answer.again, answer.after)
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    found = b""
+    async for piece in response.aiter_bytes():
+        found += piece
+        if len(found) >= READ_MOST:
+            break
+    return found[:READ_MOST]
+
+
+def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """2xx = taken. 408, 429 and 5xx may pass; everything else is for somebody to mend."""
+    said = " ".join(body.decode("utf-8", "replace").split())[:SAID_MOST]
+    told = f"{status}: {said}" if said else str(status)
+    if 200 <= status < 300:
+        return Answer(True, str(status))
+    if status in (408, 425, 429) or status >= 500:
+        return Answer(False, told, again=True, after=retry_after(headers) or _telegrams_wait(body))
+    return Answer(False, told)
+
+
+def _telegrams_wait(body: bytes) -> float | None:
+    """`{"parameters": {"retry_after": seconds}}`: Telegram says it in the body too."""
+    try:
+        answer: Any = msgspec.json.decode(body)
+        return max(0.0, float(answer["parameters"]["retry_after"]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, ValueError):
+        return None
+
+
+def without(text: str, secrets: Sequence[Secret]) -> str:
+    """`text` with `***` in the place of each secret, of a URL's path and of its query."""
+    for secret in secrets:
+        value = secret.reveal()
+        parts = urlsplit(value) if "://" in value else None
+        hidden = [value] if parts is None else [value, parts.path, parts.query]
+        for piece in hidden:
+            if len(piece) > 1:
+                text = text.replace(piece, "***")
+    return text
+
+
+def host_of(url: Secret) -> str:
+    try:
+        return urlsplit(url.reveal()).hostname or "no host"
+    except ValueError:
+        return "no host"
+
+
+def for_slack(text: str) -> str:
+    """Slack takes `<...>` for links, and wants these three characters as entities."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

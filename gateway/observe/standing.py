@@ -1,0 +1,170 @@
+"""Where the fleet stands: how each backend is, and who serves each alias. What alerts, `/status` and a gauge show.
+
+Of an alias only health counts here, not single requests: which step would an ordinary one be served by?
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gateway.compat.capabilities import drift
+from gateway.config.snapshot import Alerts, Alias, Snapshot
+from gateway.fleet import BackendState
+from gateway.health.state import SERVING, State
+
+Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
+
+AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
+REASON_MOST = 300  # characters of a reason that are shown
+
+# A backend's own words may repeat what it was asked, so they stay in the log of this machine.
+_ITS_WORDS = re.compile(
+    r"(answered \d{3}(?: with an error)?|failure|model): (?!ended with|answered with|answered 200).*", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """`trial`: one request at a time finds out whether it is back. `drift`: where it differs from routes.yaml."""
+
+    name: str
+    state: State
+    reason: str = ""
+    on_demand: bool = False
+    trial: bool = False
+    drift: tuple[str, ...] = ()
+
+    @property
+    def serves(self) -> bool:
+        return self.state in SERVING and not self.trial
+
+    @property
+    def excused(self) -> bool:
+        """Away as it is meant to be (`run: on_demand`): its absence is no failure."""
+        return self.on_demand and not self.serves
+
+
+@dataclass(frozen=True, slots=True)
+class AliasView:
+    """`course`: home (its first step serves; steps of which all is parked do not count), fallback, cloud (one serves,
+    though something in the LAN comes before it, even if that is parked), nothing (nobody serves it), parked (nobody,
+    and nobody has to). `step` counts from 0; None = none serves. `why`: what keeps those before, or all."""
+
+    name: str
+    course: Course
+    step: int | None = None
+    serving: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
+    wrong with routes.yaml as it is now; None = it is in force."""
+
+    backends: tuple[BackendView, ...] = ()
+    aliases: tuple[AliasView, ...] = ()
+    budgets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    refused_edit: str | None = None
+
+
+def shown(reason: str) -> str:
+    """A reason as it may be told to others: one line, without a backend's own words."""
+    text = " ".join(_ITS_WORDS.sub(r"\1", reason).split())
+    return text if len(text) <= REASON_MOST else text[: REASON_MOST - 3] + "..."
+
+
+def view_backend(state: BackendState) -> BackendView:
+    health = state.health
+    differs = tuple(shown(line) for line in drift(state))
+    on_demand = state.backend.run == "on_demand"
+    return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
+
+
+def view_alias(alias: Alias, views: Mapping[str, BackendView], clouds: frozenset[str]) -> AliasView:
+    """Which step serves it. A cloud is entered only when what stands before it is out, and the alias allows that."""
+    kept: list[str] = []  # why those before do not serve
+    local_before = False
+    home = True  # no step so far had to serve
+    for index, step in enumerate(alias.steps):
+        serving = []
+        for name in step:
+            cloud = name in clouds
+            if cloud and local_before and "down" not in alias.cloud_when:
+                kept.append(f"{name} may not be entered (cloud_when)")
+            elif views[name].serves:
+                serving.append(name)
+            else:
+                kept.append(_why(views[name]))
+        if serving:
+            abroad = local_before and clouds.issuperset(serving)
+            course: Course = "cloud" if abroad else "home" if home else "fallback"
+            return AliasView(alias.name, course, index, tuple(serving), "; ".join(kept))
+        local_before = local_before or not clouds.issuperset(step)
+        home = home and all(views[name].excused for name in step)
+    return AliasView(alias.name, "parked" if home else "nothing", why="; ".join(kept))
+
+
+def _why(view: BackendView) -> str:
+    return f"{view.name} is {view.state.value}" + (f" ({view.reason})" if view.reason and not view.excused else "")
+
+
+def look(snapshot: Snapshot, states: Mapping[str, BackendState]) -> tuple[dict[str, BackendView], list[AliasView]]:
+    """The views of all backends and of all aliases that have steps (whose backends the fleet has already)."""
+    views = {name: view_backend(state) for name, state in states.items()}
+    clouds = frozenset(name for name, backend in snapshot.backends.items() if backend.cloud)
+    known = [a for a in snapshot.aliases.values() if a.steps and all(n in views for step in a.steps for n in step)]
+    return views, [view_alias(alias, views, clouds) for alias in known]
+
+
+class Standing:
+    """The latest look, and since when each alias has not been served by its first step."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], states: Callable[[], Mapping[str, BackendState]]) -> None:
+        self._snapshot = snapshot
+        self._states = states
+        self.backends: Mapping[str, BackendView] = {}
+        self.aliases: Mapping[str, AliasView] = {}
+        self.since: dict[str, float] = {}  # alias -> Unix seconds
+
+    @property
+    def alerts(self) -> Alerts:
+        """Whom to tell, by the snapshot in force."""
+        return self._snapshot().alerts
+
+    def look(self) -> None:
+        """Look now. Cheap: called at every change of state, every few seconds, and by whoever wants to show it."""
+        self.backends, aliases = look(self._snapshot(), self._states())
+        self.aliases = {view.name: view for view in aliases}
+        now = time.time()
+        away = [view.name for view in aliases if view.course not in ("home", "parked")]
+        self.since = {name: self.since.get(name, now) for name in away}
+
+    def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
+        return Picture(tuple(self.backends.values()), tuple(self.aliases.values()), budgets, refused_edit)
+
+
+class FallbackCollector(Collector):
+    """`gateway_alias_on_fallback`, as it is at the moment of a scrape."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        text = "1 while a later step serves the alias because the first cannot"
+        return (GaugeMetricFamily("gateway_alias_on_fallback", text, labels=["alias"]),)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        (gauge,) = self.describe()
+        self._standing.look()
+        for alias in self._standing.aliases.values():
+            gauge.add_metric([alias.name], float(alias.course in AWAY))
+        yield gauge
