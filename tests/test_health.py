@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -97,6 +98,27 @@ async def test_one_bad_check_does_not_stop_traffic() -> None:
         await gateway.gateway.prober.check(gateway.gateway.fleet["a"], read_models=False)
         assert gateway.state("a") is State.SUSPECT
         assert (await ask(gateway)).status_code == 200
+
+
+async def test_a_check_that_takes_too_long_does_not_count_while_its_streams_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Busy is not dead."""
+    monkeypatch.setattr("gateway.health.asker.PROBE_TIMEOUT", 0.05)
+    sim = SimVllm("a")
+    async with one_backend(sim, before=FAST.replace("50ms", "10s")) as gateway:
+        await gateway.until_ready("a")
+        state, prober = gateway.gateway.fleet["a"], gateway.gateway.prober
+        sim.fault("hang_health")
+        state.last_event = time.monotonic()
+        for _ in range(4):
+            await prober.check(state, read_models=False)
+        assert state.health.state is State.READY
+        state.last_event = time.monotonic() - 11.0
+        if state.progress is not None:
+            state.progress.moved_at = state.last_event
+        await prober.check(state, read_models=False)
+        assert gateway.state("a") is State.SUSPECT
 
 
 async def test_probes_carry_the_backends_own_key() -> None:

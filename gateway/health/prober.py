@@ -28,7 +28,7 @@ log = logging.getLogger("gateway.health")
 
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
 _STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
-LATELY = 10.0  # seconds since a stream there said something: it works, whatever else seems so
+LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
 REREAD = 12  # every so many good probes the model list and the version are read again
@@ -180,7 +180,8 @@ class Prober:
         answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path)
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
-            if answer.refused or time.monotonic() - state.last_event > LATELY:  # busy is not dead
+            moved = max(state.last_event, state.moved_at)
+            if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
                 state.dead(answer.reason, refused=answer.refused)
             return
         if answer.status_code in (401, 403):

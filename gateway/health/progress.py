@@ -7,7 +7,6 @@ may last depends on what runs there: between two tokens it is short, inside a lo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,23 +21,22 @@ RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
 FOREIGN_PROMPT = 32_768  # tokens of a prompt of which only its presence is known
 
 _NAMES: Mapping[bytes, str] = {  # with the names that older versions use
-    b"num_requests_running": "running",
-    b"num_requests_waiting": "waiting",
-    b"generation_tokens_total": "generated",
-    b"prompt_tokens_total": "prompted",
-    b"kv_cache_usage_perc": "kv",
-    b"gpu_cache_usage_perc": "kv",
-    b"prefix_cache_hits_total": "hits",
-    b"time_to_first_token_seconds_count": "firsts",
-    b"request_success_total": "finished",
-    b"request_prompt_tokens_sum": "prefilled",
-    b"request_prefill_time_seconds_sum": "prefill_seconds",
-    b"inter_token_latency_seconds_count": "gaps",
-    b"inter_token_latency_seconds_sum": "gap_seconds",
-    b"time_per_output_token_seconds_count": "gaps",
-    b"time_per_output_token_seconds_sum": "gap_seconds",
+    b"vllm:num_requests_running": "running",
+    b"vllm:num_requests_waiting": "waiting",
+    b"vllm:generation_tokens_total": "generated",
+    b"vllm:prompt_tokens_total": "prompted",
+    b"vllm:kv_cache_usage_perc": "kv",
+    b"vllm:gpu_cache_usage_perc": "kv",
+    b"vllm:prefix_cache_hits_total": "hits",
+    b"vllm:time_to_first_token_seconds_count": "firsts",
+    b"vllm:request_success_total": "finished",
+    b"vllm:request_prompt_tokens_sum": "prefilled",
+    b"vllm:request_prefill_time_seconds_sum": "prefill_seconds",
+    b"vllm:inter_token_latency_seconds_count": "gaps",
+    b"vllm:inter_token_latency_seconds_sum": "gap_seconds",
+    b"vllm:time_per_output_token_seconds_count": "gaps",
+    b"vllm:time_per_output_token_seconds_sum": "gap_seconds",
 }
-_LINE = re.compile(rb"^vllm:(%s)(?:\{.*\})? (\S+)$" % b"|".join(_NAMES), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +85,23 @@ IDLE = Work()
 def read(page: bytes, at: float) -> Sample | None:
     """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
     found: dict[str, float] = {}
-    for name, value in _LINE.findall(page):
-        key = _NAMES[name]
-        try:
-            found[key] = found.get(key, 0.0) + float(value)
-        except ValueError:
-            continue
+    for line in page.split(b"\n"):
+        if line.startswith(b"vllm:"):
+            name, _, value = line.partition(b" ") if b"{" not in line else _labelled(line)
+            key = _NAMES.get(name)
+            if key is not None:
+                try:
+                    found[key] = found.get(key, 0.0) + float(value)
+                except ValueError:
+                    continue
     return Sample(at, **found) if "running" in found and "generated" in found else None
+
+
+def _labelled(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """(name, labels, value); a label may hold any text."""
+    name, _, rest = line.partition(b"{")
+    labels, _, value = rest.rpartition(b"} ")
+    return name, labels, value
 
 
 class Progress:
