@@ -88,7 +88,7 @@ class AlertState:
         state = view.state
         out = state in (State.DOWN, State.WARMING) or view.trial
         told.out_since = (now if told.out_since is None else told.out_since) if out else None
-        if view.on_demand or state is State.PARKED:
+        if view.on_demand:
             told.kind = ""
         elif state is State.DOWN and told.kind != "down":
             # Counted from the first time: one that dies again and again while it starts is down all the time.

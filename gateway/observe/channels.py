@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,6 +80,7 @@ class Telegram:
     token: Secret
     chat: str
     base: str = TELEGRAM
+    patience: float = PATIENCE
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ class Telegram:
             text = text[: TELEGRAM_MOST - 3] + "..."
         body = {"chat_id": self.chat, "text": text, "disable_web_page_preview": True}
         url = f"{self.base}/bot{self.token.reveal()}/sendMessage"
-        return await ask(client, "POST", url, body, (self.token,))
+        return await ask(client, "POST", url, body, (self.token,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Webhook:
     """`{"text", "gateway", "at", "alerts": [{"kind", "name", "text", "good"}]}`. `text` is escaped as Slack wants."""
 
     url: Secret
+    patience: float = PATIENCE
 
     @property
     def name(self) -> str:
@@ -106,7 +109,7 @@ class Webhook:
     async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
         told = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
         body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": told}
-        return await ask(client, "POST", self.url.reveal(), body, (self.url,))
+        return await ask(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Deadman:
         return f"deadman ({host_of(self.url)})"
 
     async def ask(self, client: httpx.AsyncClient) -> Answer:
-        return await ask(client, "GET", self.url.reveal(), None, (self.url,))
+        return await ask(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
 
 
 def channels_of(alerts: Alerts, telegram: str = TELEGRAM) -> tuple[Channel, ...]:
@@ -201,8 +204,10 @@ def without(text: str, secrets: Sequence[Secret]) -> str:
     """`text` with `***` in the place of each secret, of a URL's path and of its query."""
     for secret in secrets:
         value = secret.reveal()
-        parts = urlsplit(value) if "://" in value else None
-        hidden = [value] if parts is None else [value, parts.path, parts.query]
+        hidden = [value]
+        with suppress(ValueError):
+            parts = urlsplit(value)
+            hidden += [parts.path, parts.query] if parts.netloc else []
         for piece in hidden:
             if len(piece) > 1:
                 text = text.replace(piece, "***")

@@ -1,0 +1,244 @@
+"""Alerts on their way: what channels are sent, and what happens when they do not take it. Against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from gateway.config.snapshot import Alerts, Secret
+from gateway.observe import channels
+from gateway.observe.alerts import Alert
+from gateway.observe.channels import (
+    Channel,
+    Deadman,
+    Message,
+    Telegram,
+    Webhook,
+    channels_of,
+    for_slack,
+    new_client,
+    without,
+)
+from gateway.observe.courier import PAUSE_MOST, QUEUE_MOST, Courier, Patience
+from tests.observe.hook import HANG, OK, PATIENCE, Hook, hooked, refusal
+
+TOKEN = "123456:very-secret-token"
+QUICK = Patience(first=0.01, most=0.05, give_up=PATIENCE)
+
+
+def message(*texts: str, at: float | None = None) -> Message:
+    alerts = [Alert("backend_down", "a", text, 0.0) for text in texts or ("a is down",)]
+    return Message(tuple(alerts), "spark1", time.time() if at is None else at)
+
+
+@asynccontextmanager
+async def courier_to(channel: Channel, patience: Patience = QUICK) -> AsyncIterator[Courier]:
+    async with new_client() as client:
+        courier = Courier(channel, client, patience)
+        try:
+            yield courier
+        finally:
+            await courier.close()
+
+
+def webhook(hook: Hook) -> Webhook:
+    return Webhook(Secret(hook.url + "/services/very-secret-path?key=very-secret-query"))
+
+
+# -- what is sent -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_webhook_gets_a_text_for_slack_and_each_alert() -> None:
+    async with hooked() as hook, courier_to(webhook(hook)) as courier:
+        courier.put(message("a is down: <think> & so on", "b is down"))
+        await hook.until_asked(1)
+        asked = hook.asked[0]
+        assert (asked.method, asked.path) == ("POST", "/services/very-secret-path?key=very-secret-query")
+        body = asked.json
+        assert body["text"] == "[spark1] a is down: &lt;think&gt; &amp; so on\nb is down"
+        assert body["alerts"] == [
+            {"kind": "backend_down", "name": "a", "text": "a is down: <think> & so on", "good": False},
+            {"kind": "backend_down", "name": "a", "text": "b is down", "good": False},
+        ]
+        assert body["gateway"] == "spark1"
+        assert abs(body["at"] - time.time()) < PATIENCE
+
+
+async def test_telegram_gets_a_plain_message() -> None:
+    async with hooked() as hook, courier_to(Telegram(Secret(TOKEN), "-100123", hook.url)) as courier:
+        courier.put(message("a is down: <think>", "x" * 5000))
+        await hook.until_asked(1)
+        asked = hook.asked[0]
+        assert (asked.method, asked.path) == ("POST", f"/bot{TOKEN}/sendMessage")
+        assert asked.json["chat_id"] == "-100123"
+        assert asked.json["text"].startswith("[spark1] a is down: <think>\nxxx")
+        assert len(asked.json["text"]) == channels.TELEGRAM_MOST
+        assert "parse_mode" not in asked.json
+
+
+def test_a_message_that_is_late_says_when_it_was_written() -> None:
+    assert message(at=1_000_000_000.0).text(1_000_000_060.0) == "[spark1] a is down"
+    assert message(at=1_000_000_000.0).text(1_000_000_200.0) == "[spark1] (2001-09-09 01:46 UTC) a is down"
+
+
+def test_the_channels_are_those_of_the_file() -> None:
+    assert channels_of(Alerts(deadman=Secret("http://x"))) == ()
+    both = channels_of(Alerts(Secret(TOKEN), "1", Secret("http://x/y")))
+    assert [channel.name for channel in both] == ["telegram (chat 1)", "webhook (x)"]
+
+
+# -- what is not taken ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "502 Bad Gateway", "408 Request Timeout"])
+async def test_what_may_pass_is_tried_again(status: str) -> None:
+    async with hooked(refusal(status), refusal(status), OK) as hook, courier_to(webhook(hook)) as courier:
+        courier.put(message("first"))
+        courier.put(message("second"))
+        await hook.until_asked(4)
+        assert [text.split()[1] for text in hook.texts()] == ["first", "first", "first", "second"]
+        assert courier.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        refusal("429 Too Many Requests", "retry-after: 1"),
+        refusal("429 Too Many Requests", body={"ok": False, "parameters": {"retry_after": 1}}),
+    ],
+    ids=["header", "telegram"],
+)
+async def test_a_channel_is_not_asked_before_it_wants_to_be(wait: bytes) -> None:
+    async with hooked(wait, OK) as hook, courier_to(webhook(hook)) as courier:
+        courier.put(message())
+        await hook.until_asked(2)
+        assert hook.asked[1].at - hook.asked[0].at >= 1.0
+        assert courier.dropped == 0
+
+
+def test_a_wait_of_days_is_not_kept() -> None:
+    found = channels.judge(429, {"retry-after": "1000000"}, b"")
+    assert found.after == 1_000_000
+    assert PAUSE_MOST < 1000
+
+
+@pytest.mark.parametrize("begun", [HANG, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n"], ids=["silent", "begun"])
+async def test_a_channel_that_hangs_is_left_and_tried_again(begun: bytes) -> None:
+    async with hooked(begun, OK) as hook, courier_to(replace(webhook(hook), patience=0.1)) as courier:
+        courier.put(message())
+        await hook.until_asked(2)
+        assert courier.dropped == 0
+
+
+async def test_a_channel_that_is_not_there_is_tried_until_it_is() -> None:
+    async with hooked() as hook:
+        port = int(hook.url.rpartition(":")[2])
+    late = Hook((OK,))
+    async with courier_to(Webhook(Secret(f"http://127.0.0.1:{port}/x"))) as courier:
+        courier.put(message())
+        await asyncio.sleep(0.05)  # a few tries that find nobody
+        server = await asyncio.start_server(late.accept, "127.0.0.1", port)
+        try:
+            await late.until_asked(1)
+        finally:
+            server.close()
+            await late.close()
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "403 Forbidden", "404 Not Found", "302 Found"])
+async def test_a_refusal_is_logged_and_not_repeated(status: str, caplog: pytest.LogCaptureFixture) -> None:
+    refused = refusal(status, body={"description": "chat not found"})
+    async with hooked(refused, OK) as hook, courier_to(webhook(hook)) as courier:
+        courier.put(message("first"))
+        courier.put(message("second"))
+        await hook.until_asked(2)
+        assert [text.split()[1] for text in hook.texts()] == ["first", "second"]
+        assert courier.dropped == 1
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "chat not found" in record.getMessage()
+
+
+async def test_after_an_hour_a_message_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    patience = Patience(first=0.01, most=0.02, give_up=0.2)
+    async with hooked(refusal("500 No")) as hook, courier_to(webhook(hook), patience) as courier:
+        courier.put(message("first"))
+        async with asyncio.timeout(PATIENCE):
+            while not courier.dropped:
+                await asyncio.sleep(0.01)
+        hook.answers = (OK,)
+        asked = len(hook.asked)
+        courier.put(message("second"))
+        await hook.until_asked(asked + 1)
+        assert hook.texts()[-1].endswith("second")
+    assert "not taken within" in caplog.text
+
+
+async def test_the_queue_does_not_grow() -> None:
+    async with hooked(HANG) as hook, courier_to(webhook(hook)) as courier:
+        courier.put(message("under way"))
+        await hook.until_asked(1)
+        for number in range(3 * QUEUE_MOST):
+            courier.put(message(str(number)))
+        assert len(courier._queue) == QUEUE_MOST
+        assert courier._queue[-1].alerts[0].text == str(3 * QUEUE_MOST - 1)
+        assert courier.dropped == 2 * QUEUE_MOST
+
+
+async def test_an_answer_without_end_is_not_read() -> None:
+    endless = b"HTTP/1.1 404 No\r\ncontent-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n" + b"x" * 20_000
+    async with hooked(endless) as hook, new_client() as client:
+        answer = await webhook(hook).send(client, message(), 0.0)
+        assert not answer.ok
+        assert len(answer.said) < 300
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+async def test_no_secret_is_logged_or_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    path = "/services/very-secret-path?key=very-secret-query"
+    async with new_client() as client:
+        for secret in (f"/bot{TOKEN}/sendMessage", path):
+            echo = {"echo": f"POST {secret}, that is {secret.partition('?')[2]}"}
+            async with hooked(refusal("500 No", body=echo), refusal("404 No", body=echo), OK) as hook:
+                telegram = secret.startswith("/bot")
+                channel = Telegram(Secret(TOKEN), "1", hook.url) if telegram else Webhook(Secret(hook.url + path))
+                courier = Courier(channel, client, QUICK)
+                courier.put(message("first"))
+                courier.put(message("second"))
+                await hook.until_asked(3)
+                await courier.close()
+        async with hooked(refusal("404 No", body={"echo": path})) as hook:
+            answer = await Deadman(Secret(hook.url + path)).ask(client)
+            assert "***" in answer.said
+        nowhere = await Webhook(Secret("http://127.0.0.1:1" + path)).send(client, message(), 0.0)
+    assert "tried again" in caplog.text
+    assert "very-secret" not in caplog.text + answer.said + nowhere.said
+
+
+def test_what_is_not_a_url_is_an_answer_too() -> None:
+    async def send(url: str) -> str:
+        async with new_client() as client:
+            return (await Webhook(Secret(url)).send(client, message(), 0.0)).said
+
+    for url in ("http://", "http://[::1", "https://x:99999/very-secret", "http://\u2028/very-secret"):
+        said = asyncio.run(send(url))
+        assert said
+        assert "very-secret" not in said
+
+
+def test_paths_and_queries_are_hidden_too() -> None:
+    url = Secret("https://hooks.example.invalid/services/T1/B2?key=3")
+    text = "no /services/T1/B2 at https://hooks.example.invalid/services/T1/B2?key=3 with key=3"
+    assert without(text, (url,)) == "no *** at *** with ***"
+
+
+def test_slacks_characters() -> None:
+    assert for_slack("<a> & b") == "&lt;a&gt; &amp; b"
