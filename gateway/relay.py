@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from gateway import access, rewrite
-from gateway.admission.course import Course
+from gateway.admission.course import Course, is_on_trial
 from gateway.admission.scheduler import QueueFull, Waiter, is_open, room
 from gateway.admission.slots import Lease
 from gateway.admission.waiting import admission_of
@@ -285,6 +285,8 @@ class Relay:
             return all(is_open(state, now) for state in waiter.choices)
         if not waiter.choices or course.has_returned(now):
             return False
+        if any(is_on_trial(state, now) for state in waiter.choices):
+            return True
         error = self._refusal(now)
         return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline
 

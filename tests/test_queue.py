@@ -97,8 +97,10 @@ class Queue:
         if self.tasks[name].done() or any(name in gate.order for gate in self.gates.values()):
             return True
         said = json.dumps(name).encode()
-        relays = self.gateway.gateway.active
-        return any(r.waiter is not None and said in bytes(r.request.fields["messages"]) for r in relays)
+        waiters = admission_of(self.gateway.gateway).scheduler.waiters
+        return any(
+            r.waiter in waiters and said in bytes(r.request.fields["messages"]) for r in self.gateway.gateway.active
+        )
 
     async def reply(self, name: str) -> RawReply:
         async with asyncio.timeout(PATIENCE):
@@ -416,6 +418,18 @@ async def test_a_backend_that_is_starting_is_waited_for() -> None:
             assert (answer.status_code, int(answer.headers["x-gateway-queue-ms"]) > 0) == (200, True)
     finally:
         await sim.stop()
+
+
+async def test_while_one_request_is_on_trial_the_others_wait_for_how_it_ends() -> None:
+    async with queue("a: 4", more=", health: {every: 60s}") as q:
+        health = q.gateway.gateway.fleet["a"].health
+        health.state, health.half_open, health.from_requests = State.SUSPECT, True, True
+        await q.ask("trial", "r1", "r2")
+        assert (q.gate.order, q.depth()) == (["trial"], 2.0)
+        q.gate.end("trial")
+        await q.until_inside("r1")
+        await q.until_inside("r2")
+        assert q.gateway.state("a") is State.READY
 
 
 async def test_a_backend_that_is_expected_too_late_is_not_waited_for() -> None:

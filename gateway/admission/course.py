@@ -104,8 +104,10 @@ class Course:
         self.plan, self._mode, self.left = plan, mode, deque(left)
 
     def coming(self, now: float) -> tuple[BackendState, ...]:
-        """Those that cannot serve now and are expected to: warming, pausing, or gone when they were asked."""
-        found = [s.state for s in self.plan.skipped if s.kind in ("warming", "cooldown") and self._may_pay(s.state)]
+        """Those that cannot serve now and are expected to: warming, pausing, on trial by another request, or gone when
+        they were asked."""
+        skipped = [s for s in self.plan.skipped if s.kind in ("warming", "cooldown") or is_on_trial(s.state, now)]
+        found = (s.state for s in skipped if self._may_pay(s.state))
         return (*found, *(state for state in self._once_there() if not self._is_there(state, now)))
 
     def has_returned(self, now: float) -> bool:
@@ -152,6 +154,11 @@ class Course:
             for c in plan.candidates
             if (c.state.name, mode) not in self._done and (c.state.name not in self._gone or is_back(c.state, now))
         ]
+
+
+def is_on_trial(state: BackendState, now: float) -> bool:
+    """One request (or a canary) is there to find out whether it is well again; nobody else may go meanwhile."""
+    return state.health.trial and not state.health.usable(now)
 
 
 def is_back(state: BackendState, now: float) -> bool:

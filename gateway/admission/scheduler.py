@@ -140,9 +140,7 @@ class Scheduler:
             line.service = took if line.service is None else line.service + (took - line.service) * LEARN
         if limit is not None:
             self._one_less(client)
-            own = [w for w in self.waiters if w.client == client]
-            self._serve([self._line(choice) for w in own for choice in w.choices], now)
-        if line.waiting:
+        if self.waiters:
             self._serve([line], now)
 
     def left(self, waiter: Waiter, now: float) -> None:
@@ -253,7 +251,17 @@ class Scheduler:
             line.watching.pop(waiter, None)
 
     def _serve(self, lines: Iterable[Line], now: float) -> None:
-        """Give what is free to whoever is next, backend by backend."""
+        """Give what is free to whoever is next, backend by backend. Heavy ones and clients with a limit tie backends
+        together (what one holds up here may change with what it gets there): then all are looked at until nobody gets
+        anything more."""
+        tied = any(w.weight > 1 or w.limit is not None for w in self.waiters)
+        self._serve_once(lines, now)
+        while tied and self._serve_once([line for line in self._lines.values() if line.waiting], now):
+            pass
+
+    def _serve_once(self, lines: Iterable[Line], now: float) -> bool:
+        """True = somebody got slots."""
+        count = self._count
         for line in lines:
             while line.waiting and is_open(line.state, now):
                 waiter = self._next(line, now)
@@ -264,6 +272,7 @@ class Scheduler:
                 if line.state.inflight + need > most:
                     break  # nobody behind it may have what it waits for
                 self._grant(waiter, line, need, now)
+        return self._count != count
 
     def _next(self, line: Line, now: float) -> Waiter | None:
         best: Waiter | None = None
@@ -298,15 +307,11 @@ class Scheduler:
         own = 1 / len(lines) if lines else 0.0
         if all(line.share() - own >= line.state.backend.queue.length for line in lines):
             return "too many requests wait already"
-        seconds = self._expected_if_known(waiter, lines)
-        if seconds is not None and now + seconds > waiter.deadline:
+        seconds = self.expected(waiter, now)
+        known = all(line.service is not None for line in lines)
+        if known and seconds is not None and now + seconds > waiter.deadline:
             return f"the wait would be about {seconds:.0f} s, longer than allowed"
         return None
-
-    def _expected_if_known(self, waiter: Waiter, lines: list[Line]) -> float | None:
-        if any(line.service is None for line in lines):
-            return None
-        return self.expected(waiter, 0.0)
 
     def _ahead(self, waiter: Waiter, lines: list[Line]) -> int:
         """Sequences that go before one that has just come: its client's own, and by turns as many of each other."""
@@ -346,7 +351,7 @@ def looks(state: BackendState, now: float) -> str:
         return "cooldown"
     health = state.health
     if not health.usable(now):
-        return unavailable(state, now)[0]
+        return "trial" if health.trial else unavailable(state, now)[0]
     if health.state is not State.SUSPECT:
         return "usable"
     return "due" if health.due(now) else "suspect"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter, is_open, rank, room
 from gateway.fleet import BackendState
@@ -17,6 +17,15 @@ from tests.routing.parts import NOW
 
 SLOTS = (1, 2, 4)
 LIMITS = {"free": None, "other": None, "third": None, "narrow": 2}
+
+Ask = tuple[str, list[int], int, bool, float]
+ASKS: st.SearchStrategy[Ask] = st.tuples(
+    st.sampled_from(list(LIMITS)),
+    st.lists(st.sampled_from(range(len(SLOTS))), min_size=1, max_size=3, unique=True),
+    st.sampled_from([1, 1, 1, 2, 5]),  # weight
+    st.sampled_from([False, False, True]),  # batch
+    st.sampled_from([3.0, 1000.0, 1000.0]),  # patience
+)
 
 
 def nth(waiters: Mapping[Waiter, object], number: int) -> Waiter:
@@ -54,11 +63,12 @@ class WaitingSet(RuleBasedStateMachine):
         del self.waiting[waiter]
         self.running[waiter] = held = waiter.granted
         for other in self.waiting:
-            if held.state in other.choices and other.batch == waiter.batch and not waiter.returning:
-                if other.client == waiter.client:
-                    self.passed[other].clear()  # its client's turn starts anew
-                else:
-                    self.passed[other][waiter.client] += 1
+            if all(held.state is not choice for choice in other.choices):
+                continue
+            if other.client == waiter.client:
+                self.passed[other].clear()  # its client's turn starts anew
+            elif other.batch == waiter.batch and not waiter.returning:
+                self.passed[other][waiter.client] += 1
 
     def end(self, waiter: Waiter) -> None:
         self.waiting.pop(waiter, None)
@@ -71,17 +81,15 @@ class WaitingSet(RuleBasedStateMachine):
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
-    @rule(
-        client=st.sampled_from(list(LIMITS)),
-        takes=st.lists(st.sampled_from(range(len(SLOTS))), min_size=1, max_size=3, unique=True),
-        weight=st.sampled_from([1, 1, 1, 2, 5]),
-        batch=st.sampled_from([False, False, True]),
-        patience=st.sampled_from([3.0, 1000.0, 1000.0]),
-        count=st.sampled_from([1, 1, 4]),
-    )
-    def ask(self, client: str, takes: list[int], weight: int, batch: bool, patience: float, count: int) -> None:
-        for _ in range(count):
-            self.arrive(self.request(client, tuple(self.places[n] for n in takes), weight, batch, patience))
+    @initialize(asks=st.lists(ASKS, min_size=8, max_size=24))
+    def crowd(self, asks: list[Ask]) -> None:
+        for ask in asks:
+            self.ask(ask)
+
+    @rule(ask=ASKS)
+    def ask(self, ask: Ask) -> None:
+        client, takes, weight, batch, patience = ask
+        self.arrive(self.request(client, tuple(self.places[n] for n in takes), weight, batch, patience))
 
     def request(
         self, client: str, choices: tuple[BackendState, ...], weight: int, batch: bool, patience: float
@@ -204,4 +212,4 @@ class WaitingSet(RuleBasedStateMachine):
 
 
 TestWaitingSet = WaitingSet.TestCase
-TestWaitingSet.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestWaitingSet.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
