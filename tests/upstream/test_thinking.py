@@ -173,6 +173,17 @@ def test_ollama_reads_what_is_meant(demand: dict[bool, dict[str, Any]], on: bool
         assert (think, wished) == (on if forced is None else forced == "on", False)
 
 
+@pytest.mark.parametrize("said", [{"reasoning_effort": "high"}, {"think": "high"}])
+def test_a_wish_that_its_model_would_refuse_is_not_sent(said: dict[str, Any]) -> None:
+    state = backend_state("llama3.1:8b", engine="ollama")
+    request = parse(CHAT, json.dumps({**ASK, **said}).encode())
+    alias = Alias("alias", (("b",),))
+    [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
+    fields, adapted = fields_up(request, alias, state, candidate.adapt)
+    assert read_think(Fields(fields))[0] is False
+    assert adapted == ["thinking_unavailable"]
+
+
 def test_a_level_is_on() -> None:
     state = backend_state("qwen3:8b", engine="ollama")
     assert up({"think": "high"}, state, thinking="on")[0] == {"think": "high"}
