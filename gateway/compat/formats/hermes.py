@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, read_calls
+from gateway.compat.formats.base import JSON_CALLS, Format, ParsedCall, read_calls
 from gateway.compat.offered import Offered
 
 
@@ -15,6 +15,9 @@ class Hermes(Format):
         self._open, self._close = f"<{tag}>", f"</{tag}>"
         self.markers = (self._open,)
         self.closers = (self._close,)
+
+    def follow(self, marker: str) -> str:
+        return JSON_CALLS
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect(self._open)

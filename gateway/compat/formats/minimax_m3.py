@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, several
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
 from gateway.compat.formats.tagged import ValueEnd, read_key, read_value
 from gateway.compat.offered import Offered
 
@@ -22,6 +22,9 @@ class MinimaxM3(Format):
     name = "minimax_m3"
     markers = (OPEN, INVOKE)
     closers = (CLOSE, INVOKE_END)
+
+    def follow(self, marker: str) -> str:
+        return NAMED if marker == INVOKE else SPACED + literal(INVOKE) + NAMED
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(OPEN):
