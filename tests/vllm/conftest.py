@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from .formats import MODELS
 from .servers import START_UP, VllmServer
 
 HERE = Path(__file__).parent
@@ -51,6 +52,19 @@ def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
 def plain_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--enable-scale-out",)  # for /inference/v1/abort_requests
     server = VllmServer("plain", flags, venv, pids, window=8192, api_key=KEY)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def front_ends(venv: Path, pids: Path) -> Iterator[VllmServer]:
+    flags = ("--served-model-name", *MODELS)
+    server = VllmServer("front_ends", flags, venv, pids, window=2048, env={"FRONT_ENDS": "1"})
+    if "VLLM_FRONT_ENDS" in os.environ:  # one that is running already, while a test is being written
+        server.port = int(os.environ["VLLM_FRONT_ENDS"])
+        yield server
+        return
+    server.up()
     yield server
     server.stop()
 
