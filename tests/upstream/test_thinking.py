@@ -81,6 +81,11 @@ def test_other_keys_stay_and_the_foreign_switch_goes() -> None:
     assert up(said, backend_state(DEEPSEEK))[0] == kwargs(add_vision_id=True, thinking=False)
 
 
+def test_a_number_is_not_the_switch() -> None:
+    sent, _ = up(kwargs(enable_thinking=0), thinking="off")
+    assert sent["chat_template_kwargs"]["enable_thinking"] is False
+
+
 def test_a_budget_is_switched_by_numbers() -> None:
     for on, budget in ((True, -1), (False, 0)):
         assert up({"think": on}, backend_state("Seed-OSS-36B-Instruct"))[0] == kwargs(thinking_budget=budget)
