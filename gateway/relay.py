@@ -182,7 +182,7 @@ class Relay:
         )
 
     def _resort(self, candidates: deque[Candidate]) -> bool:
-        """Nobody can serve it as it was asked: once, who can in the way that `on_unsupported` allows. True = some can."""
+        """Nobody can serve it as it was asked. Once: those who can in the way that `on_unsupported` allows. True = some."""
         assert self.alias is not None
         resort = resort_of(self.alias, self.client.client) if self.request.tools and not self.resorted else None
         self.resorted = True
@@ -462,7 +462,8 @@ class Relay:
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         self.plan.met[state.name] = verdict.kind
         learned = (verdict.window, verdict.prompt_tokens)
-        self.tried.append(Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone))
+        tried = Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone, lack=verdict.lack)
+        self.tried.append(tried)
         log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
         if verdict.kind == "empty" and not any(self.plan.may_enter(other) for other in others):
             return forced(candidate, self.request)
