@@ -337,7 +337,8 @@ class StreamTrack:
 
     def conclude(self) -> None:
         """The stream is whole: what is to be said of it as a whole."""
-        if self._must_call and not self.content and not any(check.obeyed for check in self._checks.values()):
+        cut_short = "reasoning_cut" in self.violations
+        if self._must_call and not (self.content or cut_short or any(c.obeyed for c in self._checks.values())):
             self.disobeyed = True
         if self.disobeyed:
             self.violations.add("tool_choice_ignored")

@@ -113,10 +113,10 @@ class ChoiceAnswer:
             self._unsaid = None
         complete = finish_reason != "length" and self._judge_calls(cut=cut)
         finish_reason = self._finish(finish_reason, complete=complete)
-        if self._expected.must_call and not self.obeyed:
-            self.violations.add("tool_choice_ignored")
         if finish_reason == "length" and self.thought and not (self.said or self._calls):
-            self.violations.add("reasoning_cut")
+            self.violations.add("reasoning_cut")  # vLLM forces a call only after the thoughts
+        elif self._expected.must_call and not self.obeyed:
+            self.violations.add("tool_choice_ignored")
         return deltas, finish_reason
 
     def _finish(self, given: object, *, complete: bool) -> object:

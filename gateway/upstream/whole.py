@@ -119,7 +119,8 @@ def _check(
         visible = any((delta.get("content") or "").strip() or delta.get("refusal") for delta in deltas + rest)
         said, thought = said or visible or check.called, thought or check.thought
         limited = limited or finish == "length"
-    answer.disobeyed = expected is not None and expected.must_call and not obeyed
+    cut_short = "reasoning_cut" in answer.violations
+    answer.disobeyed = expected is not None and expected.must_call and not obeyed and not cut_short
     if expected is not None and expected.tools is not None and request.choices == 1:
         answer.empty = not said and not limited
     if thought and not said and not limited:
