@@ -182,7 +182,7 @@ class Relay:
         )
 
     def _resort(self, candidates: deque[Candidate]) -> bool:
-        """Nobody can serve it as it was asked. Once: those who can in the way that `on_unsupported` allows. True = some."""
+        """Nobody can serve it as asked. Once: those who can as `on_unsupported` allows. True = there are some."""
         assert self.alias is not None
         resort = resort_of(self.alias, self.client.client) if self.request.tools and not self.resorted else None
         self.resorted = True
