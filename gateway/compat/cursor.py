@@ -16,7 +16,7 @@ NAME = re.compile(r"[^\s<>{}\[\]()\"'`,;=|｜\\]{1,128}")
 # The error of a JSON text that was only cut off lies at its end: `tru`, `-`, `1e`, `"\u00`. No such piece is longer.
 UNSURE = 12
 MAX_DEPTH = 100  # of objects and lists inside each other
-_WINDOW = 2048
+_WINDOW = 256
 _NESTING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^"\[\]{}]++', re.S)  # all that is no bracket
 _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 

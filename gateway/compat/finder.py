@@ -69,7 +69,7 @@ class CallFinder:
     def _scan(self, final: bool) -> list[Piece]:
         out: list[Piece] = []
         hold, self._hold = self._hold, None
-        at = self._end_run(final)
+        at = self._end_run(final) if self._prose.amid_run else self._pos
         not_closed = 0  # up to here nothing closes the code that we are in
         while True:
             if self._space is not None and at == self._pos:
@@ -100,7 +100,7 @@ class CallFinder:
                         continue
                 parsed = self._look_inside(start, found, final)
             if parsed.need_more:
-                self._wait(out, start, hold)
+                self._wait(out, start, found, hold)
                 break
             if parsed.calls:
                 self._prose.leave()
@@ -163,8 +163,6 @@ class CallFinder:
 
     def _end_run(self, final: bool) -> int:
         """Where to go on: behind the rest of a run of backticks that was cut."""
-        if not self._prose.amid_run:
-            return self._pos
         match = _TICKS.match(self._buf, self._pos)
         assert match is not None  # the pattern also matches nothing
         self._prose.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
@@ -191,7 +189,9 @@ class CallFinder:
             if format_.only_at_start and not self._at_start:
                 continue
             if length is None:
-                parsed = NO_CALL if final else NEED_MORE
+                if final or start + len(found) < len(self._buf):
+                    continue
+                parsed = NEED_MORE
             elif follow.match(self._buf, start + length):
                 parsed = format_.parse(self._buf, start, self._tools, final=final)
             else:
@@ -212,13 +212,15 @@ class CallFinder:
         match = SPACE.match(self._buf, self._pos)
         return match is not None and match.end() < start
 
-    def _wait(self, out: list[Piece], start: int, hold: Hold | None) -> None:
+    def _wait(self, out: list[Piece], start: int, found: str, hold: Hold | None) -> None:
         """Holds the text from `start` on, and white space before it that may turn out to mean nothing."""
         if self._space is None:
             self._send_text(out, start)
         offset = self._base + start
-        same = hold is not None and hold.offset == offset
-        self._hold = hold if same else Hold(offset, len(self._buf) - start, self._markers.closing, self._max_held)
+        if hold is None or hold.offset != offset:
+            hold = Hold(offset, len(self._buf) - start, self._max_held)
+        hold.closing = self._markers.closing(found)
+        self._hold = hold
 
     def _send_calls(self, out: list[Piece], start: int, parsed: Parsed) -> None:
         if self._space is None:

@@ -34,7 +34,6 @@ class Markers:
     def __init__(self, formats: tuple[Format, ...]) -> None:
         self._formats = formats
         self.longest = max((len(m) for f in formats for m in f.markers), default=0)
-        self.closing = re.compile("|".join(sorted({re.escape(closer) for f in formats for closer in f.closers})))
         self.space = re.compile(rf"[\s{re.escape(''.join(f.separators for f in formats))}]*")
         early = _marker(formats)
         later = _marker([f for f in formats if not f.only_at_start])
@@ -48,6 +47,7 @@ class Markers:
         self.block_start = re.compile(rf"{_TICKS}{_marker(formats, follow=False)}|(?P<said>\S)")
         self.quotes = {quote: re.compile(f"(?P<end>{end}){later}") for quote, end in _QUOTE_ENDS.items()}
         self._started_by: dict[str, tuple[Start, ...]] = {}
+        self._closing: dict[str, re.Pattern[str]] = {}
 
     def started_by(self, found: str) -> tuple[Start, ...]:
         """What `found`, a marker or the beginning of one at the end of the text, may start, in the formats' order."""
@@ -55,6 +55,13 @@ class Markers:
             starts = [_start(format_, found) for format_ in self._formats]
             self._started_by[found] = tuple(start for start in starts if start is not None)
         return self._started_by[found]
+
+    def closing(self, found: str) -> re.Pattern[str]:
+        """Finds what may complete a call that `found` starts."""
+        if found not in self._closing:
+            closers = {re.escape(closer) for start in self.started_by(found) for closer in start.format.closers}
+            self._closing[found] = re.compile("|".join(sorted(closers)))
+        return self._closing[found]
 
 
 def _start(format_: Format, found: str) -> Start | None:

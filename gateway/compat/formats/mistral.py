@@ -24,7 +24,7 @@ class Mistral(Format):
 
     name = "mistral"
     markers = (OPEN,)
-    closers = ("}", "]")
+    closers = ("}", "}]", "\n]", " ]")
 
     def follow(self, marker: str) -> str:
         return f"{SPACED}{NAMED}|{JSON_CALLS}"
