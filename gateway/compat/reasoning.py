@@ -41,6 +41,7 @@ _THINKERS = (
 REASONING: Mapping[str, Thoughts] = MappingProxyType(
     {
         **dict.fromkeys(_THINKERS, THINK),
+        "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),
         "gemma4": Thoughts(("<|channel>thought\n", "<|channel>"), "<channel|>", bare=("thought\n",)),

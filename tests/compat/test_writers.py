@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.compat.formats import FORMATS
+from gateway.compat.reasoning import REASONING
 from tests.compat.mending import mend
 from tests.compat.writers import WRITERS, Call
 
@@ -90,3 +91,34 @@ def test_white_space_between_the_parts_of_a_call_does_no_harm(format_: str) -> N
     written = WRITERS[format_](calls)
     spaced: Any = "".join(char + (" " if char == "\n" and dice.random() < 0.5 else "") for char in written)
     assert [name for name, _ in mend(format_, spaced).calls] == [name for name, _ in calls]
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        ("openai", '<|channel|>commentary to=functions.get_weather<|message|>{"city": "Oslo"}'),
+        ("openai", '<|channel|>commentary to=functions.get_weather json<|message|>{"city": "Oslo"}<|call|>'),
+        ("openai", '<|channel|>analysis to=functions.get_weather <|message|>{"city": "Oslo"}<|call|>'),
+        ("granite", '<tool_call>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]'),
+        ("internlm", '<|action_start|><|plugin|>{"name": "get_weather", "arguments": {"city": "Oslo"}}'),
+        ("jamba", '<tool_calls>[\n  {"name": "get_weather", "arguments": {"city": "Oslo"}}\n]</tool_calls>'),
+        ("olmo3", '<function_calls>\nget_weather(city="Oslo")\n</function_calls>'),
+        ("olmo3", "<function_calls>get_weather(city='Oslo')"),
+        ("kimi_k2", '<|tool_call_begin|>get_weather<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|>'),
+        ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo"}'),
+        ("mistral", '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Oslo"}}]'),
+        ("pythonic", "<|python_start|>[get_weather(city='Oslo')]<|python_end|>"),
+        ("llama3_json", '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": {"city": "Oslo"}}'),
+        ("qwen3_xml", "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"),
+        ("glm45", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>"),
+    ],
+)
+def test_the_other_ways_of_writing_a_format_are_read_too(format_: str, text: str) -> None:
+    mended = mend(format_, text)
+    assert (mended.calls, mended.content) == ([("get_weather", {"city": "Oslo"})], "")
+
+
+def test_thoughts_of_gpt_oss_precede_its_calls() -> None:
+    text = "<|channel|>analysis<|message|>I look.<|end|>" + WRITERS["openai"](CALLS["one"])
+    mended = mend("openai", text, REASONING["openai_gptoss"])
+    assert (mended.reasoning, mended.calls, mended.content) == ("I look.", CALLS["one"], "")

@@ -110,6 +110,19 @@ def minimax_m3(calls: Sequence[Call]) -> str:
 WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     "hermes": tagged("<tool_call>", "</tool_call>"),
     "longcat": tagged("<longcat_tool_call>", "</longcat_tool_call>"),
+    "granite": lambda calls: f"<|tool_call|>{as_json([named(call) for call in calls])}",
+    "internlm": each(
+        lambda call: f"<|action_start|><|plugin|>\n{as_json(named(call, 'parameters'))}<|action_end|>\n", ""
+    ),
+    "jamba": lambda calls: f"<tool_calls>{as_json([named(call) for call in calls])}</tool_calls>",
+    "olmo3": lambda calls: "<function_calls>" + "\n".join(map(python_call, calls)) + "</function_calls>",
+    "openai": each(
+        lambda call: (
+            f"<|start|>assistant<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>"
+            f"{as_json(call[1])}<|call|>"
+        ),
+        "",
+    ),
     "qwen3_xml": xml("tool_call"),
     "seed_oss": xml("seed:tool_call"),
     "pythonic": lambda calls: f"[{', '.join(map(python_call, calls))}]",

@@ -26,8 +26,8 @@ class Pythonic(Format):
     """Keyword arguments with literals only: nothing is ever evaluated."""
 
     name = "pythonic"
-    markers = ("[", START)
-    closers = (")]", ") ]", ")\n]", END)
+    markers: tuple[str, ...] = ("[", START)
+    closers: tuple[str, ...] = (")]", ") ]", ")\n]", END)
     only_at_start = True
 
     def follow(self, marker: str) -> str:
