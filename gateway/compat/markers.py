@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gateway.compat.formats.base import Format
@@ -35,19 +35,37 @@ class Markers:
         self._formats = formats
         self.longest = max((len(m) for f in formats for m in f.markers), default=0)
         self.space = re.compile(rf"[\s{re.escape(''.join(f.separators for f in formats))}]*")
-        early = _marker(formats)
-        later = _marker([f for f in formats if not f.only_at_start])
+        self._later = _marker([f for f in formats if not f.only_at_start])
         firsts = sorted({marker[0] for f in formats for marker in f.markers})
+        self._openers = _openers(re.escape("".join(firsts)))
         self.hint = re.compile("[" + re.escape("".join(sorted({"`", '"', "“", *firsts}))) + "]")
-        openers = _openers(re.escape("".join(firsts)))
-        self.start = re.compile(openers + early)
-        self.text = re.compile(openers + later)
-        self.line = re.compile(rf"{_TICKS}|(?P<end>\n){later}")
-        self.block = re.compile(_TICKS + later)
-        self.block_start = re.compile(rf"{_TICKS}{_marker(formats, follow=False)}|(?P<said>\S)")
-        self.quotes = {quote: re.compile(f"(?P<end>{end}){later}") for quote, end in _QUOTE_ENDS.items()}
         self._started_by: dict[str, tuple[Start, ...]] = {}
         self._closing: dict[str, re.Pattern[str]] = {}
+
+    # Compiled when they are first needed: with many formats each takes tens of milliseconds.
+    @cached_property
+    def start(self) -> re.Pattern[str]:
+        return re.compile(self._openers + _marker(self._formats))
+
+    @cached_property
+    def text(self) -> re.Pattern[str]:
+        return re.compile(self._openers + self._later)
+
+    @cached_property
+    def line(self) -> re.Pattern[str]:
+        return re.compile(rf"{_TICKS}|(?P<end>\n){self._later}")
+
+    @cached_property
+    def block(self) -> re.Pattern[str]:
+        return re.compile(_TICKS + self._later)
+
+    @cached_property
+    def block_start(self) -> re.Pattern[str]:
+        return re.compile(rf"{_TICKS}{_marker(self._formats, follow=False)}|(?P<said>\S)")
+
+    @cached_property
+    def quotes(self) -> dict[str, re.Pattern[str]]:
+        return {quote: re.compile(f"(?P<end>{end}){self._later}") for quote, end in _QUOTE_ENDS.items()}
 
     def started_by(self, found: str) -> tuple[Start, ...]:
         """What `found`, a marker or the beginning of one at the end of the text, may start, in the formats' order."""
