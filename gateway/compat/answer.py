@@ -106,6 +106,8 @@ class ChoiceAnswer:
         """The choice is complete: what is still to be sent, and its finish_reason as it should be. `cut`: it has as
         many tokens as were allowed."""
         deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
+        if self._mender is not None and self._mender.saw_thoughts_later:
+            self.violations.add("reasoning_as_text")  # they stay where they are: what is before them has been sent
         if self._unsaid and not (self.said or self._calls):
             deltas.append({"content": "".join(self._unsaid)})
             self.said = True
