@@ -1,7 +1,8 @@
-"""Two real vLLM servers, started when a test first asks for one and ended with the session.
+"""Three real vLLM servers, started when a test first asks for one and ended with the session.
 
 `tools` has the tool and reasoning parsers and a window of 2,048 tokens; `plain` has no such flags, 8,192 tokens and a
-key. The tests that kill a server take `plain`; who comes after them gets it started again.
+key. The tests that kill a server take `plain`; who comes after them gets it started again. `front_ends` has every pair of
+parsers (front_ends.py) and 2,048 tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KEY = "wonderland"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start both servers
+            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start two servers
 
 
 @pytest.fixture(scope="session")
