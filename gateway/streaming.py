@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway import rewrite
-from gateway.compat.answer import ChoiceAnswer, closes_alone, is_garbage, opened
+from gateway.compat.answer import ChoiceAnswer, closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
@@ -342,6 +342,9 @@ class StreamTrack:
             self.disobeyed = True
         if self.disobeyed:
             self.violations.add("tool_choice_ignored")
+        checks = self._checks.values()
+        if self._awaits and not any(c.called for c in checks) and swallowed(sum(c.size for c in checks), self.usage):
+            self.violations.add("swallowed")
         if self.reasoning and not self.content and not self.disobeyed:
             self.violations.add("reasoning_cut" if self.limited else "nothing_said")
         if self.stray_close:

@@ -374,3 +374,16 @@ async def test_calls_that_cannot_be_run_are_counted(stream: bool) -> None:
         await chat.ask(stream, tools=TOOLS)
     assert chat.violations("missing_arguments") == 1
     assert chat.violations("unknown_tool") == 1
+
+
+@both_ways
+async def test_text_that_can_not_have_been_all_is_counted(stream: bool) -> None:
+    said = text("Let me check the weather for you.\n\n")
+    async with fleet(says(*said, tokens=38), keys=HERMES) as chat:
+        await chat.ask(stream, tools=TOOLS)
+        await chat.ask(stream)  # without tools there is nothing to swallow
+        chat.backends[0].play(says(*said, tokens=9))
+        await chat.ask(stream, tools=TOOLS)
+        chat.backends[0].play(says(call("get_weather", '{"city": "Oslo"}'), tokens=60))
+        await chat.ask(stream, tools=TOOLS)
+    assert chat.violations("swallowed") == 1

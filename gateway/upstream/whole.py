@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened
+from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
@@ -116,6 +116,8 @@ def _check(
         answer.mended |= check.mended
         answer.never_closed = answer.never_closed or check.never_closed
         obeyed = obeyed or check.obeyed
+        if wanted.tools is not None and not check.called and len(choices) == 1 and swallowed(check.size, answer.usage):
+            answer.violations.add("swallowed")
         visible = any((delta.get("content") or "").strip() or delta.get("refusal") for delta in deltas + rest)
         said, thought = said or visible or check.called, thought or check.thought
         limited = limited or finish == "length"
