@@ -577,7 +577,8 @@ class Relay:
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         self.course.leave(candidate, verdict.kind, gone=left.gone)
         learned = (verdict.window, verdict.prompt_tokens)
-        self.tried.append(Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone))
+        tried = Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone, lack=verdict.lack)
+        self.tried.append(tried)
         log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
         if verdict.kind == "empty" and not any(self.plan.may_enter(other) for other in self.course.left):
             return forced(candidate, self.request)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway import rewrite
-from gateway.compat.answer import ChoiceAnswer, closes_alone, is_garbage, opened
+from gateway.compat.answer import ChoiceAnswer, closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
@@ -337,10 +337,14 @@ class StreamTrack:
 
     def conclude(self) -> None:
         """The stream is whole: what is to be said of it as a whole."""
-        if self._must_call and not self.content and not any(check.obeyed for check in self._checks.values()):
+        cut_short = "reasoning_cut" in self.violations
+        if self._must_call and not (self.content or cut_short or any(c.obeyed for c in self._checks.values())):
             self.disobeyed = True
         if self.disobeyed:
             self.violations.add("tool_choice_ignored")
+        checks = self._checks.values()
+        if self._awaits and not any(c.called for c in checks) and swallowed(sum(c.size for c in checks), self.usage):
+            self.violations.add("swallowed")
         if self.reasoning and not self.content and not self.disobeyed:
             self.violations.add("reasoning_cut" if self.limited else "nothing_said")
         if self.stray_close:

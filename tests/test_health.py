@@ -136,6 +136,7 @@ async def test_a_backend_that_is_healthy_but_fails_every_chat_is_taken_out_and_s
     sim = SimVllm("a")
     async with one_backend(sim) as gateway:
         await gateway.until_ready("a")
+        health_of(gateway).backoff = 60.0  # a slow machine makes the six probes last longer than the usual two seconds
         sim.fault("status", status=500, body="vllm_engine_dead")
         states = []
         for _ in range(3):

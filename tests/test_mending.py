@@ -280,6 +280,16 @@ async def test_when_nobody_obeys_the_error_says_who(stream: bool) -> None:
 
 
 @both_ways
+@pytest.mark.parametrize("keys", [HERMES, GEMMA], ids=["enforced", "not enforced"])
+async def test_thoughts_cut_off_by_the_limit_are_no_disobedience(keys: str, stream: bool) -> None:
+    async with fleet(says(*thoughts("hm"), finish="length"), says(*text("no")), keys=keys) as chat:
+        reply = await chat.ask(stream, tools=TOOLS, tool_choice="required", max_tokens=2)
+        assert (reply.reasoning, reply.content, reply.finish) == ("hm", "", "length")
+        assert (chat.violations("reasoning_cut"), chat.violations("tool_choice_ignored")) == (1, 0)
+        assert chat.backends[1].turns == []
+
+
+@both_ways
 async def test_a_required_call_in_the_text_counts(stream: bool) -> None:
     async with fleet(says(*text("Well.\n" + CALL), finish="tool_calls"), keys=GEMMA) as chat:
         reply = await chat.ask(stream, tools=TOOLS, tool_choice="required")
@@ -364,3 +374,16 @@ async def test_calls_that_cannot_be_run_are_counted(stream: bool) -> None:
         await chat.ask(stream, tools=TOOLS)
     assert chat.violations("missing_arguments") == 1
     assert chat.violations("unknown_tool") == 1
+
+
+@both_ways
+async def test_text_that_can_not_have_been_all_is_counted(stream: bool) -> None:
+    said = text("Let me check the weather for you.\n\n")
+    async with fleet(says(*said, tokens=38), keys=HERMES) as chat:
+        await chat.ask(stream, tools=TOOLS)
+        await chat.ask(stream)  # without tools there is nothing to swallow
+        chat.backends[0].play(says(*said, tokens=9))
+        await chat.ask(stream, tools=TOOLS)
+        chat.backends[0].play(says(call("get_weather", '{"city": "Oslo"}'), tokens=60))
+        await chat.ask(stream, tools=TOOLS)
+    assert chat.violations("swallowed") == 1

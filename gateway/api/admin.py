@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.access import identify
 from gateway.compat.observation import Observation
@@ -41,7 +42,7 @@ def router(gateway: Gateway) -> APIRouter:
         if running is None or running.task.done():
             running = probing[name] = Probing(gateway, state, now=now)
         if NDJSON in request.headers.get("accept", ""):
-            return StreamingResponse(_lines(running), media_type=NDJSON)
+            return Lines(_lines(running))
         return JSONResponse(await running.findings())
 
     @routes.post("/backends/{name}/drain")
@@ -116,6 +117,21 @@ class Probing:
                 return
             if told == len(self._seen):
                 await changed.wait()
+
+
+class Lines(Response):
+    """Lines that are sent as they come."""
+
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type=NDJSON)
+        self.raw_headers = [header for header in self.raw_headers if header[0] != b"content-length"]
+        self._lines = lines
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for line in self._lines:
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _lines(running: Probing) -> AsyncIterator[bytes]:

@@ -29,10 +29,12 @@ KINDS = (
     "tool_choice_ignored",
     "empty",
     "nothing_said",
+    "swallowed",
     "reasoning_cut",
     "repetition",
     "garbage",
 )
+SWALLOWED_FROM = 16  # tokens; a shorter answer says too little of how many bytes its tokens have
 FIELDS = ("reasoning", "reasoning_content")
 _CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
 _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
@@ -41,7 +43,18 @@ _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style 
 class ChoiceAnswer:
     """`violations` and `mended` are filled while it comes. `said`: some content; `thought`: some reasoning."""
 
-    __slots__ = ("_calls", "_expected", "_mender", "_places", "_unsaid", "mended", "said", "thought", "violations")
+    __slots__ = (
+        "_calls",
+        "_expected",
+        "_mender",
+        "_places",
+        "_unsaid",
+        "mended",
+        "said",
+        "size",
+        "thought",
+        "violations",
+    )
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
@@ -53,6 +66,7 @@ class ChoiceAnswer:
         self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
         self.said = False
         self.thought = False
+        self.size = 0  # bytes of content and thoughts
         self.violations: set[str] = set()
         self.mended: set[str] = set()
 
@@ -76,6 +90,7 @@ class ChoiceAnswer:
         """The same for a delta that is nothing but this content. None = it goes on unchanged."""
         if self._mender is None:
             return None
+        self.size += len(text) if text.isascii() else len(text.encode(errors="replace"))
         pieces = self._mender.feed(text)
         if len(pieces) == 1 and type(pieces[0]) is Text and pieces[0].text == text:
             self.said = True
@@ -91,8 +106,9 @@ class ChoiceAnswer:
             self.said = self.said or mended is None
         changed = mended is not None
         for name in FIELDS:
-            if delta.get(name):
+            if thought := delta.get(name):
                 self.thought = True
+                self.size += len(str(thought).encode(errors="replace"))
         if isinstance(calls, list) and calls:
             changed = self._take_calls(calls) or changed
         if not changed:
@@ -106,6 +122,8 @@ class ChoiceAnswer:
         """The choice is complete: what is still to be sent, and its finish_reason as it should be. `cut`: it has as
         many tokens as were allowed."""
         deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
+        if self._mender is not None and self._mender.saw_thoughts_later:
+            self.violations.add("reasoning_as_text")  # they stay where they are: what is before them has been sent
         if self._unsaid and not (self.said or self._calls):
             deltas.append({"content": "".join(self._unsaid)})
             self.said = True
@@ -113,10 +131,10 @@ class ChoiceAnswer:
             self._unsaid = None
         complete = finish_reason != "length" and self._judge_calls(cut=cut)
         finish_reason = self._finish(finish_reason, complete=complete)
-        if self._expected.must_call and not self.obeyed:
-            self.violations.add("tool_choice_ignored")
         if finish_reason == "length" and self.thought and not (self.said or self._calls):
-            self.violations.add("reasoning_cut")
+            self.violations.add("reasoning_cut")  # vLLM forces a call only after the thoughts
+        elif self._expected.must_call and not self.obeyed:
+            self.violations.add("tool_choice_ignored")
         return deltas, finish_reason
 
     def _finish(self, given: object, *, complete: bool) -> object:
@@ -253,6 +271,12 @@ def is_garbage(text: str) -> bool:
     """One character again and again, as an engine writes that computes nonsense (NVFP4 without `--moe-backend marlin`
     writes exclamation marks)."""
     return text.startswith("!!!!!") or (len(text) >= 20 and len(set(text[:2000])) == 1)
+
+
+def swallowed(size: int, usage: Any) -> bool:
+    """Were far more tokens spent than so many bytes can be? Then a parser took the rest for a call, and lost it."""
+    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return isinstance(spent, int) and size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
 
 
 def silence_kind(usage: Any) -> str:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Never
 
 SPACE = re.compile(r"\s*")
 NAME = re.compile(r"[^\s<>{}\[\]()\"'`,;=|｜\\]{1,128}")
 # The error of a JSON text that was only cut off lies at its end: `tru`, `-`, `1e`, `"\u00`. No such piece is longer.
 UNSURE = 12
-_WINDOW = 2048
+MAX_DEPTH = 100  # of objects and lists inside each other
+_WINDOW = 256
+_NESTING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^"\[\]{}]++', re.S)  # all that is no bracket
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 class NeedMore(Exception):
@@ -57,6 +61,8 @@ class Cursor:
         raise NotACall(min(self.pos if at is None else at, len(self.text)))
 
     def space(self) -> None:
+        if not self.text[self.pos : self.pos + 1].isspace():
+            return
         match = SPACE.match(self.text, self.pos)
         assert match is not None  # the pattern also matches nothing
         self.pos = match.end()
@@ -79,10 +85,12 @@ class Cursor:
 
     def skip(self, *options: str) -> bool:
         """Moves past the first of `options` that stands here."""
-        found = self.at(*options)
+        found = options[0] if self.text.startswith(options[0], self.pos) else self.at(*options)
         if found is None:
             return False
         self.pos += len(found)
+        if self.pos > self.looked:
+            self.looked = self.pos
         return True
 
     def expect(self, *options: str) -> None:
@@ -120,8 +128,10 @@ class Cursor:
         if ends == len(self.text) and not self.final and could_become(word):
             raise NeedMore
         if not known(word):
-            wrong = next((i for i in range(1, len(word) + 1) if not could_become(word[:i])), len(word) + 1)
-            self.fail(self.pos + wrong)
+            right = len(word)
+            while right and not could_become(word[:right]):
+                right -= 1
+            self.fail(self.pos + right + 1)
         self.looked = max(self.looked, ends + 1)
         self.pos = ends
         return word
@@ -137,22 +147,42 @@ class Cursor:
 
     def json(self) -> Any:
         """A JSON object, list or string. Read through a window that grows, because the decoder's errors cost as much
-        as all text before them."""
+        as all text before them; cut where it is nested too deep, because every level costs the decoder a stack frame
+        and the next marker inside would cost them again."""
         size = _WINDOW
         while True:
             window = self.text[self.pos : self.pos + size]
+            deep = too_deep(window)
+            if deep is not None:
+                window = window[: deep + UNSURE]
             try:
                 value, length = _JSON.raw_decode(window)
             except json.JSONDecodeError as error:
                 settled = error.pos + UNSURE
                 if not error.msg.startswith("Unterminated string") and settled <= len(window):
-                    self.fail(self.pos + settled)
-            except (RecursionError, ValueError):  # nested too deep; NaN; a number of thousands of digits
+                    self.fail(self.pos + min(settled, deep or settled))
+            except ValueError:  # NaN; a number of thousands of digits
                 self.fail(self.pos + 1)
             else:
                 self.pos += length
                 self.looked = max(self.looked, self.pos)
                 return value
+            if deep is not None and deep + UNSURE <= len(window):
+                self.fail(self.pos + deep)
             if self.pos + size >= len(self.text):
                 self.short()
             size *= 8
+
+
+def too_deep(text: str) -> int | None:
+    """How many characters it takes to see that JSON `text` is nested deeper than `MAX_DEPTH`; None where it is not."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return None
+    brackets = _NESTING.sub("", text)
+    if max(accumulate(map(_STEPS.__getitem__, brackets))) <= MAX_DEPTH:
+        return None
+    depths = accumulate(map(_STEPS.__getitem__, brackets))
+    steps = next(i for i, depth in enumerate(depths, 1) if depth > MAX_DEPTH)
+    match = re.compile(rf"(?:(?:{_NESTING.pattern})*+[\[\]{{}}]){{{steps}}}", re.S).match(text)
+    assert match is not None  # there are that many brackets
+    return match.end()

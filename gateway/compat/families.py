@@ -174,3 +174,20 @@ def thoughts_for(model: str | None, reasoning_parser: str | None) -> Thoughts | 
         if name is not None and (thoughts := REASONING.get(_SAME_TAGS.get(name, name))) is not None:
             return thoughts
     return THINK if family is None and reasoning_parser in (None, "none") else None
+
+
+# Formats whose marks are special tokens of their models, and parsers (vLLM 0.32) that leave such tokens out.
+_SPECIAL_MARKS = frozenset(("gemma4", "functiongemma", "mistral", "kimi_k2"))
+_UNMARKING = frozenset(("pythonic", "llama3_json", "deepseek_v3", "deepseek_v31", "phi4_mini_json"))
+
+
+@lru_cache(maxsize=512)
+def loses_marks(model: str | None, tool_parser: str | None, reasoning_parser: str | None, *, tools: bool) -> bool:
+    """Would this vLLM drop the marks of calls or thoughts from the text, so that nothing could be mended? Then it must
+    be asked for special tokens. A parser that fits the model asks for them by itself."""
+    family = family_of(model)
+    if family is None:
+        return False
+    if tools and tool_parser in _UNMARKING:
+        return not _SPECIAL_MARKS.isdisjoint((family.tool_parser, *family.older_tool_parsers))
+    return reasoning_parser == "none" and tool_parser in (None, "none") and family.reasoning_parser in _SPECIAL_MARKS

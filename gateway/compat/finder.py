@@ -9,12 +9,13 @@ from gateway.compat.cursor import SPACE
 from gateway.compat.formats import Format, Parsed
 from gateway.compat.formats.base import NEED_MORE
 from gateway.compat.hold import Hold
+from gateway.compat.markers import markers_of
 from gateway.compat.offered import Offered
 from gateway.compat.pieces import Call, Gap, Piece, Text
-from gateway.compat.prose import Prose, hint, pattern
+from gateway.compat.prose import Prose
 
 MAX_HELD = 1 << 20
-EFFORT = 8  # characters read in vain per character of text, beyond which markers inside them are not tried again
+EFFORT = 3  # characters read in vain per character of text, beyond which markers inside them are not tried again
 FREE_EFFORT = 1 << 16
 NO_CALL = Parsed()
 _TICKS = re.compile("`*")
@@ -27,16 +28,12 @@ class CallFinder:
     marker), and a call that is not complete."""
 
     def __init__(self, formats: Sequence[Format], tools: Offered, max_held: int = MAX_HELD) -> None:
-        self._formats = list(dict.fromkeys(formats))
         self._tools = tools
         self._max_held = max_held
-        self._longest = max((len(m) for f in self._formats for m in f.markers), default=0)
-        self._closers = tuple({closer for f in self._formats for closer in f.closers})
-        markers = [m for f in self._formats for m in f.markers]
-        self._hint = hint(markers)
-        self._pattern = pattern(markers)
-        self._later_pattern = pattern([m for f in self._formats if not f.only_at_start for m in f.markers])
-        self._prose = Prose()
+        self._markers = markers_of(tuple(dict.fromkeys(formats)))
+        self._hinted = self._markers.hint.search
+        self._prose = Prose(self._markers)
+        self._flows = False  # all went out, and text without a marker's first character may follow at once
         self._buf = ""  # one character that went out (to look back at), then those that did not
         self._pos = 0  # where the latter begin
         self._base = 0  # offset of _buf in the whole text
@@ -45,22 +42,22 @@ class CallFinder:
         self._after_call = False
         self._not_before = 0  # no call begins before this offset of the whole text
         self._wasted = 0  # characters read at markers that began no call
+        self._outside: tuple[int, int] | None = None  # inside code: the latter two as they were before it
         self._hold: Hold | None = None
 
     def feed(self, text: str) -> list[Piece]:
-        if self._hold is not None:
-            if not self._hold.worth_a_look(text):
-                return []
-            self._buf += self._hold.take()
-        elif self._amid_text() and self._hint.search(text) is None:  # by far the most usual
+        if self._flows and self._hinted(text) is None:  # by far the most usual
             if not text:
                 return []
-            self._base += len(self._buf) + len(text) - 1
-            self._buf, self._pos = text[-1], 1
-            self._at_start = self._at_start and text.isspace()
+            self._base += len(text)  # one character is always kept
+            self._buf = text[-1]
             return [Text(text)]
-        else:
+        if self._hold is None:
             self._buf += text
+        elif self._hold.worth_a_look(text):
+            self._buf += self._hold.take()
+        else:
+            return []
         return self._scan(final=False)
 
     def finish(self) -> list[Piece]:
@@ -69,73 +66,136 @@ class CallFinder:
             self._buf += self._hold.take()
         return self._scan(final=True)
 
-    def _amid_text(self) -> bool:
-        return self._space is None and self._pos == len(self._buf) and self._prose.plain
-
     def _scan(self, final: bool) -> list[Piece]:
         out: list[Piece] = []
         hold, self._hold = self._hold, None
-        at = self._end_run(final)
+        at = self._end_run(final) if self._prose.amid_run else self._pos
+        not_closed = 0  # up to here nothing closes the code that we are in
         while True:
             if self._space is not None and at == self._pos:
                 at = self._space_end(at)
                 if self._space is not None and at == len(self._buf) and not final:
                     break
-            inside = self._prose.closer()
-            match = (inside or self._markers()).search(self._buf, at)
+            match = self._prose.pattern(self._at_start).search(self._buf, at)
             if match is None:
                 self._send_rest(out)
                 break
-            if inside is not None or match.lastgroup != "marker":
-                self._space, self._at_start = None, False
-                self._prose.enter(match, at_end=match.end() == len(self._buf) and not final)
-                at = match.end()
-                continue
             start = match.start()
+            if match.lastgroup != "marker":
+                self._enter(match, final)
+                at, not_closed = match.end(), 0
+                continue
             if start > at:
                 self._space = None
-            parsed = self._look(start, final)
+            found = match["marker"]
+            if self._prose.plain:
+                parsed = self._look(start, found, final)
+            elif self._prose.example:
+                parsed = self._first_in_block(match, final)
+            else:
+                if start >= not_closed:
+                    closing, not_closed = self._prose.closing(self._buf, start, final)
+                    if closing is not None:
+                        at = closing
+                        continue
+                parsed = self._look_inside(start, found, final)
             if parsed.need_more:
-                self._wait(out, start, hold)
+                self._wait(out, start, found, hold)
                 break
             if parsed.calls:
+                self._prose.leave()
+                self._outside = None
                 self._send_calls(out, start, parsed)
                 at = self._pos
             else:
                 self._space, self._at_start = None, False
-                at = start + 1
+                at = start + max(parsed.consumed, 1)
         self._forget_sent()
         return out
 
+    def _enter(self, match: re.Match[str], final: bool) -> None:
+        self._space, self._at_start = None, False
+        if match.lastgroup == "end":
+            self._outside = None
+        self._prose.enter(match, at_end=match.end() == len(self._buf) and not final)
+        self._keep_effort()
+
+    def _keep_effort(self) -> None:
+        """What is read in vain inside code that is closed does not count: had all come at once, it had been passed
+        over."""
+        if self._prose.in_code:
+            self._outside = self._outside or (self._wasted, self._not_before)
+        elif self._outside:
+            self._wasted, self._not_before = self._outside
+            self._outside = None
+
+    def _first_in_block(self, match: re.Match[str], final: bool) -> Parsed:
+        """A marker that is the first thing in a fenced block, and so an example of one."""
+        if not final and not all(one.length is None for one in self._markers.started_by(match["marker"])):
+            return NEED_MORE
+        self._prose.enter(match, at_end=False)
+        return NO_CALL
+
+    def _look_inside(self, start: int, found: str, final: bool) -> Parsed:
+        """The same as `_look`, inside code or a quotation that is not closed before the call begins: if more than the
+        end of the line (or, in a block, of the text) comes behind the call, or nothing stands before it, it is refused
+        as a whole."""
+        parsed = self._look(start, found, final)
+        if not parsed.calls:
+            return parsed
+        end = start + parsed.consumed
+        refused = Parsed(consumed=parsed.consumed)
+        if self._prose.quotes(self._buf[start - 1]):
+            return refused
+        while True:
+            end, ends_line = self._prose.behind(self._buf, end)
+            if end - start > self._max_held:
+                return refused
+            if ends_line or end == len(self._buf):
+                return parsed if ends_line or final else NEED_MORE
+            match = self._markers.block.match(self._buf, end)
+            if match is None or match.lastgroup != "marker":
+                return refused
+            another = self._look(end, match["marker"], final)
+            if not another.calls:
+                return NEED_MORE if another.need_more else refused
+            end += another.consumed
+
     def _end_run(self, final: bool) -> int:
         """Where to go on: behind the rest of a run of backticks that was cut."""
-        if not self._prose.amid_run:
-            return self._pos
         match = _TICKS.match(self._buf, self._pos)
         assert match is not None  # the pattern also matches nothing
         self._prose.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
+        self._keep_effort()
         return match.end()
 
     def _space_end(self, at: int) -> int:
         assert self._space is not None
         match = self._space.match(self._buf, at)
         assert match is not None  # the pattern also matches nothing
-        if match.end() - at > self._longest:
+        if match.end() - at > self._markers.longest:
             self._space = None  # more than is held back: it is text
         return match.end()
 
-    def _markers(self) -> re.Pattern[str]:
-        return self._pattern if self._at_start else self._later_pattern
-
-    def _look(self, start: int, final: bool) -> Parsed:
-        """What begins at `start`: NEED_MORE, calls, or none. The first format that does not refuse decides."""
+    def _look(self, start: int, found: str, final: bool) -> Parsed:
+        """What begins at `start` with the marker `found`: NEED_MORE, calls, or none. The first format that does not
+        refuse decides."""
         if self._base + start < self._not_before:
             return NO_CALL
         if self._at_start and self._space is None and self._text_before(start):
             self._at_start = False
         looked = 0
-        for format_ in self._formats:
-            parsed = self._try(format_, start, final)
+        for format_, length, follow in self._markers.started_by(found):
+            if format_.only_at_start and not self._at_start:
+                continue
+            if length is None:
+                if final or start + len(found) < len(self._buf):
+                    continue
+                parsed = NEED_MORE
+            elif follow.match(self._buf, start + length):
+                parsed = format_.parse(self._buf, start, self._tools, final=final)
+            else:
+                continue
             looked = max(looked, parsed.looked)
             too_long = len(self._buf) - start >= self._max_held if parsed.need_more else looked > self._max_held
             if too_long:
@@ -152,22 +212,15 @@ class CallFinder:
         match = SPACE.match(self._buf, self._pos)
         return match is not None and match.end() < start
 
-    def _try(self, format_: Format, start: int, final: bool) -> Parsed:
-        if format_.only_at_start and not self._at_start:
-            return NO_CALL
-        if self._buf.startswith(format_.markers, start):
-            return format_.parse(self._buf, start, self._tools, final=final)
-        left = self._buf[start : start + self._longest]
-        begun = start + len(left) == len(self._buf) and any(marker.startswith(left) for marker in format_.markers)
-        return NEED_MORE if begun and not final else NO_CALL
-
-    def _wait(self, out: list[Piece], start: int, hold: Hold | None) -> None:
+    def _wait(self, out: list[Piece], start: int, found: str, hold: Hold | None) -> None:
         """Holds the text from `start` on, and white space before it that may turn out to mean nothing."""
         if self._space is None:
             self._send_text(out, start)
         offset = self._base + start
-        same = hold is not None and hold.offset == offset
-        self._hold = hold if same else Hold(offset, len(self._buf) - start, self._closers, self._max_held)
+        if hold is None or hold.offset != offset:
+            hold = Hold(offset, len(self._buf) - start, self._max_held)
+        hold.closing = self._markers.closing(found)
+        self._hold = hold
 
     def _send_calls(self, out: list[Piece], start: int, parsed: Parsed) -> None:
         if self._space is None:
@@ -180,8 +233,7 @@ class CallFinder:
             raw = ""
         self._pos = start + parsed.consumed
         self._after_call = True
-        separators = "".join(f.separators for f in self._formats)
-        self._space = re.compile(rf"[\s{re.escape(separators)}]*") if separators else SPACE
+        self._space = self._markers.space
 
     def _send_rest(self, out: list[Piece]) -> None:
         if self._space is None:
@@ -209,3 +261,5 @@ class CallFinder:
             self._base += self._pos - 1
             self._buf = self._buf[self._pos - 1 :]
             self._pos = 1
+        hold_back = self._space is not None or self._hold is not None or self._at_start
+        self._flows = not hold_back and self._pos == len(self._buf) == 1 and self._prose.idle

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-ALWAYS = 512  # characters up to which every new piece is a reason to look
-EFFORT = 8  # characters read per character held, beyond those that are
-FREE = 1 << 17
-_TAIL = 64
+import re
+
+ALWAYS = 16  # characters up to which every new piece is a reason to look
+LONG = 4096  # characters from which it must grow fourfold, not only double
+EFFORT = 1  # characters read per character held because something closes, beyond the first `FREE`
+FREE = 1 << 16
+_NOTHING = re.compile(r"(?!)")
+_TAIL = 32  # characters of what came before in which a closing string may have begun
 
 
 class Hold:
     """Text held back from `offset` (of the whole text) on. Every look reads all of it, so looks are rationed: their
     cost stays within a fixed factor of the length. That delays a call at most, and what it is does not depend on it."""
 
-    __slots__ = ("_closers", "_most", "_parts", "_seen", "_size", "_spent", "_tail", "offset")
+    __slots__ = ("_again", "_most", "_parts", "_seen", "_size", "_spent", "_tail", "closing", "offset")
 
-    def __init__(self, offset: int, size: int, closers: tuple[str, ...], most: int) -> None:
+    def __init__(self, offset: int, size: int, most: int) -> None:
         self.offset = offset
         self._size = self._seen = size
-        self._closers = closers
+        self.closing = _NOTHING  # what may complete the call
         self._most = most
         self._spent = 0
         self._parts: list[str] = []
         self._tail = ""
+        self._again = False  # what follows a closing string may be what completes a call
 
     def worth_a_look(self, text: str) -> bool:
-        """Takes more text. True while it is short (prose is let go quickly), when something closes, when it has grown
-        by a quarter, and when it is too long."""
+        """Takes more text. True while it is short (prose is let go quickly), when something closes and at what
+        comes after that, when it has grown much, and when it is too long."""
         self._parts.append(text)
         self._size += len(text)
         recent = self._tail + text
-        self._tail = recent[-_TAIL:]
-        if self._size <= ALWAYS or self._size >= self._most or self._size * 4 >= self._seen * 5:
+        closed, space = self.closing.search(recent), text.isspace()
+        self._tail = recent[max(closed.end() if closed else 0, len(recent) - _TAIL) :]
+        look = closed is not None or (self._again and not space)
+        self._again = closed is not None or (self._again and space)
+        if (
+            self._size <= ALWAYS
+            or self._size >= self._most
+            or self._size >= self._seen * (2 if self._size < LONG else 4)
+        ):
             return True
-        affordable = self._spent + self._size <= EFFORT * self._size + FREE
-        return affordable and any(closer in recent for closer in self._closers)
+        return look and self._spent + self._size <= EFFORT * self._size + FREE
 
     def take(self) -> str:
         """The text since the last look."""

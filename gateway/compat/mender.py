@@ -12,7 +12,7 @@ from gateway.compat.finder import MAX_HELD, CallFinder
 from gateway.compat.formats import Format
 from gateway.compat.offered import Offered
 from gateway.compat.pieces import Call, Gap, Piece, Reasoning, Text
-from gateway.compat.reasoning import Splitter, Thoughts
+from gateway.compat.reasoning import Later, Splitter, Thoughts
 
 __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "Offered", "Piece", "Reasoning", "Text"]
 
@@ -31,15 +31,26 @@ class Mender:
     ) -> None:
         offered = tools if isinstance(tools, Offered) else Offered(tools)
         armed = bool(formats) and bool(offered)
+        self._later = Later(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
         self._splitter = Splitter(reasoning) if reasoning else None
         self._thoughts = _InThoughts(CallFinder(formats, offered, max_held) if armed and reasoning else None)
 
+    @property
+    def saw_thoughts_later(self) -> bool:
+        """Did a line of the content begin with a tag of thoughts, where such tags no longer count? They stay in the
+        content: they may be prose."""
+        return self._later is not None and self._later.seen
+
     def feed(self, text: str) -> list[Piece]:
         """More of the content; what can be told of it so far."""
-        if self._splitter is None or self._splitter.done:
-            return self._text(text)
-        return self._sorted(self._splitter.feed(text))
+        if self._splitter is None:
+            if self._content is not None:
+                return self._content.feed(text)
+            return [Text(text)] if text else []
+        if self._splitter.done:
+            return self._watched(self._text(text))
+        return self._watched(self._sorted(self._splitter.feed(text)))
 
     def finish(self) -> list[Piece]:
         """The rest, at the end of the content. Nothing is fed afterwards."""
@@ -47,12 +58,19 @@ class Mender:
         if self._splitter is not None:
             pieces = self._sorted(self._splitter.finish())
             pieces += self._thoughts.finish()
-        return pieces + (self._content.finish() if self._content else [])
+        return self._watched(pieces + (self._content.finish() if self._content else []))
 
     def _text(self, text: str) -> list[Piece]:
         if self._content is None:
             return [Text(text)] if text else []
         return self._content.feed(text)
+
+    def _watched(self, pieces: list[Piece]) -> list[Piece]:
+        if self._later is not None and not self._later.seen:
+            for piece in pieces:
+                if isinstance(piece, Text):
+                    self._later.feed(piece.text)
+        return pieces
 
     def _sorted(self, pieces: list[Piece]) -> list[Piece]:
         out: list[Piece] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every event of a stream, and frozen ones cost twice as much
 class Text:
     """Content for the client, exactly as upstream wrote it."""
 
@@ -18,7 +18,7 @@ class Text:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reasoning:
     """Thoughts, for the reasoning field, exactly as upstream wrote them."""
 

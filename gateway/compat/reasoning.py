@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gateway.compat.markers import begun
 from gateway.compat.pieces import Gap, Piece, Reasoning, Text
-from gateway.compat.prose import begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ _THINKERS = (
 REASONING: Mapping[str, Thoughts] = MappingProxyType(
     {
         **dict.fromkeys(_THINKERS, THINK),
+        "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
         "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
         "mistral": Thoughts(("[THINK]",), "[/THINK]"),
         "gemma4": Thoughts(("<|channel>thought\n", "<|channel>"), "<channel|>", bare=("thought\n",)),
@@ -125,3 +127,28 @@ class Splitter:
 
     def _outside(self, text: str, final: bool) -> list[Piece]:
         return [Text(text)]
+
+
+class Later:
+    """Watches content for tags of thoughts at the start of a line, behind where they count."""
+
+    __slots__ = ("_line", "_most", "_pattern", "seen")
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        tags = [tag for tag in (*thoughts.openers, thoughts.closer) if tag]
+        self._pattern = re.compile(rf"^[^\S\n]*(?:{'|'.join(map(re.escape, tags))})", re.M)
+        self._most = 2 * max(map(len, tags))
+        self._line: str | None = ""  # the present line so far, while a tag may still begin it
+        self.seen = False
+
+    def feed(self, text: str) -> None:
+        if self._line is None:
+            if "\n" not in text:  # by far the most usual
+                return
+            self._line = text[text.index("\n") + 1 :]
+        else:
+            self._line += text
+        if self._pattern.search(self._line):
+            self.seen = True
+        line = self._line[self._line.rfind("\n") + 1 :]
+        self._line = line if len(line) <= self._most else None

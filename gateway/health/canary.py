@@ -97,7 +97,7 @@ async def _look(
     key = _encode(body)
     if key not in replies:
         replies[key] = await ask(state, body, patience)
-    return judge(name, subject, replies[key], streamed=body.get("stream") is True)
+    return judge(name, subject, replies[key], body)
 
 
 # -- one request ------------------------------------------------------------------------------------------------------

@@ -193,9 +193,9 @@ def _words(view: AliasView, for_so_long: str = "") -> str:
     still = "still " if for_so_long else ""
     after = f" (for {for_so_long})" if for_so_long else ""
     if view.course == "nothing":
-        return f"{view.name} {still}has nothing left{after}: {view.why}"
+        return f"alias {view.name} {still}has nothing left{after}: {view.why}"
     what = "a cloud, its prompts leave the LAN" if view.course == "cloud" else "a fallback"
-    return f"{view.name} is {still}on {what}{after}: {_and(view.serving)} serves it; {view.why}"
+    return f"alias {view.name} is {still}on {what}{after}: {_and(view.serving)} serves it; {view.why}"
 
 
 def _and(names: Iterable[str]) -> str:

@@ -149,7 +149,11 @@ class Standing:
         self.since = {name: self.since.get(name, now) for name in away}
 
     def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
-        return Picture(tuple(self.backends.values()), tuple(self.aliases.values()), budgets, refused_edit)
+        """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
+        twice is noise."""
+        named = self._snapshot().aliases
+        aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
+        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit)
 
 
 class FallbackCollector(Collector):

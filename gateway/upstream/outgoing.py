@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Raw
 
 from gateway.compat.capabilities import at_least
+from gateway.compat.families import loses_marks
 from gateway.config.snapshot import Alias
 from gateway.fleet import BackendState
 from gateway.routing.context import clamp, surely_fits
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
-from gateway.routing.request import InferenceRequest
+from gateway.routing.request import CHAT, InferenceRequest
 from gateway.routing.window import prompt_estimate
 from gateway.upstream.thinking import say_thinking
 
@@ -69,6 +70,10 @@ def fields_up(
             clamped = clamped or limit < request.limits.get(name, limit)
     if clamped:
         adapted.append(CLAMPED)
+    if state.backend.engine == "vllm" and request.endpoint is CHAT:
+        backend, tools = state.backend, request.tools and request.tool_choice != "none"
+        if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
+            fields.setdefault("skip_special_tokens", _FALSE)
     if request.stream and not request.own_usage:
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted

@@ -15,7 +15,7 @@ from msgspec import Raw
 from gateway.compat.capabilities import capabilities
 from gateway.compat.families import SWITCH_VALUES
 from gateway.fleet import BackendState
-from gateway.routing.needs import Adaptation
+from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import THINKING_SWITCHES, InferenceRequest
 
 EFFORT = "reasoning_effort"
@@ -33,6 +33,8 @@ def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: Backe
     if engine == "vllm":
         _tidy_for_vllm(fields)
     if wanted is None:
+        if engine == "ollama" and request.thinking == "on" and THINKING_UNAVAILABLE in adapt.kinds:
+            fields["think"] = Raw(b"false")  # a wish that it would refuse with a 400
         return True
     on = wanted == "on"
     declared = state.backend.thinking_switch

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened
+from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
@@ -116,10 +116,13 @@ def _check(
         answer.mended |= check.mended
         answer.never_closed = answer.never_closed or check.never_closed
         obeyed = obeyed or check.obeyed
+        if wanted.tools is not None and not check.called and len(choices) == 1 and swallowed(check.size, answer.usage):
+            answer.violations.add("swallowed")
         visible = any((delta.get("content") or "").strip() or delta.get("refusal") for delta in deltas + rest)
         said, thought = said or visible or check.called, thought or check.thought
         limited = limited or finish == "length"
-    answer.disobeyed = expected is not None and expected.must_call and not obeyed
+    cut_short = "reasoning_cut" in answer.violations
+    answer.disobeyed = expected is not None and expected.must_call and not obeyed and not cut_short
     if expected is not None and expected.tools is not None and request.choices == 1:
         answer.empty = not said and not limited
     if thought and not said and not limited:

@@ -96,6 +96,17 @@ def test_thoughts_in_the_text_get_their_own_field() -> None:
     assert (answer.violations, answer.mended) == ({"reasoning_as_text"}, {"reasoning"})
 
 
+def test_thoughts_that_come_later_stay_and_are_counted() -> None:
+    answer = ChoiceAnswer(expected())
+    said_twice = "<think>a</think>Yes.\n<think>\nb\n</think>\nNo."
+    out, _ = played(answer, {"content": said_twice})
+    assert (said(out, "reasoning"), said(out)) == ("a", said_twice.removeprefix("<think>a</think>"))
+    answer = ChoiceAnswer(expected())
+    played(answer, {"content": "Yes.\n<think>\nb\n</think>\nNo."})
+    assert answer.violations == {"reasoning_as_text"}
+    assert not answer.mended
+
+
 def test_thoughts_that_never_end_were_none_where_the_opener_was_only_guessed() -> None:
     answer = ChoiceAnswer(Expected(thoughts=THINK.with_opener_implied()))
     out, _ = played(answer, {"content": "The answer "}, {"content": "is 4."})

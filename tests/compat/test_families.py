@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.compat.families import ENFORCES, FAMILIES, family_of, formats_for, thoughts_for
+from gateway.compat.families import ENFORCES, FAMILIES, family_of, formats_for, loses_marks, thoughts_for
 from gateway.compat.formats import FORMATS
 from gateway.compat.reasoning import REASONING, THINK
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
@@ -114,3 +114,21 @@ def test_thoughts_are_marked_as_the_family_does() -> None:
     assert thoughts_for("m", "mistral") == REASONING["mistral"]
     assert thoughts_for("m", None) == THINK, "the one that most models use"
     assert thoughts_for("Llama-3.3-70B", None) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "tools", "reasoning", "with_tools", "without"),
+    [
+        ("google/gemma-4-26B-A4B-it", "pythonic", "gemma4", True, False),
+        ("google/gemma-4-26B-A4B-it", "gemma4", "gemma4", False, False),
+        ("google/gemma-4-26B-A4B-it", "none", "none", True, True),
+        ("google/gemma-4-26B-A4B-it", None, None, False, False),  # nothing is known of its flags
+        ("Qwen/Qwen3-8B", "pythonic", "none", False, False),  # its marks are no special tokens
+        ("some/model", "pythonic", "none", False, False),
+    ],
+)
+def test_marks_that_a_parser_would_drop_are_asked_for(
+    model: str, tools: str | None, reasoning: str | None, with_tools: bool, without: bool
+) -> None:
+    assert loses_marks(model, tools, reasoning, tools=True) is with_tools
+    assert loses_marks(model, tools, reasoning, tools=False) is without

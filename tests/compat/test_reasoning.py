@@ -6,7 +6,7 @@ import pytest
 
 from gateway.compat.mender import Reasoning
 from gateway.compat.reasoning import REASONING, THINK
-from tests.compat.mending import mend, mender
+from tests.compat.mending import cut, mend, mender, run
 
 IMPLIED = THINK.with_opener_implied()
 
@@ -67,3 +67,25 @@ def test_gemma_channels() -> None:
 def test_mistral_brackets() -> None:
     mended = mend("mistral", "[THINK]hm[/THINK][TOOL_CALLS]ping[ARGS]{}", REASONING["mistral"])
     assert (mended.reasoning, mended.content, mended.calls) == ("hm", "", [("ping", {})])
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("<think>a</think>b\n<think>c</think>d", True),
+        ("<think>a</think>b\n</think>d", True),
+        ("a\n\n  <think>c", True),
+        ("</think>Answer.", True),
+        ("<think>a</think>b <think>c</think>", False),
+        ("<think>a</think>The tag `<think>` opens, </think> closes.\nSo.", False),
+        ("<think>a\n<think>\nb</think>c", False),
+        ("a\nb\n<thinking", False),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_tags_behind_the_start_stay_in_the_content_and_are_told(text: str, seen: bool, size: int) -> None:
+    machine = mender("hermes", THINK)
+    mended = run(machine, cut(text, size))
+    assert machine.saw_thoughts_later is seen
+    assert mended.raw == text
+    assert ("<think>c" in mended.content) == ("<think>c" in text)

@@ -232,6 +232,20 @@ async def test_junk_is_told(raw: bytes, words: str) -> None:
     assert words in seen["plain"].seen
 
 
+async def test_a_stream_is_over_with_done_even_if_its_connection_stays_open() -> None:
+    async def script(turn: Any) -> None:
+        if turn.json.get("stream"):
+            said = b'data: {"choices":[{"index":0,"delta":{"content":"Hello."},"finish_reason":"stop"}]}\n\n'
+            await turn.stream(said, b"data: [DONE]\n\n", end=False)
+            await turn.until_lost()
+        else:
+            await turn.send(json_answer({"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}))
+
+    async with scripted(script) as backend, fleet(backend.url) as (_, state):
+        seen = await probe(state, ("plain", "stream"))
+    assert results(seen, *(set(ALL) - seen.keys())) == {"yes"}
+
+
 # -- how it asks ------------------------------------------------------------------------------------------------------
 
 

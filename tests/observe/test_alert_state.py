@@ -143,9 +143,9 @@ def test_on_a_fallback_and_back_are_each_told_once() -> None:
     watched.over(100.0, HOME)
     assert watched.over(10.0, FALLBACK) == []
     assert watched.over(90_000.0, FALLBACK, every=60.0) == ["alias_fallback"]
-    assert watched.last.text == "w is on a fallback: b serves it; a is down (connection refused)"
+    assert watched.last.text == "alias w is on a fallback: b serves it; a is down (connection refused)"
     assert watched.over(100.0, HOME) == ["alias_back"]
-    assert watched.last.text == "w is back: a serves it, after 25 h 0 min"
+    assert watched.last.text == "alias w is back: a serves it, after 25 h 0 min"
 
 
 def test_a_fallback_of_seconds_is_not_told() -> None:
@@ -159,16 +159,18 @@ def test_a_fallback_of_seconds_is_not_told() -> None:
 def test_a_cloud_is_told_hourly() -> None:
     watched = Watched()
     assert watched.over(3 * 3600.0, CLOUD, every=10.0) == ["alias_cloud"] * 3
-    assert watched.told[0].text == "w is on a cloud, its prompts leave the LAN: c serves it; a is down; b is down"
-    assert watched.told[1].text.startswith("w is still on a cloud, its prompts leave the LAN (for 60 min): c serves it")
+    assert watched.told[0].text == "alias w is on a cloud, its prompts leave the LAN: c serves it; a is down; b is down"
+    assert watched.told[1].text.startswith(
+        "alias w is still on a cloud, its prompts leave the LAN (for 60 min): c serves it"
+    )
     assert [later.at - first.at for first, later in pairwise(watched.told)] == [3600.0] * 2
 
 
 def test_nothing_left_is_told_every_quarter_of_an_hour() -> None:
     watched = Watched()
     assert watched.over(3600.0, NOTHING, every=10.0) == ["alias_nothing"] * 4
-    assert watched.told[0].text == "w has nothing left: a is down; b is down"
-    assert watched.last.text.startswith("w still has nothing left (for 45 min)")
+    assert watched.told[0].text == "alias w has nothing left: a is down; b is down"
+    assert watched.last.text.startswith("alias w still has nothing left (for 45 min)")
     assert watched.over(100.0, HOME) == ["alias_back"]
 
 

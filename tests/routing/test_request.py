@@ -246,3 +246,8 @@ def test_thinking_is_read_in_all_the_ways_it_is_said(body: dict[str, Any], think
 def test_a_demand_counts_more_than_a_wish(demand: dict[str, Any], thinking: str, effort: str) -> None:
     asked = request(**{**demand, "reasoning_effort": effort})
     assert (asked.thinking, asked.thinking_wish) == (thinking, False)
+
+
+def test_a_demand_wins_over_a_level_that_was_read_before_it() -> None:
+    asked = request(think="high", chat_template_kwargs={"enable_thinking": False})
+    assert (asked.thinking, asked.thinking_wish) == ("off", False)

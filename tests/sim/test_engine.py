@@ -76,7 +76,7 @@ async def test_speculative_decoding_has_its_counters() -> None:
 
 
 async def test_no_more_run_than_there_are_slots_and_the_rest_go_in_order() -> None:
-    sim = SimVllm(slots=2, decode=2000, tool_parser=None)
+    sim = SimVllm(slots=2, decode=200, tool_parser=None)
     finished: list[int] = []
 
     async def one(number: int, url: str) -> None:

@@ -49,3 +49,15 @@ def test_a_tool_whose_name_is_a_plain_word_is_called_only_when_a_call_is_asked_f
 @pytest.mark.parametrize("text", ["apply_patch now", "Apply patch now"])
 def test_a_tool_with_a_name_of_its_own_is_called_when_it_is_named(text: str) -> None:
     assert '"name": "apply_patch"' in say(user(text))
+
+
+def test_two_places_asked_for_at_once_are_two_calls() -> None:
+    def calls(text: str, **more: Any) -> int:
+        place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": place}}
+        return raw_reply({"messages": [user(text)], "tools": [tool], **more}, VOICE, thinking=False).count('"city"')
+
+    both = "What is the weather in Oslo, and what is it in Rome? Call get_weather for both at once."
+    assert calls(both) == 2
+    assert calls(both, parallel_tool_calls=False) == 1
+    assert calls("What is the weather in Oslo, and what is it in Rome?") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,15 @@ def test_numbers_and_texts_keep_their_very_bytes() -> None:
     fields, _ = fields_up(parse(CHAT, raw), Alias("alias", (("b",),)), backend_state())
     assert bytes(fields["messages"]) == rb'[{"role":"user","content":"\u00e9\/ \ud83d\ude00"}]'
     assert (bytes(fields["temperature"]), bytes(fields["x"])) == (b"0.10", b"1E5")
+
+
+def test_marks_that_the_backends_parser_drops_are_asked_for() -> None:
+    state = backend_state(model="google/gemma-4-26B-A4B-it")
+    state.backend = replace(state.backend, tool_parser="pythonic")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert sent({"model": "alias", "tools": tools}, state=state)[0]["skip_special_tokens"] is False
+    for body in ({}, {"tools": tools, "tool_choice": "none"}, {"tools": tools, "skip_special_tokens": True}):
+        assert sent({"model": "alias", **body}, state=state)[0].get("skip_special_tokens") is not False
 
 
 def test_an_unknown_model_name_is_left_out_for_vllm() -> None:

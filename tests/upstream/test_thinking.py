@@ -81,6 +81,11 @@ def test_other_keys_stay_and_the_foreign_switch_goes() -> None:
     assert up(said, backend_state(DEEPSEEK))[0] == kwargs(add_vision_id=True, thinking=False)
 
 
+def test_a_number_is_not_the_switch() -> None:
+    sent, _ = up(kwargs(enable_thinking=0), thinking="off")
+    assert sent["chat_template_kwargs"]["enable_thinking"] is False
+
+
 def test_a_budget_is_switched_by_numbers() -> None:
     for on, budget in ((True, -1), (False, 0)):
         assert up({"think": on}, backend_state("Seed-OSS-36B-Instruct"))[0] == kwargs(thinking_budget=budget)
@@ -171,6 +176,17 @@ def test_ollama_reads_what_is_meant(demand: dict[bool, dict[str, Any]], on: bool
         assert wished
     else:
         assert (think, wished) == (on if forced is None else forced == "on", False)
+
+
+@pytest.mark.parametrize("said", [{"reasoning_effort": "high"}, {"think": "high"}])
+def test_a_wish_that_its_model_would_refuse_is_not_sent(said: dict[str, Any]) -> None:
+    state = backend_state("llama3.1:8b", engine="ollama")
+    request = parse(CHAT, json.dumps({**ASK, **said}).encode())
+    alias = Alias("alias", (("b",),))
+    [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
+    fields, adapted = fields_up(request, alias, state, candidate.adapt)
+    assert read_think(Fields(fields))[0] is False
+    assert adapted == ["thinking_unavailable"]
 
 
 def test_a_level_is_on() -> None:

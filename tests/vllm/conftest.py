@@ -1,7 +1,8 @@
-"""Two real vLLM servers, started when a test first asks for one and ended with the session.
+"""Three real vLLM servers, started when a test first asks for one and ended with the session.
 
 `tools` has the tool and reasoning parsers and a window of 2,048 tokens; `plain` has no such flags, 8,192 tokens and a
-key. The tests that kill a server take `plain`; who comes after them gets it started again.
+key. The tests that kill a server take `plain`; who comes after them gets it started again. `front_ends` has every
+pair of parsers (front_ends.py) and 2,048 tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from .formats import MODELS
 from .servers import START_UP, VllmServer
 
 HERE = Path(__file__).parent
@@ -22,7 +24,7 @@ KEY = "wonderland"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start both servers
+            item.add_marker(pytest.mark.timeout(2 * START_UP + 120))  # it may have to start two servers
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +53,19 @@ def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
 def plain_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--enable-scale-out",)  # for /inference/v1/abort_requests
     server = VllmServer("plain", flags, venv, pids, window=8192, api_key=KEY)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def front_ends(venv: Path, pids: Path) -> Iterator[VllmServer]:
+    flags = ("--served-model-name", *MODELS)
+    server = VllmServer("front_ends", flags, venv, pids, window=2048, env={"FRONT_ENDS": "1"})
+    if "VLLM_FRONT_ENDS" in os.environ:  # one that is running already, while a test is being written
+        server.port = int(os.environ["VLLM_FRONT_ENDS"])
+        yield server
+        return
+    server.up()
     yield server
     server.stop()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A real `vllm serve` on 127.0.0.1:PORT with a tiny random model that can be told what to say (tinyscript.py).
 # usage: VENV=... serve.sh PORT [extra vllm serve flags...]      foreground; start-up 25-60 s, ~2.7 GB; stop it with TERM
+# FRONT_ENDS=1: one engine with a front end for each pair of parsers (front_ends.py)
 # e.g.   VENV=.venv-vllm tests/vllm/serve.sh 8001 --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd); V=${VENV:?set VENV to what install.sh made}; PORT=$1; shift
@@ -12,6 +13,8 @@ fi
 export VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
 export OMP_NUM_THREADS=1 PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"
-exec "$V/bin/vllm" serve "$MODEL" --host 127.0.0.1 --port "$PORT" --served-model-name tiny tiny-alias \
+serve=("$V/bin/vllm" serve)
+[ -z "${FRONT_ENDS:-}" ] || serve=("$V/bin/python" "$HERE/front_ends.py")
+exec "${serve[@]}" "$MODEL" --host 127.0.0.1 --port "$PORT" --served-model-name tiny tiny-alias \
   --max-model-len 2048 --max-num-seqs 8 --dtype bfloat16 --enforce-eager --no-async-scheduling \
   --logits-processors tinyscript:ScriptLogitsProcessor "$@"

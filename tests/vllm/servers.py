@@ -32,9 +32,11 @@ class VllmServer:
     pids: Path
     window: int
     api_key: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=lambda: free_port())
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    made: set[str] = field(default_factory=set)  # front ends that were asked for
 
     @property
     def url(self) -> str:
@@ -52,6 +54,15 @@ class VllmServer:
         """This server as an entry of `backends`, called `name`."""
         said = {"url": f"'{self.url}'", **({"api_key": self.api_key} if self.api_key else {}), **settings}
         return f"{name}: {{{', '.join(f'{key}: {value}' for key, value in said.items())}}}"
+
+    def front_end(self, tool_parser: str, reasoning_parser: str = "none") -> str:
+        """The base URL at which it serves as if it had been started with these parsers (with the FRONT_ENDS of
+        serve.sh). Waits until it does."""
+        url = f"{self.url}/with/{tool_parser}/{reasoning_parser}"
+        if url not in self.made:
+            httpx.get(url + "/health", timeout=30, trust_env=False).raise_for_status()
+            self.made.add(url)
+        return url
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +88,7 @@ class VllmServer:
                     *keys,
                     *self.flags,
                 ],
-                env={**os.environ, "VENV": str(self.venv)},
+                env={**os.environ, "VENV": str(self.venv), **self.env},
                 stdout=log,
                 stderr=log,
                 process_group=0,

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.compat.checks.subject import Subject
 
-SHORT, CALL = 64, 256  # most tokens of an answer, and of one with calls
+SHORT, LONG = 64, 256  # most tokens of a greeting, and of any other answer
 THOUGHT = 2048  # the same where it may think first
 WORD = "word "  # a token at least in every tokenizer, and in most exactly one
 
@@ -48,7 +48,7 @@ def stream(subject: Subject) -> Body:
 
 
 def arithmetic(subject: Subject) -> Body:
-    return _quiet(subject, "What is 12*17? Answer with the number.", SHORT)
+    return _quiet(subject, "What is 12*17? Answer with the number.", LONG)
 
 
 def reasoning(subject: Subject) -> Body:
@@ -65,7 +65,7 @@ def thinking_off(subject: Subject) -> Body:
 
 
 def tool_auto(subject: Subject) -> Body:
-    most = CALL if subject.thinking == "never" else THOUGHT
+    most = LONG if subject.thinking == "never" else THOUGHT
     return {**_body(subject, "What is the weather in Oslo? Use get_weather.", most), "tools": list(TOOLS)}
 
 
@@ -75,26 +75,26 @@ def tool_stream(subject: Subject) -> Body:
 
 def tool_required(subject: Subject) -> Body:
     """A fitting question, as clients that require a call have one: who does not obey even here never does."""
-    body = _quiet(subject, "What is the weather in Oslo?", CALL)
+    body = _quiet(subject, "What is the weather in Oslo?", LONG)
     return {**body, "tools": list(TOOLS), "tool_choice": "required"}
 
 
 def tool_named(subject: Subject) -> Body:
     """The question fits the other tool."""
     choice = {"type": "function", "function": {"name": "get_time"}}
-    body = _quiet(subject, "What is the weather in Oslo?", CALL)
+    body = _quiet(subject, "What is the weather in Oslo?", LONG)
     return {**body, "tools": list(TOOLS), "tool_choice": choice}
 
 
 def tool_parallel(subject: Subject) -> Body:
     question = "What is the weather in Oslo, and what is it in Rome? Call get_weather for both cities at once."
-    return {**_quiet(subject, question, CALL), "tools": list(TOOLS)}
+    return {**_quiet(subject, question, LONG), "tools": list(TOOLS)}
 
 
 def json_schema(subject: Subject) -> Body:
     """The question does not speak of JSON: only what is enforced comes back as it."""
     shape = {"type": "json_schema", "json_schema": {"name": "product", "strict": True, "schema": SCHEMA}}
-    return {**_quiet(subject, "What is 12*17?", CALL), "response_format": shape}
+    return {**_quiet(subject, "What is 12*17?", LONG), "response_format": shape}
 
 
 def window(subject: Subject) -> Body:

@@ -76,8 +76,6 @@ def in_json(said: Said) -> str | None:
     try:
         value = json.loads(said.content)
     except (ValueError, RecursionError):
-        if said.finish == "length":
-            return f"not complete after {said.tokens or 'all its'} tokens: {short(said.content)}"
         return f"not JSON, so the schema is not enforced: {short(said.content)}"
     if not isinstance(value, dict) or value.keys() != {"factors", "product"}:
         return f"not the keys of the schema: {short(said.content)}"
@@ -95,9 +93,8 @@ def without_call(said: Said) -> str:
     if said.content.strip():
         return f"no call, but text: {short(said.content)}"
     if said.reasoning.strip():
-        cut = ", and its limit cut it" if said.finish == "length" else ""
         tokens = f"of {said.tokens} tokens " if said.tokens else ""
-        return f"no call and no text: {tokens}only {len(said.reasoning)} characters of thoughts are left{cut}"
+        return f"no call and no text: {tokens}only {len(said.reasoning)} characters of thoughts are left"
     return nothing(said)
 
 

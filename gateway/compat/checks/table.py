@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.compat.checks import asks, grades
 from gateway.compat.checks.asks import Body
+from gateway.compat.checks.flaws import is_garbage
 from gateway.compat.checks.reply import Reply, Said, read_stream, read_whole, short
 from gateway.compat.checks.subject import Subject
 from gateway.compat.observation import Observation
@@ -46,6 +47,7 @@ CHECKS: Mapping[str, Check] = {
 }
 ALL = tuple(CHECKS)
 _THINKING = ("reasoning", "thinking_on", "thinking_off")
+_MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "tool_stream", "json_schema")
 
 
 # -- is there a point in asking? --------------------------------------------------------------------------------------
@@ -92,16 +94,28 @@ def _window_skipped(subject: Subject) -> str | None:
 # -- what came back ---------------------------------------------------------------------------------------------------
 
 
-def judge(name: str, subject: Subject, reply: Reply, *, streamed: bool) -> Observation:
-    """What the reply to check `name` shows."""
+def judge(name: str, subject: Subject, reply: Reply, body: Body) -> Observation:
+    """What the reply to check `name`, asked with `body`, shows."""
     if reply.failure is not None:
         # Nothing was said, so nothing is known of what it can do; but to say nothing is a fault of its own.
         fault = name in ("plain", "stream", "arithmetic") and not reply.gone
         return Observation("no" if fault else "untested", NO_ANSWER + reply.failure)
     if reply.status != 200:
         return _refused(name, subject, reply)
-    said = read_stream(reply) if streamed else read_whole(reply)
-    return Observation("no", said) if isinstance(said, str) else CHECKS[name].grade(subject, said)
+    said = read_stream(reply) if body.get("stream") is True else read_whole(reply)
+    if isinstance(said, str):
+        return Observation("no", said)
+    observation = CHECKS[name].grade(subject, said)
+    if observation.result == "no" and name in _MAY_BE_CUT and _is_cut(said, body) and not is_garbage(said.content):
+        return Observation(
+            "untested", f"cut by the check's own limit of {body['max_tokens']} tokens: {observation.seen}"
+        )
+    return observation
+
+
+def _is_cut(said: Said, body: Body) -> bool:
+    """vLLM's finish_reason for answers with calls is not always `length` then."""
+    return said.finish == "length" or said.tokens >= int(body["max_tokens"])
 
 
 def _refused(name: str, subject: Subject, reply: Reply) -> Observation:

@@ -19,6 +19,8 @@ from gateway.compat.formats.llama3_json import Llama3Json
 from gateway.compat.formats.minimax_m2 import MinimaxM2
 from gateway.compat.formats.minimax_m3 import MinimaxM3
 from gateway.compat.formats.mistral import Mistral
+from gateway.compat.formats.olmo3 import Olmo3
+from gateway.compat.formats.openai import OpenAi
 from gateway.compat.formats.phi4_mini_json import Phi4MiniJson
 from gateway.compat.formats.pythonic import Pythonic
 from gateway.compat.formats.qwen3_xml import Qwen3Xml
@@ -27,10 +29,14 @@ __all__ = ["FORMATS", "Format", "Parsed", "ParsedCall"]
 
 _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Hermes(), ("qwen3_json",)),
-    (Hermes("longcat", tag="longcat_tool_call"), ()),
+    (Hermes("longcat", ("<longcat_tool_call>",), "</longcat_tool_call>"), ()),
+    (Hermes("granite", ("<|tool_call|>", "<tool_call>"), ""), ()),
+    (Hermes("internlm", ("<|action_start|><|plugin|>",), "<|action_end|>"), ()),
+    (Hermes("jamba", ("<tool_calls>",), "</tool_calls>"), ()),
     (Qwen3Xml(), ("qwen3_coder", "step3p5", "mimo")),
     (Qwen3Xml("seed_oss", tag="seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
+    (Olmo3(), ()),
     (Llama3Json(), ("llama4_json",)),
     (Mistral(), ()),
     (Gemma4(), ()),
@@ -44,6 +50,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (KimiK2(), ()),
     (MinimaxM2(), ()),
     (MinimaxM3(), ()),
+    (OpenAi(), ()),
     (Phi4MiniJson(), ()),
 )
 

@@ -35,6 +35,19 @@ class Parsed(NamedTuple):
 NEED_MORE = Parsed(need_more=True)
 
 
+def one_of(chars: str) -> str:
+    """A pattern for one of a class of characters, or the end of the text."""
+    return rf"(?:\Z|[{chars}])"
+
+
+def literal(text: str) -> str:
+    """A pattern for `text`, or as much of it as there is before the end of the text."""
+    pattern = ""
+    for char in reversed(text):
+        pattern = rf"(?:\Z|{re.escape(char)}{pattern})"
+    return pattern
+
+
 class Format:
     """One way of writing tool calls as text. Stateless."""
 
@@ -47,6 +60,11 @@ class Format:
     """Characters, beside white space, that may stand between two calls."""
     only_at_start = False
     """Calls count only where no other content precedes them."""
+
+    def follow(self, marker: str) -> str:
+        """A pattern for what must come behind `marker`, that also matches where the text ends too early: a quick way to
+        tell it from other text. Empty where anything may come."""
+        return ""
 
     def parse(self, text: str, start: int, tools: Offered, *, final: bool) -> Parsed:
         """Reads the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
@@ -62,6 +80,12 @@ class Format:
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         """At least one call; leaves the cursor behind it. Raises NeedMore or NotACall."""
         raise NotImplementedError
+
+
+SPACED = r"\s*+"
+_KEYED = "{" + SPACED + one_of('"')
+JSON_CALLS = rf"{SPACED}(?:\Z|\{_KEYED}|\[{SPACED}{one_of('{')})"  # an object with a key, or a list of objects
+NAMED = one_of(r"^\s<>{}\[\]()\"'`,;=|｜\\")  # what a tool's name may begin with, as in cursor.NAME
 
 
 def read_name(cursor: Cursor, tools: Offered) -> str:

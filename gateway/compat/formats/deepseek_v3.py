@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, read_object, several
+from gateway.compat.formats.base import (
+    NAMED,
+    SPACED,
+    Format,
+    ParsedCall,
+    literal,
+    make_call,
+    read_name,
+    read_object,
+    several,
+)
 from gateway.compat.offered import Offered
 
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -16,6 +26,10 @@ class DeepSeekV3(Format):
     name = "deepseek_v3"
     markers: tuple[str, ...] = (CALLS, CALL)
     closers: tuple[str, ...] = (CALLS_END, CALL_END)
+    _named = literal("function") + literal(SEPARATOR) + NAMED
+
+    def follow(self, marker: str) -> str:
+        return SPACED + literal(CALL) + self._named if marker == CALLS else self._named
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(CALLS):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import read_name
+from gateway.compat.formats.base import NAMED, read_name
 from gateway.compat.formats.deepseek_v3 import SEPARATOR, DeepSeekV3
 from gateway.compat.offered import Offered
 
 
 class DeepSeekV31(DeepSeekV3):
     name = "deepseek_v31"
+    _named = NAMED
 
     def _head(self, cursor: Cursor, tools: Offered) -> str:
         name = read_name(cursor, tools)

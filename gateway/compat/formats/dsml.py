@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, several
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
 from gateway.compat.formats.tagged import read_key, read_value, value_end
 from gateway.compat.offered import ANY, Offered, typed
 
@@ -23,6 +23,9 @@ class Dsml(Format):
         self.markers = (self._open, self._invoke)
         self.closers = (self._close, self._invoke_end)
         self._end = value_end(self._parameter_end, self._parameter, self._invoke_end)
+
+    def follow(self, marker: str) -> str:
+        return NAMED if marker == self._invoke else SPACED + literal(self._invoke) + NAMED
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(self._open):

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, read_object
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, read_object
 from gateway.compat.offered import Offered, typed
 
 MAX_DEPTH = 100
@@ -27,6 +27,9 @@ class Gemma4(Format):
         self.markers = (self.opening,)
         self.closers = (self.closing, "}")
         self._quoted = re.compile(re.escape(self.quote))
+
+    def follow(self, marker: str) -> str:
+        return f"{SPACED}(?:{literal('call:')}|{literal(':')}|){NAMED}"
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect(self.opening)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, make_call, read_name
 from gateway.compat.formats.tagged import read_key, read_value, value_end
 from gateway.compat.offered import Offered
 
@@ -19,6 +19,9 @@ class Glm45(Format):
     markers = (OPEN,)
     closers = (CLOSE,)
     _end = value_end("</arg_value>", KEY, CLOSE)
+
+    def follow(self, marker: str) -> str:
+        return SPACED + NAMED
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect(OPEN)

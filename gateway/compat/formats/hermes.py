@@ -1,24 +1,32 @@
-"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3, LongCat (other tag)."""
+"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3; with other tags LongCat, Granite,
+InternLM and Jamba."""
 
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, read_calls
+from gateway.compat.formats.base import JSON_CALLS, Format, ParsedCall, read_calls
 from gateway.compat.offered import Offered
 
 
 class Hermes(Format):
-    """A JSON object (or a list of them) in a tag. The closing tag may be missing."""
+    """A JSON object (or a list of them) behind one of the `opening` tags. The `closing` tag may be missing; "" where
+    the format has none."""
 
-    def __init__(self, name: str = "hermes", tag: str = "tool_call") -> None:
+    def __init__(
+        self, name: str = "hermes", opening: tuple[str, ...] = ("<tool_call>",), closing: str = "</tool_call>"
+    ) -> None:
         self.name = name
-        self._open, self._close = f"<{tag}>", f"</{tag}>"
-        self.markers = (self._open,)
-        self.closers = (self._close,)
+        self._close = closing
+        self.markers = opening
+        self.closers = (closing,) if closing else ("}", "}]", "\n]", " ]")
+
+    def follow(self, marker: str) -> str:
+        return JSON_CALLS
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
-        cursor.expect(self._open)
+        cursor.expect(*self.markers)
         cursor.space()
         calls = read_calls(cursor, tools)
-        cursor.close(self._close)
+        if self._close:
+            cursor.close(self._close)
         return calls

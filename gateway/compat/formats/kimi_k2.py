@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_object, several
+from gateway.compat.formats.base import SPACED, Format, ParsedCall, literal, make_call, one_of, read_object, several
 from gateway.compat.offered import Offered
 
 SECTIONS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
@@ -21,6 +21,10 @@ class KimiK2(Format):
     name = "kimi_k2"
     markers = (*SECTIONS, CALL)
     closers = (*SECTION_ENDS, CALL_END)
+
+    def follow(self, marker: str) -> str:
+        named = one_of("^<|")
+        return named if marker == CALL else SPACED + literal(CALL) + named
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(*SECTIONS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, read_calls
+from gateway.compat.formats.base import JSON_CALLS, SPACED, Format, ParsedCall, literal, one_of, read_calls
 from gateway.compat.offered import Offered
 
 TOKEN = "<|python_tag|>"
@@ -18,6 +18,9 @@ class Llama3Json(Format):
     markers = (TOKEN, *(layout + key for layout in _LAYOUTS for key in _KEYS))
     closers = ("}",)
     separators = ";"
+
+    def follow(self, marker: str) -> str:
+        return JSON_CALLS if marker == TOKEN else SPACED + literal(":") + SPACED + one_of('"{n')
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if cursor.skip(TOKEN):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name, several
-from gateway.compat.formats.tagged import ValueEnd, read_key, read_value
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
+from gateway.compat.formats.tagged import read_key
 from gateway.compat.offered import Offered
 
 PREFIX = "]<]minimax[>["
@@ -22,6 +21,9 @@ class MinimaxM3(Format):
     name = "minimax_m3"
     markers = (OPEN, INVOKE)
     closers = (CLOSE, INVOKE_END)
+
+    def follow(self, marker: str) -> str:
+        return NAMED if marker == INVOKE else SPACED + literal(INVOKE) + NAMED
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(OPEN):
@@ -38,6 +40,13 @@ class MinimaxM3(Format):
             cursor.space()
             cursor.expect(ARGUMENT)
             key = read_key(cursor, ">")
-            end = re.compile(re.escape(f"{ARGUMENT_END}{key}>"))
-            arguments[key] = tools.typed(name, key, read_value(cursor, ValueEnd(end, end)))
+            arguments[key] = tools.typed(name, key, self._value(cursor, f"{ARGUMENT_END}{key}>"))
         return make_call(cursor, name, arguments)
+
+    def _value(self, cursor: Cursor, end: str) -> str:
+        start = cursor.pos
+        found = cursor.text.find(end, start)
+        if found < 0:
+            cursor.short()
+        cursor.pos = found + len(end)
+        return cursor.text[start:found]

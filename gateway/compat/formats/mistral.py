@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import NAME, Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_calls, read_name, read_object
+from gateway.compat.formats.base import (
+    JSON_CALLS,
+    NAMED,
+    SPACED,
+    Format,
+    ParsedCall,
+    make_call,
+    read_calls,
+    read_name,
+    read_object,
+)
 from gateway.compat.offered import Offered
 
 OPEN, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -14,7 +24,10 @@ class Mistral(Format):
 
     name = "mistral"
     markers = (OPEN,)
-    closers = ("}", "]")
+    closers = ("}", "}]", "\n]", " ]")
+
+    def follow(self, marker: str) -> str:
+        return f"{SPACED}{NAMED}|{JSON_CALLS}"
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect(OPEN)

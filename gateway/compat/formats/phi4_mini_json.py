@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, read_calls
+from gateway.compat.formats.base import SPACED, Format, ParsedCall, one_of, read_calls
 from gateway.compat.offered import Offered
 
 
@@ -11,6 +11,9 @@ class Phi4MiniJson(Format):
     name = "phi4_mini_json"
     markers = ("functools[",)
     closers = ("]",)
+
+    def follow(self, marker: str) -> str:
+        return SPACED + one_of("{")
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect("functools[")

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name
 from gateway.compat.offered import Offered
 
 MAX_DEPTH = 100
@@ -26,9 +26,12 @@ class Pythonic(Format):
     """Keyword arguments with literals only: nothing is ever evaluated."""
 
     name = "pythonic"
-    markers = ("[", START)
-    closers = (")]", ") ]", ")\n]", END)
+    markers: tuple[str, ...] = ("[", START)
+    closers: tuple[str, ...] = (")]", ") ]", ")\n]", END)
     only_at_start = True
+
+    def follow(self, marker: str) -> str:
+        return SPACED + (NAMED if marker == "[" else literal("["))
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         wrapped = cursor.skip(START)

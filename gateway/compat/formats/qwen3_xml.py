@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import Format, ParsedCall, make_call, read_name
+from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name
 from gateway.compat.formats.tagged import read_key, read_value, unwrapped, value_end
 from gateway.compat.offered import Offered
 
@@ -26,6 +26,9 @@ class Qwen3Xml(Format):
         self.closers = (FUNCTION_END, self._close)
         unclosed = rf"{FUNCTION_END}\s*{re.escape(self._close)}"
         self._end = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, unclosed)
+
+    def follow(self, marker: str) -> str:
+        return NAMED if marker == FUNCTION else SPACED + literal(FUNCTION) + NAMED
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if cursor.skip(self._open):

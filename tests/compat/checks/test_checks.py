@@ -28,7 +28,9 @@ def captured(name: str) -> Reply:
 
 
 def look(check: str, reply: Reply, subject: Subject = QWEN36, *, streamed: bool | None = None) -> Observation:
-    return judge(check, subject, reply, streamed=check in STREAMED if streamed is None else streamed)
+    return judge(
+        check, subject, reply, {"stream": check in STREAMED if streamed is None else streamed, "max_tokens": 256}
+    )
 
 
 def said(content: str | None = None, finish: str = "stop", tokens: int = 9, **message: Any) -> Reply:
@@ -167,7 +169,12 @@ MADE = (
     ("json_schema", said('{"product": 204}'), "no", "not the keys"),
     ("json_schema", said('{"factors": ["12"], "product": 204}'), "no", "not the types"),
     ("json_schema", said('{"factors": [12], "product": true}'), "no", "not the types"),
-    ("json_schema", said('{"factors":    \n', "length", tokens=256), "no", "not complete after 256 tokens"),
+    ("json_schema", said('{"factors":    \n', "length", tokens=256), "untested", "own limit of 256 tokens: not JSON"),
+    ("tool_auto", said("Well, " * 200, "length", tokens=256), "untested", "own limit of 256 tokens: no call, but"),
+    ("tool_auto", said(None, "length", tokens=256, reasoning="Hm"), "untested", "own limit of 256 tokens: no call"),
+    ("tool_auto", said("!" * 256, "length", tokens=256), "no", "--moe-backend marlin"),
+    ("tool_required", called(("get_weather", '{"city"'), tokens=256), "untested", "own limit of 256 tokens"),
+    ("tool_required", called(("get_weather", OSLO), tokens=256), "yes", "called get_weather"),
     ("json_schema", said(None), "no", "nothing is left"),
     ("plain", whole(b"<html>hello</html>"), "no", "not JSON: '<html>hello</html>'"),
     ("plain", whole([]), "no", "not an object"),
@@ -207,8 +214,9 @@ def test_a_call_in_fragments_is_put_together() -> None:
 def test_no_answer_is_no_proof_of_what_it_can_do(check: str) -> None:
     silent, gone = Reply(failure="none within 66 s"), Reply(failure="no connection", gone=True)
     assert look(check, gone) == Observation("untested", NO_ANSWER + "no connection")
-    expected = "no" if check in ("plain", "stream", "arithmetic") else "untested"
-    assert look(check, silent) == Observation(expected, NO_ANSWER + "none within 66 s")  # type: ignore[arg-type]
+    quiet = look(check, silent)
+    assert quiet.result == ("no" if check in ("plain", "stream", "arithmetic") else "untested")
+    assert quiet.seen == NO_ANSWER + "none within 66 s"
 
 
 def test_a_refusal_to_think_says_nothing_where_nobody_said_that_it_can() -> None:
