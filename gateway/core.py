@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from gateway.admission.accounts import Accounts
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
@@ -35,6 +36,7 @@ class Gateway:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.metrics = Metrics()
+        self.accounts = Accounts(snapshot.server.data)
         self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
@@ -58,6 +60,7 @@ class Gateway:
         used = {backend.engine for backend in self.snapshot.backends.values()} & ENGINES.keys()
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
+        await self.accounts.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
 
@@ -67,6 +70,7 @@ class Gateway:
         await self.alerter.close()
         await self.prober.close()
         await self.fleet.close()
+        await self.accounts.close()
 
     def next_turn(self, alias: str) -> int:
         """How many requests of this alias came before: what round robin turns on."""

@@ -16,7 +16,9 @@ from math import inf
 from typing import Any
 
 from gateway import access, rewrite
+from gateway.admission.accounts import Reservation
 from gateway.admission.course import Course, is_on_trial
+from gateway.admission.limits import Charge
 from gateway.admission.scheduler import QueueFull, Waiter, is_open, room
 from gateway.admission.slots import Lease
 from gateway.admission.waiting import admission_of
@@ -104,6 +106,8 @@ class Relay:
         self.wasted: list[tuple[BackendState, dict[str, Any]]] = []  # the usage of complete answers that were not used
         self.first_token = 0.0
         self.outcome = "200"
+        self.charge: Charge | None = None  # tokens counted against the client's tpm
+        self.reserved: list[Reservation] = []  # what its attempts will probably cost, where a budget asks
 
     # -- the order ------------------------------------------------------------------------------------------------
 
@@ -137,6 +141,7 @@ class Relay:
         body = await self.exchange.read_body(self.snapshot.server.max_body)
         self.request = parse(self.endpoint, body)
         self.alias = self._find_alias()
+        self.charge = self.gateway.accounts.limits.check(self.client.client, self.request, time.monotonic())
         self.exchange.on_leave(self._left)
         self._plan(self.alias)
         while (lease := await self._admit()) is not None:
@@ -191,6 +196,7 @@ class Relay:
             key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
             client=self.client.client,
             resort=resort,
+            broke=self.gateway.accounts.broke(self.snapshot, self.client.client),
             met=met,
         )
 
@@ -338,6 +344,9 @@ class Relay:
 
     async def _attempt(self, candidate: Candidate, *, last: bool) -> None:
         """One try on one backend. Returns when the client has its whole answer; raises Left or Broken."""
+        spent = self.gateway.accounts.enter(candidate.state, self.client.client, self.request, self.reserved)
+        if spent is not None:  # since the plan was made
+            raise Left(Verdict("budget", spent))
         self.attempts += 1
         state = self.trying = candidate.state
         assert self.alias is not None
@@ -396,12 +405,16 @@ class Relay:
     def _expect_first(self, state: BackendState) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""
         watch, timeouts = self.watch, state.backend.timeouts
-        if state.inflight > room(state):
+        if state.progress is not None:
+            # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
+            watch.excuse = lambda: max(state.last_event, state.moved_at)
+        elif state.inflight > room(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
             watch.excuse = lambda: state.last_event
         if timeouts.total is not None:
             watch.total_at = min(watch.total_at, self.began + self.queued + timeouts.total)
-        watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens))
+        rates = state.prefill_rate, state.decode_rate
+        watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
 
     async def _send(self, state: BackendState, call: Call) -> Response:
         engine = ENGINES[state.backend.engine]

@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 
 import httpx
 
 from gateway.app import App
 from gateway.config.load import load_text
+from gateway.config.snapshot import Server as ServerSettings
 from gateway.config.snapshot import Snapshot
 from gateway.core import Gateway
 from gateway.health.state import State
 from gateway.server import Server, listen, make_server
 
+DATA = ServerSettings().data  # what routes.yaml says when it says nothing
 PATIENCE = 10.0  # seconds until a wait in a test is called hung
 
 
@@ -66,6 +69,9 @@ async def running_gateway(routes: str, environ: dict[str, str] | None = None) ->
     snapshot = load_text(routes, "routes.yaml", environ or {}).snapshot
     if "canary:" not in routes:
         snapshot = without_canaries(snapshot)
+    folder = TemporaryDirectory(prefix="gateway-test-")
+    if snapshot.server.data == DATA:
+        snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
     app = App(snapshot)
     sock = listen("127.0.0.1", 0)
     server = make_server(app)
@@ -82,3 +88,4 @@ async def running_gateway(routes: str, environ: dict[str, str] | None = None) ->
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # a test's own sockets may still be open
         await task
+        folder.cleanup()

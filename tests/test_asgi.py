@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -20,8 +21,10 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "What is 12*17
 
 @asynccontextmanager
 async def served(sim: SimVllm) -> AsyncIterator[tuple[httpx.AsyncClient, App]]:
-    async with sim.serve(port=0) as backend:
-        routes = f"server: {{max_body: 4KiB}}\nbackends: {{chat: {{url: '{backend}'}}}}"
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(sim.serve(port=0))
+        data = stack.enter_context(TemporaryDirectory())
+        routes = f"server: {{max_body: 4KiB, data: '{data}'}}\nbackends: {{chat: {{url: '{backend}'}}}}"
         app = App(load_text(routes, environ={}).snapshot)
         sock = listen("127.0.0.1", 0)
         server = uvicorn.Server(uvicorn.Config(app, http="h11", log_level="critical"))

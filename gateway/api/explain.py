@@ -23,7 +23,10 @@ def router(gateway: Gateway) -> APIRouter:
     async def explain_request(request: Request) -> JSONResponse:
         admit(gateway, request)
         asked = _read(await request.body())
-        return JSONResponse(explain_asked(gateway.snapshot, gateway.fleet.states, asked, time.monotonic()))
+        told = explain_asked(
+            gateway.snapshot, gateway.fleet.states, asked, time.monotonic(), broke=gateway.accounts.broke
+        )
+        return JSONResponse(told)
 
     return routes
 

@@ -17,13 +17,8 @@ NOT_YET = (
     "profiles",
     "modes",
     "backends.*.launch",
-    "backends.*.budget",
-    "backends.*.price",
     "backends.*.engine=http",
     "aliases.*.ask_all",
-    "clients.*.rpm",
-    "clients.*.tpm",
-    "clients.*.budget",
 )
 
 

@@ -62,6 +62,9 @@ class Metrics:
             "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
         )
         self.queue_depth: Callable[[], Iterable[tuple[str, int]]] = tuple  # of each backend; the waiting set's to tell
+        self.cloud_usd = self._family(
+            "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
+        )
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 

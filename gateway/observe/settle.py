@@ -2,54 +2,113 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+
+from gateway.observe.ledger_file import DAY, Entry
+from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
+from gateway.routing.window import tokens
 
 if TYPE_CHECKING:
     from gateway.fleet import BackendState
     from gateway.observe.metrics import Route
     from gateway.relay import Relay
 
+_KINDS = ("prompt", "completion", "cached", "reasoning")  # in the order of Tokens
+
 
 def settle(relay: Relay) -> None:
-    """Count the request, its time and its tokens."""
-    metrics = relay.gateway.metrics
-    alias = relay.alias.name if relay.alias is not None else ""
-    endpoint = relay.endpoint.name
-    metrics.seconds.observe(relay.watch.now() - relay.began)
+    """Count the request, its time, its tokens and what they cost."""
+    metrics, accounts = relay.gateway.metrics, relay.gateway.accounts
+    seconds = relay.watch.now() - relay.began
+    metrics.seconds.observe(seconds)
+    accounts.leave(relay.reserved)
+    used = 0
     for state, usage in relay.wasted:
-        count_usage(relay, metrics.route(relay.client.label, alias, state.name, endpoint), state, usage)
+        used += _count_usage(relay, _route(relay, state), state, usage, "unused", 0.0)
     if relay.served is None:
-        backend = relay.tried[-1].backend if relay.tried else ""
-        if relay.trying is not None:  # broke after content, or was ended by the client or by the gateway's stop
-            backend = relay.trying.name
-            metrics.attempts.inc(backend, relay.outcome.removeprefix("stream_"))
-        metrics.requests.inc(alias, backend, endpoint, relay.outcome)
-        return
-    route = metrics.route(relay.client.label, alias, relay.served.name, endpoint)
+        used += _settle_unserved(relay, seconds)
+    else:
+        used += _settle_served(relay, relay.served, seconds)
+    if relay.charge is not None:
+        accounts.limits.spent(relay.charge, used, time.monotonic())
+
+
+def _settle_served(relay: Relay, state: BackendState, seconds: float) -> int:
+    """Returns the tokens that were used."""
+    route = _route(relay, state)
     route.attempt_ok.value += 1
     if relay.outcome == "200":
         route.answered.value += 1
     else:
-        metrics.requests.inc(alias, relay.served.name, endpoint, relay.outcome)
+        relay.gateway.metrics.requests.inc(_alias(relay), state.name, relay.endpoint.name, relay.outcome)
     if relay.first_token:
         route.first_token.observe(relay.first_token - relay.began)
     if relay.usage is not None:
-        count_usage(relay, route, relay.served, relay.usage)
+        return _count_usage(relay, route, state, relay.usage, relay.outcome, seconds)
+    _book(relay, state, NO_TOKENS, relay.outcome, seconds)
+    return 0
 
 
-def count_usage(relay: Relay, route: Route, state: BackendState, usage: dict[str, Any]) -> None:
+def _settle_unserved(relay: Relay, seconds: float) -> int:
+    """Returns the tokens that were used, as far as is known: of an attempt that was ended in the middle the estimate
+    stays. (Else leaving early would be free of limits and budgets.)"""
+    metrics, state = relay.gateway.metrics, relay.trying
+    if state is not None:  # broke after content, or was ended by the client or by the gateway's stop
+        metrics.attempts.inc(state.name, relay.outcome.removeprefix("stream_"))
+    backend = state.name if state is not None else relay.tried[-1].backend if relay.tried else ""
+    metrics.requests.inc(_alias(relay), backend, relay.endpoint.name, relay.outcome)
+    if state is None:
+        if relay.alias is not None:
+            _record(relay, backend, NO_TOKENS, relay.outcome, seconds, 0.0)
+        return 0
+    estimate = Tokens(prompt=tokens(state, relay.request))
+    usd = relay.gateway.accounts.cost(state.backend, relay.client.client, estimate)
+    _spend(relay, state, usd)
+    _record(relay, state.name, NO_TOKENS, relay.outcome, seconds, usd)
+    return relay.charge.tokens if relay.charge is not None else 0
+
+
+def _count_usage(
+    relay: Relay, route: Route, state: BackendState, usage: dict[str, Any], outcome: str, seconds: float
+) -> int:
     """Tokens as the backend reported them; they also teach how many bytes one of its tokens has."""
-    prompt = usage.get("prompt_tokens")
-    route.count_tokens("prompt", prompt)
-    route.count_tokens("completion", usage.get("completion_tokens"))
-    for field, name, kind in (
-        ("prompt_tokens_details", "cached_tokens", "cached"),
-        ("completion_tokens_details", "reasoning_tokens", "reasoning"),
-    ):
-        details = usage.get(field)
-        if isinstance(details, dict):
-            route.count_tokens(kind, details.get(name))
-    if isinstance(prompt, int) and state.ratio.due(relay.request.prompt_bytes):
+    used = read_usage(usage)
+    for kind, count in zip(_KINDS, used, strict=True):
+        route.count_tokens(kind, count)
+    if used.prompt and state.ratio.due(relay.request.prompt_bytes):
         relay.request.measure_media()
         if not relay.request.images:
-            state.ratio.learn(relay.request.prompt_bytes, prompt)
+            state.ratio.learn(relay.request.prompt_bytes, used.prompt)
+    _book(relay, state, used, outcome, seconds)
+    return used.total
+
+
+def _book(relay: Relay, state: BackendState, used: Tokens, outcome: str, seconds: float) -> None:
+    usd = relay.gateway.accounts.cost(state.backend, relay.client.client, used) if used.total else 0.0
+    _spend(relay, state, usd)
+    _record(relay, state.name, used, outcome, seconds, usd)
+
+
+def _spend(relay: Relay, state: BackendState, usd: float | None) -> None:
+    if not usd:
+        return
+    relay.gateway.accounts.budgets.add(state.name, relay.client.label, usd, int(time.time() // DAY))
+    if state.backend.cloud:
+        relay.gateway.metrics.cloud_usd.child(state.name, relay.client.label).value += usd
+
+
+def _record(relay: Relay, backend: str, used: Tokens, outcome: str, seconds: float, usd: float | None) -> None:
+    """A line in the ledger; an answer that was not used is no request of its own."""
+    requests, unpriced = int(outcome != "unused"), int(usd is None)
+    client, alias, endpoint = relay.client.label, _alias(relay), relay.endpoint.name
+    counts = (requests, seconds, *used, usd or 0.0, unpriced)
+    relay.gateway.accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
+
+
+def _route(relay: Relay, state: BackendState) -> Route:
+    return relay.gateway.metrics.route(relay.client.label, _alias(relay), state.name, relay.endpoint.name)
+
+
+def _alias(relay: Relay) -> str:
+    return relay.alias.name if relay.alias is not None else ""

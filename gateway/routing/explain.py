@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from gateway.fleet import BackendState
 from gateway.health.state import Health, State
 from gateway.routing.context import room_needed
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
-from gateway.routing.plan import Candidate, Plan, make_plan
+from gateway.routing.plan import Broke, Candidate, Plan, make_plan
 from gateway.routing.refusal import refusal
 from gateway.routing.request import ENDPOINTS, Endpoint, InferenceRequest, parse
 from gateway.routing.window import near_limit, prompt_estimate
@@ -58,10 +58,15 @@ def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
 
 
 def explain_asked(
-    snapshot: Snapshot, states: Mapping[str, BackendState], asked: Mapping[str, Any], now: float
+    snapshot: Snapshot,
+    states: Mapping[str, BackendState],
+    asked: Mapping[str, Any],
+    now: float,
+    *,
+    broke: Callable[[Snapshot, Client | None], Broke | None] = lambda *_: None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
-    Raises `model_not_found`, `invalid_request_body`."""
+    `broke` tells of budgets (Accounts.broke). Raises `model_not_found`, `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):
         raise GatewayError("invalid_request_body", "`alias` is missing or not a string.", param="alias")
@@ -76,7 +81,8 @@ def explain_asked(
         request = read_request(name, asked["request"])
     else:
         request = made_up(name, tools=asked.get("tools") is True, tokens=tokens, states=states)
-    return explain(alias, states, request, now, client=snapshot.clients[client] if client is not None else None)
+    who = snapshot.clients[client] if client is not None else None
+    return explain(alias, states, request, now, client=who, broke=broke(snapshot, who))
 
 
 def explain(
@@ -86,15 +92,16 @@ def explain(
     now: float,
     *,
     client: Client | None = None,
+    broke: Broke | None = None,
 ) -> dict[str, Any]:
     """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what would be done with this
     request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
     of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
     local_only = client is not None and client.local_only
-    plan = make_plan(alias, states, request, now, local_only=local_only, client=client)
+    plan = make_plan(alias, states, request, now, local_only=local_only, client=client, broke=broke)
     resort = resort_of(alias, client) if request.tools and not _order(plan) else None
     if resort is not None:
-        again = make_plan(alias, states, request, now, local_only=local_only, client=client, resort=resort)
+        again = make_plan(alias, states, request, now, local_only=local_only, client=client, resort=resort, broke=broke)
         if _order(again):
             plan = again
         else:

@@ -42,7 +42,7 @@ class Serving:
 async def serving(routes: Path, port: int, *options: str) -> AsyncIterator[Serving]:
     """Started, and its one backend seen; killed at the end if it still runs."""
     command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port), *options]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(*command, cwd=routes.parent, stderr=asyncio.subprocess.PIPE)
     gateway = Serving(process)
     try:
         async with asyncio.timeout(PATIENCE):
