@@ -142,10 +142,9 @@ class AlertState:
         if course:
             yield Alert(_kind(course), view.name, _words(view), now)
         elif before:
-            by = f": {_and(view.serving)} serves it" if view.serving else ": what it needs is parked"
-            yield Alert(
-                "alias_back", view.name, f"{view.name} is back{by}, after {lasted(now - began)}", now, good=True
-            )
+            by = f"{_and(view.serving)} serves it" if view.serving else "what it needs is parked"
+            text = f"alias {view.name} is back: {by}, after {lasted(now - began)}"
+            yield Alert("alias_back", view.name, text, now, good=True)
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
