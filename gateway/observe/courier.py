@@ -17,16 +17,16 @@ from gateway.observe.channels import Answer, Channel, Message
 log = logging.getLogger("gateway.alerts")
 
 QUEUE_MOST = 100  # messages that wait
-PAUSE_MOST = 300.0  # seconds; a channel that asks for longer ones is asked earlier
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. The pauses between tries are drawn from 0 up to `first`, 2 x `first`, ... `most`; after `give_up` a
-    message is dropped: by then it is history, and whatever lasts is told anew."""
+    """Seconds. The pauses between tries are drawn from 0 up to `first`, 2 x `first`, ... `most`. One that a channel
+    asks for is kept, up to `asked`. After `give_up` a message is dropped: by then it is history."""
 
     first: float = 1.0
     most: float = 60.0
+    asked: float = 300.0
     give_up: float = 3600.0
 
 
@@ -104,4 +104,4 @@ class Courier:
         grown = wait_random_exponential(multiplier=self._patience.first, max=self._patience.most)(state)
         error = state.outcome.exception() if state.outcome is not None else None
         asked = error.answer.after if isinstance(error, _NotTaken) else None
-        return max(grown, min(asked or 0.0, PAUSE_MOST))
+        return max(grown, min(asked or 0.0, self._patience.asked))
