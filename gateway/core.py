@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gateway.admission.accounts import Accounts
+from gateway.admission.accounts import Accounts, today
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
@@ -19,6 +19,7 @@ from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
 from gateway.observe.metrics import Metrics
+from gateway.observe.spending import shares
 from gateway.observe.standing import FallbackCollector, Standing
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
@@ -53,7 +54,7 @@ class Gateway:
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
         self.metrics.registry.register(FallbackCollector(self.standing))
-        self.alerter = Alerter(self.standing)
+        self.alerter = Alerter(self.standing, lambda: shares(self.snapshot, self.accounts.budgets, today()))
 
     async def open(self) -> None:
         await self.fleet.apply(self.snapshot)

@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gateway.admission.accounts import today
+from gateway.admission.budgets import Budgets
+from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe.alerts import Timing
 from gateway.observe.courier import Patience
+from gateway.observe.spending import shares
 from gateway.sim import SimVllm
 from tests.observe.hook import HANG, OK, Hook, hooked, refusal
 from tests.raw_client import chat
@@ -110,6 +114,31 @@ async def test_an_on_demand_backend_that_is_not_there_is_no_news() -> None:
         await f.sims["a"].kill()
         await f.hook.until(lambda: {("backend_down", "a"), ("alias_nothing", "w")} <= set(f.hook.told()))
         assert not [told for told in f.hook.told() if told[1] == "big"]
+
+
+async def test_a_budget_that_is_nearly_spent_is_told() -> None:
+    cloud = "  fireworks: {engine: openai, url: 'http://127.0.0.1:1', cloud: true, model: m, budget: 5 USD/day}\n"
+    more = cloud + "clients: {hermes: {key: k, budget: 10 USD/day}}"
+    async with fleet("a", more) as f:
+        f.gateway.gateway.accounts.budgets.add("fireworks", "hermes", 4.5, today())
+        await f.hook.until_asked(1)
+        assert f.hook.told() == [("budget", "fireworks")]
+        f.gateway.gateway.accounts.budgets.add("fireworks", "hermes", 4.0, today())
+        await f.hook.until_asked(2)
+        assert f.hook.told()[1:] == [("budget", "fireworks"), ("budget", "client hermes")]
+        assert "fireworks has used 100% of its budget" in f.hook.texts()[1]
+        assert "client hermes has used 80% of its budget" in f.hook.texts()[1]
+
+
+def test_only_the_running_period_counts() -> None:
+    snapshot = load_text(
+        "backends: {a: {engine: openai, url: 'https://x.example', cloud: true, model: m, budget: 5 USD/day}}",
+        environ={},
+    ).snapshot
+    budgets = Budgets()
+    budgets.add("a", "open", 4.0, 100)
+    assert shares(snapshot, budgets, 100) == {"a": 0.8}
+    assert shares(snapshot, budgets, 101) == {"a": 0.0}
 
 
 async def test_the_hooks_for_budgets_and_edits() -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Callable, Mapping
 
 import httpx
 
@@ -25,12 +26,13 @@ PING = 60.0  # seconds between two pings of the dead man's switch
 
 
 class Alerter:
-    """`alerts` gives the section of the snapshot in force: a new one counts from the next look on. The seconds and
-    `telegram` (the bot API's base URL) are others in tests only."""
+    """`alerts` of the snapshot in force count: a new one from the next look on. `spent` gives the share of each budget
+    that is spent. The seconds and `telegram` (the bot API's base URL) are others in tests only."""
 
     def __init__(
         self,
         standing: Standing,
+        spent: Callable[[], Mapping[str, float]] = dict,
         *,
         timing: Timing | None = None,
         patience: Patience | None = None,
@@ -46,6 +48,7 @@ class Alerter:
         self.ping_every = ping
         self.origin = socket.gethostname()
         self._standing = standing
+        self._spent = spent
         self._budgets: dict[str, float] = {}
         self._refused: str | None = None
         self._alerts = Alerts()
@@ -55,8 +58,8 @@ class Alerter:
     # -- what others say ------------------------------------------------------------------------------------------
 
     def budget_reached(self, name: str, share: float) -> None:
-        """So much of this budget is spent (1 = all of it); told at 80 and 100 %. Say it also when a new period has
-        begun, with what is spent of that. Cheap enough for the end of every request."""
+        """So much of a budget that `spent` does not know is spent (1 = all of it); told at 80 and 100 %. Say it also
+        when a new period has begun, with what is spent of that."""
         self._budgets[name] = share
 
     def edit_refused(self, problem: str) -> None:
@@ -99,7 +102,7 @@ class Alerter:
         self._standing.look()
         await self._connect(self._standing.alerts)
         if self.couriers:
-            picture = self._standing.picture(self._budgets, self._refused)
+            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused)
             self.tell(self.state.step(time.monotonic(), picture))
 
     def tell(self, alerts: list[Alert]) -> None:

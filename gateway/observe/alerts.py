@@ -152,7 +152,7 @@ class AlertState:
         for name, share in picture.budgets.items():
             reached = next((threshold for threshold in THRESHOLDS if share >= threshold), 0.0)
             if reached > self._budgets.get(name, 0.0):
-                rest = "; nothing more is spent there until the next period" if reached >= 1 else ""
+                rest = "; nothing more is spent until the next period" if reached >= 1 else ""
                 yield Alert("budget", name, f"{name} has used {reached:.0%} of its budget{rest}", now)
             self._budgets[name] = reached  # less than before: a new period has begun
 

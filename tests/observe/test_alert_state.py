@@ -225,7 +225,7 @@ def test_a_budget_is_told_at_80_and_at_100_percent_once_a_period() -> None:
     assert told == [0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1]
     assert [alert.text for alert in watched.told[:2]] == [
         "fireworks has used 80% of its budget",
-        "fireworks has used 100% of its budget; nothing more is spent there until the next period",
+        "fireworks has used 100% of its budget; nothing more is spent until the next period",
     ]
 
 
