@@ -227,3 +227,11 @@ async def test_without_channels_nothing_counts_as_told() -> None:
         gateway.snapshot = replace(gateway.snapshot, alerts=Alerts(webhook=Secret(f.hook.url + "/hook")))
         await f.hook.until_asked(1)
         assert f.hook.told() == [("budget", "fireworks")]
+
+
+async def test_the_gateway_begins_by_itself() -> None:
+    async with hooked() as hook:
+        routes = f"backends: {{a: {{url: 'http://127.0.0.1:1'}}}}\nalerts: {{deadman: '{hook.url}/ping'}}\n"
+        async with running_gateway(routes) as gateway:
+            await hook.until_asked(1)
+        assert gateway.gateway.alerter._tasks == [], "and ends with it"
