@@ -144,22 +144,25 @@ class CallFinder:
         if not parsed.calls:
             return parsed
         end = start + parsed.consumed
-        refused = Parsed(consumed=parsed.consumed)
         if self._prose.quotes(self._buf[start - 1]):
-            return refused
+            return Parsed(consumed=parsed.consumed)
         while True:
             end, ends_line = self._prose.behind(self._buf, end)
-            if end - start > self._max_held:
-                return refused
             if ends_line or end == len(self._buf):
-                return parsed if ends_line or final else NEED_MORE
+                if end - start <= self._max_held:
+                    return parsed if ends_line or final else NEED_MORE
+                break
             match = self._markers.block.match(self._buf, end)
-            if match is None or match.lastgroup != "marker":
-                return refused
+            if end - start > self._max_held or match is None or match.lastgroup != "marker":
+                break
             another = self._look(end, match["marker"], final)
+            if another.need_more:
+                return NEED_MORE
             if not another.calls:
-                return NEED_MORE if another.need_more else refused
+                break
             end += another.consumed
+        # What comes behind the last of them refuses them all: none is read a second time.
+        return Parsed(consumed=end - start)
 
     def _end_run(self, final: bool) -> int:
         """Where to go on: behind the rest of a run of backticks that was cut."""

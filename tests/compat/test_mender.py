@@ -345,3 +345,15 @@ def test_a_megabyte_of_malice_takes_less_than_a_second(parser: str) -> None:
         mended = run(machine, pieces)
         assert time.process_time() - started < 1.5  # half a second for slow machines
         assert mended.raw == text
+
+
+@pytest.mark.parametrize("between", ["", " ", "\t"])
+def test_calls_inside_an_unclosed_quotation_are_read_once(between: str) -> None:
+    """What stands behind the last of them refuses them all."""
+    call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+    for tail in ("x", ""):
+        text = '"x ' + (call + between) * (200_000 // len(call)) + tail
+        started = time.process_time()
+        mended = run(mender("hermes"), [text])
+        assert time.process_time() - started < 1.5
+        assert mended.raw == text
