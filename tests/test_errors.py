@@ -394,6 +394,7 @@ def texts(path: Path) -> list[str]:
 SPEAKING = (
     "errors.py",
     "access.py",
+    "attempt.py",
     "exchange.py",
     "relay.py",
     "reply.py",

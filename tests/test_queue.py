@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import pytest
 
 import gateway.reply as gateway_reply
-from gateway.admission.waiting import admission_of
 from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.raw_client import chat, raw_client
@@ -97,9 +96,10 @@ class Queue:
         if self.tasks[name].done() or any(name in gate.order for gate in self.gates.values()):
             return True
         said = json.dumps(name).encode()
-        waiters = admission_of(self.gateway.gateway).scheduler.waiters
+        waiters = self.gateway.gateway.admission.scheduler.waiters
         return any(
-            r.waiter in waiters and said in bytes(r.request.fields["messages"]) for r in self.gateway.gateway.active
+            r.entrance is not None and r.entrance.waiter in waiters and said in bytes(r.request.fields["messages"])
+            for r in self.gateway.gateway.active
         )
 
     async def reply(self, name: str) -> RawReply:
@@ -268,7 +268,7 @@ async def test_at_its_deadline_a_request_is_told_when_to_ask_again(stream: bool)
 async def test_retry_after_is_how_long_a_slot_takes_to_come_free() -> None:
     async with queue("a: 2", more=", queue: {max_wait: 300ms}") as q:
         state = q.gateway.gateway.fleet["a"]
-        scheduler = admission_of(q.gateway.gateway).scheduler
+        scheduler = q.gateway.gateway.admission.scheduler
         held = scheduler.at_once(state, 1, now := time.monotonic())
         assert held is not None
         scheduler.release(held, now + 90.0)  # so long a request takes there

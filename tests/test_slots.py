@@ -10,7 +10,7 @@ from random import Random
 
 import httpx
 
-from gateway.admission.waiting import Admission, admission_of
+from gateway.admission.waiting import Admission
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate
 from gateway.sim import SimVllm
@@ -94,7 +94,7 @@ async def test_after_a_thousand_requests_of_every_kind_everything_is_given_back(
         assert REQUESTS - crowd.left <= counted(gateway) <= REQUESTS
         assert sum(sim.aborted for sim in sims) > 10, "too tame to show anything"
         assert gateway.metric("gateway_queue_seconds_sum") > 1.0, "too few had to wait"
-        assert not admission_of(gateway.gateway).scheduler.waiters
+        assert not gateway.gateway.admission.scheduler.waiters
         assert (await gateway.client.post(CHAT, json=chat("pair"))).status_code == 200
     for _ in range(5):  # what was closed is taken off in the loop's next rounds
         await asyncio.sleep(0)

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gateway.admission.scheduler import Scheduler, Waiter
 from gateway.admission.slots import Lease
@@ -15,9 +14,6 @@ from gateway.fleet import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
-
-if TYPE_CHECKING:
-    from gateway.core import Gateway
 
 log = logging.getLogger("gateway.admission")
 
@@ -82,11 +78,3 @@ class Admission:
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():  # its task may have been cancelled meanwhile
         woken.set_result(None)
-
-
-def admission_of(gateway: Gateway) -> Admission:
-    """The gateway's own, made when it is first asked for."""
-    found: Admission | None = vars(gateway).get("admission")
-    if found is None:
-        found = vars(gateway)["admission"] = Admission(gateway.metrics)
-    return found

@@ -10,6 +10,7 @@ from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
 from gateway.routing.window import tokens
 
 if TYPE_CHECKING:
+    from gateway.attempt import Attempt
     from gateway.fleet import BackendState
     from gateway.observe.metrics import Route
     from gateway.relay import Relay
@@ -24,28 +25,34 @@ def settle(relay: Relay) -> None:
     metrics.seconds.observe(seconds)
     accounts.leave(relay.reserved)
     used = 0
-    for state, usage in relay.wasted:
-        used += _count_usage(relay, _route(relay, state), state, usage, "unused", 0.0)
-    if relay.served is None:
+    served: Attempt | None = None
+    for attempt in relay.attempts:
+        state = attempt.candidate.state
+        if attempt.unused is not None:
+            used += _count_usage(relay, _route(relay, state), state, attempt.unused, "unused", 0.0)
+        if attempt.answered:
+            served = attempt
+    if served is None:
         used += _settle_unserved(relay, seconds)
     else:
-        used += _settle_served(relay, relay.served, seconds)
+        used += _settle_served(relay, served, seconds)
     if relay.charge is not None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
 
 
-def _settle_served(relay: Relay, state: BackendState, seconds: float) -> int:
+def _settle_served(relay: Relay, served: Attempt, seconds: float) -> int:
     """Returns the tokens that were used."""
+    state = served.candidate.state
     route = _route(relay, state)
     route.attempt_ok.value += 1
     if relay.outcome == "200":
         route.answered.value += 1
     else:
         relay.gateway.metrics.requests.inc(_alias(relay), state.name, relay.endpoint.name, relay.outcome)
-    if relay.first_token:
-        route.first_token.observe(relay.first_token - relay.began)
-    if relay.usage is not None:
-        return _count_usage(relay, route, state, relay.usage, relay.outcome, seconds)
+    if served.first_token:
+        route.first_token.observe(served.first_token - relay.began)
+    if served.usage is not None:
+        return _count_usage(relay, route, state, served.usage, relay.outcome, seconds)
     _book(relay, state, NO_TOKENS, relay.outcome, seconds)
     return 0
 

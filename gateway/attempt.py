@@ -1,0 +1,294 @@
+"""One attempt on one backend: what goes up, how its answer is judged, and how that reaches the client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway import rewrite
+from gateway.admission.scheduler import room
+from gateway.compat.answer import silence_kind
+from gateway.config.snapshot import Alias
+from gateway.exchange import Exchange
+from gateway.fleet import BackendState
+from gateway.observe.metrics import Metrics
+from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.routing.context import silence_budget
+from gateway.routing.expect import STRAY_THOUGHTS, expected_of
+from gateway.routing.plan import Candidate
+from gateway.routing.request import InferenceRequest
+from gateway.streaming import StreamTrack
+from gateway.upstream.answers import Verdict, judge
+from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
+from gateway.upstream.engines import ENGINES
+from gateway.upstream.engines.base import Call
+from gateway.upstream.outgoing import fields_up, headers_up
+from gateway.upstream.sse import Framer
+from gateway.upstream.whole import WholeAnswer, read_whole
+from gateway.watch import Watch
+
+ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
+TAIL = 1.0  # seconds for upstream to end its body after the last event
+
+
+class Left(Exception):
+    """An attempt that did not answer, before content: the next candidate's turn."""
+
+    def __init__(self, verdict: Verdict, *, timeout: bool = False, gone: bool = False) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+        self.timeout = timeout
+        self.gone = gone
+
+
+class Broken(Exception):
+    """The stream broke after content had been sent."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """Made, run once. What it found is read from it afterwards, however it ended."""
+
+    candidate: Candidate
+    number: int  # of this request's attempts; the first is 1
+    request: InferenceRequest
+    alias: Alias
+    request_id: str
+    exchange: Exchange
+    watch: Watch
+    reply: StreamReply | None  # of a stream
+    metrics: Metrics
+    began: float  # when the request began, in the watch's seconds
+    queued: float  # seconds that it has waited for slots
+    detour: tuple[str, str] | None  # why not on the first step, for the headers
+    max_body: int  # bytes of an answer in one piece
+    final: bool  # an answer that says nothing is delivered, too
+
+    answered: bool = False  # the client has its answer, or its end is on the way
+    usage: dict[str, Any] | None = None  # of what the client got
+    unused: dict[str, Any] | None = None  # of a complete answer that was not used
+    first_token: float = 0.0  # when the first content went to the client
+    spare: WholeAnswer | StreamTrack | None = None  # a complete answer that says nothing; see `deliver`
+    _headers: list[Header] = field(init=False)  # that tell the client of this attempt
+
+    async def run(self) -> None:
+        """Returns when the client has its whole answer; raises Left or Broken, or why the request was interrupted."""
+        state = self.candidate.state
+        response: Response | None = None
+        try:
+            call = self._call()
+            self._expect_first()
+            expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
+            response = await _send(state, call)
+            if response.status >= 300:
+                body = await response.read_all(ERROR_BODY_MOST)
+                raise Left(judge(response.status, response.headers, body, self.request.endpoint.name))
+            if self.reply is not None:
+                track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
+                await self._relay_stream(self.reply, track, response)
+                found = track.violations
+            else:
+                body = await response.read_all(self.max_body)
+                answer = read_whole(body, self.request, expected, thoughts)
+                await self._relay_whole(answer)
+                found = answer.violations
+            state.succeeded()
+            violation = getattr(response, "violation", None)  # told by engines that can see one
+            if violation is not None and violation not in found:
+                self.metrics.violations.inc(state.name, violation)
+        except asyncio.CancelledError:
+            reason = self.watch.take()
+            if reason is None:
+                raise
+            if not isinstance(reason, UpstreamFailure):
+                raise reason from None
+            raise self._failure(reason) from None
+        except UpstreamFailure as failure:
+            raise self._failure(failure) from None
+        finally:
+            self.watch.excuse = None
+            self.watch.writing = 0.0  # an interrupted write is over
+            if response is not None:
+                response.release()
+
+    async def deliver(self) -> None:
+        """After `run`: send the `spare` answer after all, since nobody had a better one."""
+        if isinstance(self.spare, WholeAnswer):
+            await self._deliver_whole(self.spare)
+        elif self.spare is not None and self.reply is not None:
+            await self._deliver_held(self.reply, self.spare)
+            self._answered(self.spare)
+            await self.reply.finish()
+
+    # -- send -----------------------------------------------------------------------------------------------------
+
+    def _call(self) -> Call:
+        """What goes up; sets the headers that tell the client of it."""
+        request, state = self.request, self.candidate.state
+        fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+        # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
+        up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
+        for kind in adapted:
+            self.metrics.adapted.inc(self.alias.name, kind)
+        self._headers = attempt_headers(state.name, self.number, round(self.queued * 1000), self.detour, adapted)
+        return Call(request.endpoint, request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
+
+    def _expect_first(self) -> None:
+        """Arm the silence budget of the time before the first event, and the total one."""
+        watch, state = self.watch, self.candidate.state
+        timeouts = state.backend.timeouts
+        if state.progress is not None:
+            # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
+            watch.excuse = lambda: max(state.last_event, state.moved_at)
+        elif state.inflight > room(state):
+            # It has more than it can run at once, so this one may wait inside: others' progress counts.
+            watch.excuse = lambda: state.last_event
+        if timeouts.total is not None:
+            watch.total_at = min(watch.total_at, self.began + self.queued + timeouts.total)
+        rates = state.prefill_rate, state.decode_rate
+        watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
+
+    def _failure(self, failure: UpstreamFailure) -> Exception:
+        """What a failure of the connection means: Broken after content, else Left."""
+        state = self.candidate.state
+        reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
+        if self.reply is not None and self.reply.content:
+            state.failed(reason)
+            return Broken(f"{state.name} {reason}")
+        timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
+        return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
+
+    # -- commit and relay: a stream -------------------------------------------------------------------------------
+
+    async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
+        """Whole events as they arrive; nothing before the backend has said something."""
+        state, watch = self.candidate.state, self.watch
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
+        gaps = self.metrics.inter_token.child(state.name)
+        framer = Framer()
+        said = False
+        while True:
+            data = await response.read_some()
+            out = track.take(framer.feed(data) if data else framer.finish())
+            if track.progress:
+                now = state.last_event = watch.now()
+                if said:
+                    gaps.observe(now - watch.heard)
+                elif track.content or track.reasoning:
+                    said = True
+                    watch.expect(state.backend.timeouts.idle)
+                watch.heard = now
+            if out:
+                await self._commit(reply, track)
+                await reply.send(out)
+            if track.failure is not None:
+                raise UpstreamFailure(track.failure)
+            if track.done or track.disobeyed or not data:
+                break
+        if not (track.whole or track.disobeyed):
+            raise UpstreamFailure("the stream ended without a finish_reason")
+        track.conclude()
+        self._count_found(track)
+        if track.disobeyed:
+            raise self._left_unused(track, "disobeyed", "did not call the tool that it had to call")
+        if track.held or not (track.content or track.reasoning):
+            if track.empty:
+                self._silent(track)
+            await self._deliver_held(reply, track)
+        self._answered(track)
+        await reply.finish()
+        if data:
+            await self._drain(response)
+
+    async def _commit(self, reply: StreamReply, track: StreamTrack) -> None:
+        """Content is on its way to the client: from here no other backend is tried. Reasoning only takes the status."""
+        if track.content and not reply.content:
+            await reply.begin(self.candidate.state.name, self._headers)
+            reply.content = True
+            self.first_token = self.watch.now()
+        elif not reply.committed:
+            await reply.begin(self.candidate.state.name, self._headers)
+
+    async def _deliver_held(self, reply: StreamReply, track: StreamTrack) -> None:
+        await reply.begin(self.candidate.state.name, self._headers)
+        await reply.send(track.release_held())
+
+    async def _drain(self, response: Response) -> None:
+        """The last event is out; let upstream end its body, so that its connection can be used again."""
+        self.watch.expect(TAIL)
+        try:
+            while await response.read_some():
+                pass
+        except UpstreamFailure:
+            pass
+        except asyncio.CancelledError:
+            if self.watch.take() is None:
+                raise
+
+    # -- commit and relay: an answer in one piece -----------------------------------------------------------------
+
+    async def _relay_whole(self, answer: WholeAnswer) -> None:
+        """Judged, then sent."""
+        if answer.failure is not None:
+            raise UpstreamFailure(answer.failure)
+        self._count_found(answer)
+        if answer.disobeyed:
+            raise self._left_unused(answer, "disobeyed", "did not call the tool that it had to call")
+        if answer.empty:
+            self._silent(answer)
+        await self._deliver_whole(answer)
+
+    async def _deliver_whole(self, answer: WholeAnswer) -> None:
+        headers = base_headers(self.request_id, self.alias.name) + self._headers
+        if answer.mended:
+            headers.append((b"x-gateway-mended", ",".join(sorted(answer.mended)).encode()))
+        self.first_token = self.watch.now()
+        self._answered(answer)
+        self.watch.last_write()
+        body = rewrite.whole(answer.body, answer.model, self.request.model)
+        await send_whole(self.exchange, 200, body, headers)
+
+    # -- what was found in it -------------------------------------------------------------------------------------
+
+    def _count_found(self, answer: WholeAnswer | StreamTrack) -> None:
+        """Count what was wrong with an answer and what was mended, and learn from it."""
+        state, metrics = self.candidate.state, self.metrics
+        for kind in answer.violations:
+            metrics.violations.inc(state.name, kind)
+        for kind in answer.mended:
+            metrics.mended.inc(state.name, kind)
+        if answer.stray_close:
+            state.learn_lack(STRAY_THOUGHTS, time.monotonic())
+        elif answer.never_closed:
+            state.unlearn(STRAY_THOUGHTS)
+
+    def _silent(self, answer: WholeAnswer | StreamTrack) -> None:
+        """Count an answer that says nothing, whoever may save it: it is tried on one other candidate, and when that is
+        no better delivered as it is."""
+        if "nothing_said" not in answer.violations:  # of thoughts alone it is counted already
+            self.metrics.violations.inc(self.candidate.state.name, silence_kind(answer.usage))
+        if not self.final:
+            self.spare = answer
+            raise self._left_unused(answer, "empty", "answered with nothing")
+
+    def _left_unused(self, answer: WholeAnswer | StreamTrack, kind: str, reason: str) -> Left:
+        """A complete answer that the client does not get; its tokens count all the same."""
+        self.unused = answer.usage
+        return Left(Verdict(kind, reason))
+
+    def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
+        self.answered = True
+        self.usage = answer.usage
+
+
+async def _send(state: BackendState, call: Call) -> Response:
+    engine = ENGINES[state.backend.engine]
+    try:
+        return await engine.send(state, call)
+    except StaleConnection:
+        # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
+        call.fresh = True
+        return await engine.send(state, call)
