@@ -420,6 +420,22 @@ async def test_a_backend_that_is_starting_is_waited_for() -> None:
         await sim.stop()
 
 
+async def test_a_backend_that_has_just_gone_is_not_waited_for() -> None:
+    sim = SimVllm("a")
+    async with sim.serve() as url:
+        routes = f"backends: {{a: {{url: '{url}', health: {{every: 50ms, fail_after: 1}}}}}}"
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a")
+            await sim.kill()
+            first = await gateway.client.post(CHAT, json=chat("a"))  # finds nobody there
+            await gateway.until(lambda: gateway.state("a") is State.DOWN)
+            second = await gateway.client.post(CHAT, json=chat("a"))
+            for answer in (first, second):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (429, "backend_warming")
+                assert int(answer.headers["retry-after"]) >= 1
+            assert gateway.metric("gateway_queue_seconds_sum") < 1.0
+
+
 async def test_while_one_request_is_on_trial_the_others_wait_for_how_it_ends() -> None:
     async with queue("a: 4", more=", health: {every: 60s}") as q:
         health = q.gateway.gateway.fleet["a"].health

@@ -76,6 +76,16 @@ async def test_an_answer_that_was_not_used_counts_for_who_gave_it(tmp_path: Path
     assert (wasted, used) == (("a", "unused", 0, 1), ("b", "200", 1, 1))
 
 
+async def test_an_empty_answer_that_is_delivered_after_all_counts_once(tmp_path: Path) -> None:
+    one, two = SimVllm("a", api_key="the-key-of-a"), SimVllm("b", api_key="the-key-of-b")
+    async with kept(tmp_path, one, two) as gateway:
+        two.fault("status", status=500)
+        said = {**chat("chain", "hello"), "vllm_xargs": {"script": ""}}
+        assert (await gateway.client.post(CHAT, json=said)).status_code == 200
+        await gateway.until(gateway.idle)
+    assert lines(tmp_path, "backend, outcome, requests") == [("a", "200", 1)]
+
+
 async def test_what_was_not_answered_is_a_line_too(tmp_path: Path) -> None:
     sim = SimVllm("a", api_key="the-key-of-a")
     async with kept(tmp_path, sim) as gateway:

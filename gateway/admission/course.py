@@ -104,11 +104,12 @@ class Course:
         self.plan, self._mode, self.left = plan, mode, deque(left)
 
     def coming(self, now: float) -> tuple[BackendState, ...]:
-        """Those that cannot serve now and are expected to: warming, pausing, on trial by another request, or gone when
-        they were asked."""
-        skipped = [s for s in self.plan.skipped if s.kind in ("warming", "cooldown") or is_on_trial(s.state, now)]
-        found = (s.state for s in skipped if self._may_pay(s.state))
-        return (*found, *(state for state in self._once_there() if not self._is_there(state, now)))
+        """Those that cannot serve now and are expected to: warming, pausing, or on trial by another request. Who
+        is down is not waited for: nobody knows for how long."""
+        skipped = [s.state for s in self.plan.skipped if s.kind == "cooldown" or is_coming(s.state, now)]
+        away = (s for s in self._once_there() if not self._is_there(s, now))
+        paused = (s for s in away if s.cooldown_until > now or is_coming(s, now))
+        return (*(state for state in skipped if self._may_pay(state)), *paused)
 
     def has_returned(self, now: float) -> bool:
         """Is one there again that was away, or paused, when it was asked?"""
@@ -159,6 +160,11 @@ class Course:
 def is_on_trial(state: BackendState, now: float) -> bool:
     """One request (or a canary) is there to find out whether it is well again; nobody else may go meanwhile."""
     return state.health.trial and not state.health.usable(now)
+
+
+def is_coming(state: BackendState, now: float) -> bool:
+    """Is it starting, or being found out about?"""
+    return state.health.state is State.WARMING or is_on_trial(state, now)
 
 
 def is_back(state: BackendState, now: float) -> bool:

@@ -28,7 +28,7 @@ def settle(relay: Relay) -> None:
     served: Attempt | None = None
     for attempt in relay.attempts:
         state = attempt.candidate.state
-        if attempt.unused is not None:
+        if attempt.unused is not None and not attempt.answered:  # (one may be delivered after all)
             used += _count_usage(relay, _route(relay, state), state, attempt.unused, "unused", 0.0)
         if attempt.answered:
             served = attempt
