@@ -21,6 +21,7 @@ START_SECONDS = 60.0
 # Everything is on: keys, limits, slots, balancing and failover. Two backends that are one mock.
 ROUTES = """\
 server: {{data: "{folder}/state"}}
+defaults: {{health: {{canary: none}}}}   # the mock says the same to everybody
 backends:
   first: {{url: "http://127.0.0.1:{ports[0]}", slots: 4000, tool_parser: hermes}}
   second: {{url: "http://127.0.0.1:{ports[1]}", slots: 4000, tool_parser: hermes}}
