@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz lint format bench lock schema test-vllm clean
+.PHONY: run serve test fuzz chaos lint format bench lock schema test-vllm clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -18,6 +18,9 @@ test: $(VENV)/.dev lint      ## lint, types and every test
 
 fuzz: $(VENV)/.dev           ## the property tests with new examples each time
 	HYPOTHESIS_PROFILE=random $(BIN)/pytest -q -m hypothesis
+
+chaos: $(VENV)/.dev          ## ten minutes of faults and 50 clients: each answer whole, or told to be broken
+	CHAOS_SECONDS=600 CHAOS_CLIENTS=50 $(BIN)/pytest -q --timeout 900 tests/test_chaos.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from tests.raw_client import RawClient, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
 
 CHAT = "/v1/chat/completions"
-CLIENTS, EACH = 14, 24
+CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "14")), 24  # how many there are, and what each asks
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "0"))  # so long instead (`make chaos`: ten minutes)
 WITHIN = 20.0  # seconds until an answer is called hung
 SAID = {"leak_tools", "leak_think", "empty_turn", "wrong_parser", "garbage", "repetition"}  # change what is said
 BROKEN = ["abort", "error_finish", "end_without_finish"]  # ends that Ollama's own format cannot tell
@@ -227,7 +229,9 @@ class Storm:
                 sim.fault(kind, status=status, after=after, count=count, delay=0.2, reset=random.random() < 0.5)
 
     async def client(self, random: Random) -> None:
-        for _ in range(EACH):
+        end, asked = time.monotonic() + SECONDS, 0
+        while asked < EACH or time.monotonic() < end:
+            asked += 1
             roll = random.random()
             async with (
                 asyncio.timeout(WITHIN),
