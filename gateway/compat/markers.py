@@ -95,7 +95,8 @@ def markers_of(formats: tuple[Format, ...]) -> Markers:
     return Markers(formats)
 
 
-def begun(words: Iterable[str]) -> re.Pattern[str]:
+@lru_cache(maxsize=256)
+def begun(words: tuple[str, ...]) -> re.Pattern[str]:
     """Finds any of `words`, and any beginning of one at the end of the text."""
     return re.compile(_alternatives(dict.fromkeys(words, "")))
 
