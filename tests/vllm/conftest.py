@@ -1,4 +1,4 @@
-"""Three real vLLM servers, started when a test first asks for one and ended with the session.
+"""Three real vLLM servers, started when a test first asks for one and ended with the test run.
 
 `tools` has the tool and reasoning parsers and a window of 2,048 tokens; `plain` has no such flags, 8,192 tokens and a
 key. The tests that kill a server take `plain`; who comes after them gets it started again. `front_ends` has every
