@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.compat.expected import Expected, ReasoningField
+from gateway.compat.markers import markers_of
 from gateway.compat.mender import Call, Mender, Piece, Reasoning, Text
 from gateway.compat.reasoning import REASONING, THINK, Thoughts
 
@@ -44,6 +45,7 @@ class ChoiceAnswer:
     """`violations` and `mended` are filled while it comes. `said`: some content; `thought`: some reasoning."""
 
     __slots__ = (
+        "_armed",
         "_calls",
         "_expected",
         "_mender",
@@ -58,9 +60,8 @@ class ChoiceAnswer:
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
-        tools = expected.tools if expected.tools is not None else ()
-        armed = expected.tools is not None or expected.thoughts is not None
-        self._mender = Mender(expected.formats, tools, expected.thoughts) if armed else None
+        self._armed = expected.tools is not None or expected.thoughts is not None
+        self._mender: Mender | None = None  # made when there is text to look at: an answer of calls alone needs none
         self._calls: list[_ToolCall] = []
         self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
         self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
@@ -88,10 +89,15 @@ class ChoiceAnswer:
 
     def text(self, text: str) -> list[Delta] | None:
         """The same for a delta that is nothing but this content. None = it goes on unchanged."""
-        if self._mender is None:
+        if not self._armed:
             return None
         self.size += len(text) if text.isascii() else len(text.encode(errors="replace"))
-        pieces = self._mender.feed(text)
+        mender = self._mender
+        if mender is None:
+            expected = self._expected
+            tools = expected.tools if expected.tools is not None else ()
+            mender = self._mender = Mender(expected.formats, tools, expected.thoughts)
+        pieces = mender.feed(text)
         if len(pieces) == 1 and type(pieces[0]) is Text and pieces[0].text == text:
             self.said = True
             return None
@@ -232,6 +238,21 @@ def _fault(call: _ToolCall, tools: Any) -> str | None:
     if not isinstance(arguments, dict):
         return "arguments_not_json"
     return "missing_arguments" if tools.required(call.name) - arguments.keys() else None
+
+
+def is_plain(message: Delta, finish_reason: object, expected: Expected) -> bool:
+    """Is this choice of a whole answer plain text to its end, in which there is nothing to find? Most are. It is told
+    by what is not in it: no marker of a call, no tag of thoughts, no call, no thought."""
+    text, thoughts = message.get("content"), expected.thoughts
+    if not isinstance(text, str) or not text or text.isspace() or finish_reason not in ("stop", "length"):
+        return False
+    if expected.must_call or expected.reasoning_field != "as_is" or message.get("tool_calls"):
+        return False
+    if any(message.get(name) for name in FIELDS):
+        return False
+    if thoughts is not None and (thoughts.implied or any(tag in text for tag in (*thoughts.openers, thoughts.closer))):
+        return False
+    return expected.tools is None or markers_of(tuple(expected.formats)).anywhere.search(text) is None
 
 
 def call_id() -> str:
