@@ -183,7 +183,10 @@ class Attempt:
                 watch.heard = now
             if out:
                 await self._commit(reply, track)
+                if track.complete:
+                    break  # it leaves with the end
                 await reply.send(out)
+                out = b""
             if track.failure is not None:
                 raise UpstreamFailure(track.failure)
             if track.done or track.disobeyed or not data:
@@ -199,7 +202,7 @@ class Attempt:
                 self._silent(track)
             await self._deliver_held(reply, track)
         self._answered(track)
-        await reply.finish()
+        await reply.finish(out)
         if data:
             await self._drain(response)
 

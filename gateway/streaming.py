@@ -125,6 +125,11 @@ class StreamTrack:
         return self.failure is None and len(self.finished) >= self._request.choices
 
     @property
+    def complete(self) -> bool:
+        """Content, whole, with its end said, and nothing kept back: what is sent now is the last."""
+        return self.done and self.content and self.whole and not (self.disobeyed or self.held)
+
+    @property
     def empty(self) -> bool:
         """Whole, but it says nothing: neither content nor, where no tools are offered, a thought; and not because no
         more was allowed."""

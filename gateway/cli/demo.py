@@ -32,7 +32,7 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     """Run a simulated fleet and the gateway in front of it.
 
     Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
-    clouds of the file are left out, and so are its alerts. The simulated backends are steered over HTTP
+    clouds of the file are left out, and so are its alerts and traces. The simulated backends are steered over HTTP
     (docs/simulator.md).
     """
     from gateway.cli.serve import set_up_logs
@@ -121,6 +121,7 @@ def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
         aliases={alias.name: alias for alias in cut if alias.steps or alias.ask_all},
         server=replace(snapshot.server, shared=None),
         alerts=Alerts(),
+        traces=None,
     )
 
 

@@ -63,16 +63,15 @@ class Asker:
             return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
-    async def is_there(self, url: str) -> bool | None:
-        """Does anybody listen at `url`? None = it cannot be told."""
+    async def page(self, url: str) -> bytes | NoAnswer:
+        """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error."""
         assert self._client is not None
         try:
-            await self._client.get(url)
-        except httpx.ConnectError:
-            return False
-        except httpx.HTTPError:
-            return None
-        return True
+            answer = await self._client.get(url)
+        except httpx.HTTPError as error:
+            refused = isinstance(error, httpx.ConnectError)
+            return NoAnswer(f"{error or type(error).__name__}", refused=refused)
+        return answer.content if answer.status_code == 200 else b""
 
     # -- Ollama ---------------------------------------------------------------------------------------------------
 

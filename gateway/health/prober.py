@@ -16,6 +16,7 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
 from gateway.health.asker import Asker, NoAnswer, decoded
 from gateway.health.events import Event
+from gateway.health.exporter import Machine, read_machine
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, read
 from gateway.health.proof import Canaries
@@ -50,6 +51,7 @@ class Prober:
         self._asker = Asker()
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._nodes = Nodes()
+        self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
         self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
         self.standby = Standby(fleet, self._asker)
@@ -79,9 +81,11 @@ class Prober:
             wanted[state.backend.identity, health.every is None, health.canary is None] = partial(
                 self._jobs, state, looks
             )
-        for name in self._shared & snapshot.nodes.keys():
-            if (exporter := snapshot.nodes[name].exporter) is not None:
-                wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+        exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
+        for name, exporter in exporters.items():
+            wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+        for name in self.machines.keys() - exporters.keys():
+            del self.machines[name]
         for key in self._tasks.keys() - wanted.keys():
             for task in self._tasks.pop(key):
                 task.cancel()
@@ -144,9 +148,13 @@ class Prober:
 
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
-            there = await self._asker.is_there(url)
-            if there is not None:
-                self._nodes.saw_exporter(node, there=there)
+            page = await self._asker.page(url)
+            if isinstance(page, NoAnswer):
+                self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
+            else:
+                self.machines[node] = read_machine(page, time.time())
+            if not isinstance(page, NoAnswer) or page.refused:
+                self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
 
     # -- looks ----------------------------------------------------------------------------------------------------
