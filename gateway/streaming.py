@@ -191,18 +191,23 @@ class StreamTrack:
             if self._expected is not None:
                 self._check(self._expected, event, choices, out)
                 return
-            self._look_for_close(choices)
-        if any(choice.finish_reason == "repetition" for choice in choices):
-            self.violations.add("repetition")
-            event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
+            if b"</think>" in event:
+                self._look_for_close(choices)
+        for choice in choices:
+            if choice.finish_reason == "repetition":
+                self.violations.add("repetition")
+                event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
         self._place(event, choices, out)
 
     # -- checked and mended ---------------------------------------------------------------------------------------
 
     def _arm(self, choices: list[Choice]) -> None:
         """Content that begins with a thought is split, also where nothing was expected."""
-        said = next((text for choice in choices if (text := content_of(choice)) and not text.isspace()), "")
-        if not said:
+        for choice in choices:
+            said = content_of(choice)
+            if said and not said.isspace():
+                break
+        else:
             return
         self._begun = True
         if is_garbage(said):
@@ -295,16 +300,19 @@ class StreamTrack:
     # -- sent or held ---------------------------------------------------------------------------------------------
 
     def _place(self, event: bytes, choices: list[Choice], out: list[bytes]) -> None:
+        said = thought = False
         for choice in choices:
             if choice.finish_reason is not None and not self._end(choice):
                 return
-        if any(says_something(choice) for choice in choices):
+            said = said or says_something(choice)
+            thought = thought or thinks(choice)
+        if said:
             if self._withholds(choices):
                 self.held.append(event)
                 self.held_bytes += len(event)
             else:
                 self._say(event, out, content=True)
-        elif any(thinks(choice) for choice in choices):
+        elif thought:
             self._say(event, out, content=False)
         elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewritten(event))
