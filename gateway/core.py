@@ -18,6 +18,8 @@ from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
+from gateway.observe.history import History
+from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import FallbackCollector, Standing
@@ -54,6 +56,8 @@ class Gateway:
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
         self.metrics.registry.register(FallbackCollector(self.standing))
+        self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
+        self.usage = Usage(self.accounts.ledger.path)
         self.alerter = Alerter(self.standing, lambda: shares(self.snapshot, self.accounts.budgets, today()))
 
     async def open(self) -> None:
@@ -64,10 +68,12 @@ class Gateway:
         await self.accounts.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
+        self.history.open()
 
     async def close(self) -> None:
         for task in self._preparing:
             task.cancel()
+        await self.history.close()
         await self.alerter.close()
         await self.prober.close()
         await self.fleet.close()

@@ -134,6 +134,7 @@ class Standing:
         self.backends: Mapping[str, BackendView] = {}
         self.aliases: Mapping[str, AliasView] = {}
         self.since: dict[str, float] = {}  # alias -> Unix seconds
+        self._cost: dict[str, float] = {}  # alias -> USD since then
 
     @property
     def alerts(self) -> Alerts:
@@ -147,6 +148,16 @@ class Standing:
         now = time.time()
         away = [view.name for view in aliases if view.course not in ("home", "parked")]
         self.since = {name: self.since.get(name, now) for name in away}
+        self._cost = {name: self._cost.get(name, 0.0) for name in away}
+
+    def spent(self, alias: str, usd: float) -> None:
+        """A request of this alias has cost so much."""
+        if alias in self._cost:
+            self._cost[alias] += usd
+
+    def cost(self, alias: str) -> float | None:
+        """USD since its first step ceased to serve it; None = it does, or need not."""
+        return self._cost.get(alias)
 
     def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
