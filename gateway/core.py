@@ -7,11 +7,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.admission.accounts import Accounts, today
 from gateway.admission.waiting import Admission
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.fleet import BackendState, Fleet
 from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
@@ -27,6 +27,9 @@ from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
 from gateway.watch import Pulse, Stopping
+
+if TYPE_CHECKING:
+    from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
 
@@ -46,6 +49,7 @@ class Gateway:
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self._work, self.emit)
         self.pulse = Pulse()
+        self.tracing: Tracing | None = None
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
         self.started = time.time()
         self.stopping = False
@@ -62,6 +66,7 @@ class Gateway:
 
     async def open(self) -> None:
         await self.fleet.apply(self.snapshot)
+        await self.apply_traces()
         used = {backend.engine for backend in self.snapshot.backends.values()} & ENGINES.keys()
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
@@ -78,6 +83,17 @@ class Gateway:
         await self.prober.close()
         await self.fleet.close()
         await self.accounts.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    async def apply_traces(self) -> None:
+        """Trace as the snapshot in force says; OpenTelemetry is loaded only where it says so."""
+        settings, before = self.snapshot.traces, self.tracing
+        if before is not None and before.settings == settings:
+            return
+        self.tracing = await asyncio.to_thread(_tracing, settings) if settings is not None else None
+        if before is not None:
+            await asyncio.to_thread(before.close)
 
     def next_turn(self, alias: str) -> int:
         """How many requests of this alias came before: what round robin turns on."""
@@ -148,6 +164,12 @@ class Gateway:
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
+
+
+def _tracing(settings: Traces) -> Tracing:
+    from gateway.observe.traces import Tracing
+
+    return Tracing(settings)
 
 
 def open_backend(backend: Backend) -> Client | None:

@@ -108,7 +108,7 @@ class StreamTrack:
         self.content = False  # this attempt has said something
         self.reasoning = False  # it has at least thought
         self.progress = False  # the last events were more than comments
-        self.finished: set[object] = set()  # indexes of the choices that have their finish_reason
+        self.finished: dict[object, object] = {}  # index of each choice that has its finish_reason -> that
         self.done = False  # [DONE] was seen
         self.usage: dict[str, Any] | None = None
         self.failure: str | None = None  # why the stream is broken
@@ -128,6 +128,11 @@ class StreamTrack:
     def complete(self) -> bool:
         """Content, whole, with its end said, and nothing kept back: what is sent now is the last."""
         return self.done and self.content and self.whole and not (self.disobeyed or self.held)
+
+    @property
+    def model(self) -> object:
+        """The model that it names."""
+        return self._first[1].model if self._first is not None else None
 
     @property
     def empty(self) -> bool:
@@ -345,7 +350,7 @@ class StreamTrack:
             return False
         if choice.finish_reason == "length":
             self.limited = True
-        self.finished.add(choice.index if isinstance(choice.index, int) else 0)
+        self.finished[choice.index if isinstance(choice.index, int) else 0] = choice.finish_reason
         return True
 
     def conclude(self) -> None:

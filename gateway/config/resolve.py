@@ -82,6 +82,9 @@ def _alerts(section: m.AlertsSection, report: Report) -> Alerts:
 def _traces(section: m.TracesSection, report: Report) -> Traces | None:
     endpoint = section.endpoint
     if endpoint is None:
+        written = section.model_fields_set
+        if written and "endpoint" not in written and not report.was_dropped("traces", "endpoint"):
+            report.error(("traces",), "'endpoint' is missing", "write the URL of an OTLP/HTTP receiver, or none")
         return None
     _check_secret_url(endpoint, ("traces", "endpoint"), ("http", "https"), report)
     if section.prompts and not is_private_host(urlsplit(endpoint.reveal()).hostname or ""):

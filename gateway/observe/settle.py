@@ -38,6 +38,8 @@ def settle(relay: Relay) -> None:
         used += _settle_served(relay, served, seconds)
     if relay.charge is not None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
+    if relay.trace is not None:
+        relay.trace.end(relay)
 
 
 def _settle_served(relay: Relay, served: Attempt, seconds: float) -> int:
