@@ -82,6 +82,13 @@ class Asker:
             return False
         return (state.model or "") in loaded_models(decoded(answer, {}))
 
+    async def size(self, state: BackendState) -> int | None:
+        """Bytes of the backend's model as this Ollama keeps it on disk; None = it does not say."""
+        answer = await self.get(state.backend, "/api/tags")
+        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+            return None
+        return model_size(decoded(answer, {}), state.model or "")
+
     async def load(self, state: BackendState, keep_alive: str | int) -> bool:
         """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
         assert self._client is not None
@@ -108,6 +115,16 @@ def loaded_models(answer: Any) -> set[str]:
     except (KeyError, TypeError):
         return set()
     return names | {name.removesuffix(":latest") for name in names}
+
+
+def model_size(answer: Any, name: str) -> int | None:
+    """Bytes of the model `name` in Ollama's `/api/tags`."""
+    try:
+        sizes = {str(model["name"]): model["size"] for model in answer["models"]}
+    except (KeyError, TypeError):
+        return None
+    size = sizes.get(name, sizes.get(f"{name}:latest"))
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def probe_url(backend: Backend, path: str) -> str:

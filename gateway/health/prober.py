@@ -33,6 +33,7 @@ LATELY = 10.0  # seconds since a stream there said something, or its engine move
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
 REREAD = 12  # every so many good probes the model list and the version are read again
+AUDIO = Probe(liveness=None, models=None, version=None)  # speech servers agree on no path: that they answer counts
 
 Jobs = list[Coroutine[None, None, None]]
 
@@ -54,7 +55,7 @@ class Prober:
         self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
         self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
-        self.standby = Standby(fleet, self._asker)
+        self.standby = Standby(fleet, self._asker, self.machines)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
@@ -195,7 +196,7 @@ class Prober:
         if answer.status_code in (401, 403):
             state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return
-        if answer.status_code != 200:
+        if answer.status_code >= 500 or (answer.status_code != 200 and probe.models is not None):
             state.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
             return
         if (read_models or state.health.state not in WELL) and not await self._read(state, probe):
@@ -235,6 +236,8 @@ class Prober:
             answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(start_time(answer.content))
+        if probe.models is None:
+            return True
         answer = await self._asker.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             state.dead(answer.reason, refused=answer.refused)
@@ -266,9 +269,11 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None = not at all (clouds unless `health.every` is set on them, audio)."""
+    """How this backend is probed; None = not at all (clouds unless `health.every` is set on them)."""
     if backend.url is None or backend.health.every is None:
         return None
+    if backend.engine == "http":
+        return AUDIO
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
 
 
