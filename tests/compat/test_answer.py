@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.compat.answer import ChoiceAnswer, Delta, closes_alone, is_garbage, is_plain, opened, silence_kind
@@ -81,6 +81,7 @@ SHREDS = [part for f in ALL for mark in f.markers for part in (mark, mark[:-1], 
 SHREDS += [CALL, "<think>", "</think>", "hm", "\n", " ", "`", "```\n", '"', "get_weather", "now()", "{", "}", "]"]
 
 
+@settings(deadline=None)  # the patterns of all formats are compiled once
 @given(
     st.lists(st.sampled_from(SHREDS), max_size=6).map("".join),
     st.sampled_from(ALL) | st.none(),
