@@ -29,6 +29,7 @@ from gateway.upstream.engines import ENGINES
 from gateway.watch import Pulse, Stopping
 
 if TYPE_CHECKING:
+    from gateway.observe.log_writer import LogWriter
     from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
@@ -50,6 +51,7 @@ class Gateway:
         self.prober = Prober(self.fleet, self._work, self.emit)
         self.pulse = Pulse()
         self.tracing: Tracing | None = None
+        self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
         self.started = time.time()
         self.stopping = False

@@ -35,7 +35,6 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     clouds of the file are left out, and so are its alerts and traces. The simulated backends are steered over HTTP
     (docs/simulator.md).
     """
-    from gateway.cli.serve import set_up_logs
     from gateway.config.load import load
     from gateway.config.problems import ConfigError
 
@@ -47,7 +46,6 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
         click.echo(str(error), err=True)
         sys.exit(1)
     sock = _listen(host, port)
-    set_up_logs()
     with TemporaryDirectory(prefix="gateway-demo-") as data:
         _run(loaded, sock, data, speedup)
 
@@ -75,12 +73,13 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     import uvloop
 
     from gateway.app import App
-    from gateway.cli.serve import announce
+    from gateway.cli.serve import announce, set_up_logs
     from gateway.process import tune
     from gateway.server import make_server
     from gateway.sim.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
+    log = set_up_logs(loaded.snapshot.server.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
         try:
@@ -90,7 +89,9 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
             announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
             _greet(snapshot, fleet)
             tune()
-            runner.run(make_server(App(snapshot)).serve(sockets=[sock]))
+            app = App(snapshot)
+            app.gateway.log = log
+            runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
             pass  # Ctrl-C, after the gateway has stopped
         finally:

@@ -16,7 +16,8 @@ from gateway.config.load import Loaded, load
 from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
-    from gateway.config.snapshot import Snapshot
+    from gateway.config.snapshot import LogForm, Snapshot
+    from gateway.observe.log_writer import LogWriter
 
 
 @click.command()
@@ -34,13 +35,15 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
-    set_up_logs()
     run(loaded, host, port, takeover=takeover)
 
 
-def set_up_logs() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+def set_up_logs(form: LogForm) -> LogWriter:
+    """Everything that is logged goes to standard error, in this form."""
+    from gateway.observe.log_writer import open_log
+
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per probe otherwise
+    return open_log(form)
 
 
 def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False) -> None:
@@ -71,6 +74,7 @@ def serve(snapshot: Snapshot, sock: object) -> None:
 
     assert isinstance(sock, socket.socket)
     app = App(snapshot)
+    app.gateway.log = set_up_logs(snapshot.server.log)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
         uvloop.run(make_server(app).serve(sockets=[sock]))

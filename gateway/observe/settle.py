@@ -38,6 +38,9 @@ def settle(relay: Relay) -> None:
         used += _settle_served(relay, served, seconds)
     if relay.charge is not None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
+    writer = relay.gateway.log
+    if writer is not None and writer.requests:
+        writer.request_ended(relay, seconds)
     if relay.trace is not None:
         relay.trace.end(relay)
 
