@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench lock schema test-vllm clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -33,6 +33,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev          ## CPU per request and per chunk beside a direct row (and nginx where installed)
 	$(BIN)/python -m bench
+
+loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script
+	$(BIN)/python -m loadtests
 
 schema: $(VENV)/.dev         ## write routes.schema.json anew
 	$(BIN)/gateway schema > routes.schema.json
