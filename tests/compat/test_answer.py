@@ -147,6 +147,16 @@ def test_thoughts_that_never_end_were_none_where_the_opener_was_only_guessed() -
     assert answer.never_closed
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_no_opener_is_guessed_where_thoughts_came_in_their_own_field(together: bool) -> None:
+    answer = ChoiceAnswer(Expected(thoughts=THINK.with_opener_implied()))
+    message = {"reasoning": "Hm.", "content": "It is 4."}
+    out, _ = played(answer, message) if together else played(answer, *({key: message[key]} for key in message))
+    assert (said(out, "reasoning"), said(out)) == ("Hm.", "It is 4.")
+    assert answer.never_closed
+    assert not answer.mended
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
