@@ -18,11 +18,12 @@ from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
+from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
-from gateway.observe.standing import FallbackCollector, Standing
+from gateway.observe.standing import Standing
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
@@ -58,13 +59,12 @@ class Gateway:
         self._turns: dict[str, int] = {}
         self._preparing: list[asyncio.Task[None]] = []
         self._stop_timer: asyncio.TimerHandle | None = None
-        self.metrics.watch(self.fleet)
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
-        self.metrics.registry.register(FallbackCollector(self.standing))
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path)
-        self.alerter = Alerter(self.standing, lambda: shares(self.snapshot, self.accounts.budgets, today()))
+        self.alerter = Alerter(self.standing, self._budgets)
+        self._register_gauges()
 
     async def open(self) -> None:
         await self.fleet.apply(self.snapshot)
@@ -102,6 +102,22 @@ class Gateway:
         turn = self._turns.get(alias, 0)
         self._turns[alias] = turn + 1
         return turn
+
+    def _budgets(self) -> dict[str, float]:
+        """Share of each budget that is spent."""
+        return shares(self.snapshot, self.accounts.budgets, today())
+
+    def _lost(self) -> dict[str, int]:
+        """Records that were given up because nobody took them, by kind."""
+        log_lines = self.log.lost if self.log is not None else 0
+        spans = self.tracing.exporter.lost if self.tracing is not None else 0
+        return {"ledger": self.accounts.ledger.lost, "log": log_lines, "spans": spans}
+
+    def _register_gauges(self) -> None:
+        metrics, registry = self.metrics, self.metrics.registry
+        registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
+        registry.register(AliasCollector(self.standing))
+        registry.register(GatewayCollector(self._budgets, self._lost, lambda: self.alerter.refused is None))
 
     def begin_stop(self) -> None:
         """Not ready any more; what runs has `server.shutdown` to end by itself."""
