@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
     "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
+    "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
     "usage": "Print who has used what: requests, tokens, seconds, USD.",
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
