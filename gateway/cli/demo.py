@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from gateway.config.load import Loaded
     from gateway.config.snapshot import Alias, Snapshot
     from gateway.sim.fleet import SimFleet
+
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @click.command()
@@ -83,7 +87,7 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
         try:
-            snapshot = simulated(loaded.snapshot, fleet)
+            snapshot = simulated(loaded.snapshot, fleet, fleet.exporters)
             server = replace(snapshot.server, host=host, port=port, data=data)
             snapshot = replace(snapshot, server=server)
             announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
@@ -109,9 +113,10 @@ def _control_port(port: int) -> int:
     return port + 1
 
 
-def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
-    """The same fleet at the simulated `urls` (backend name → URL). What has none (clouds) is left out, and an alias
-    that has nothing left too; whoever is alerted in earnest, or shares the real fleet, is not bothered."""
+def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, str] = NONE) -> Snapshot:
+    """The same fleet at the simulated `urls` (backend name → URL), its machines' exporters at `exporters` (node → URL).
+    What has none (clouds) is left out, and an alias that has nothing left too; whoever is alerted in earnest, or shares
+    the real fleet, is not bothered."""
     from gateway.config.snapshot import Alerts
 
     backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
@@ -119,6 +124,7 @@ def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
     return replace(
         snapshot,
         backends=backends,
+        nodes={name: replace(node, exporter=exporters.get(name)) for name, node in snapshot.nodes.items()},
         aliases={alias.name: alias for alias in cut if alias.steps or alias.ask_all},
         server=replace(snapshot.server, shared=None),
         alerts=Alerts(),
