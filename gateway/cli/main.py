@@ -14,6 +14,7 @@ from gateway import __version__
 COMMANDS = {
     "serve": "Run the gateway in front of the fleet of routes.yaml.",
     "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
+    "init": "Look for running servers and write a routes.yaml for them.",
     "import": "Make a routes.yaml of a LiteLLM, llama-swap or Olla config.",
     "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
     "explain": "Print where a request to an alias would go, and why not elsewhere.",

@@ -33,7 +33,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Draft:
-    """The file to be. `head` and `tail` are comment lines; those of the tail stand there as they are, `#` included."""
+    """The file to be. `head` are comment lines. `after` (a section's name -> lines behind it) and `tail` stand there as
+    they are, `#` included."""
 
     head: list[str] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Draft:
     backends: dict[str, Entry] = field(default_factory=dict)
     aliases: dict[str, Entry] = field(default_factory=dict)
     clients: dict[str, Entry] = field(default_factory=dict)
+    after: dict[str, list[str]] = field(default_factory=dict)
     tail: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 

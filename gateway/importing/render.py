@@ -25,7 +25,8 @@ def render(draft: Draft) -> str:
             parts.append(_dump({name: _node(data[name])}))
     for name in ("nodes", "backends", "aliases", "clients"):
         if name in data:
-            parts.append(_dump({name: _entries(data[name], getattr(draft, name))}))
+            section = _dump({name: _entries(data[name], getattr(draft, name))})
+            parts.append(section + _comments(draft.after.get(name, [])))
     if draft.tail:
         parts.append(_comments(draft.tail))
     return "\n".join(parts)
