@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm docs reference clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -39,6 +39,13 @@ loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LO
 
 schema: $(VENV)/.dev         ## write routes.schema.json anew
 	$(BIN)/gateway schema > routes.schema.json
+
+docs: $(VENV)/.dev           ## the pages of docs/ as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+reference: $(VENV)/.dev      ## write docs/reference.md anew
+	$(BIN)/python docs/tools/reference.py > $(VENV)/reference.md
+	mv $(VENV)/reference.md docs/reference.md
 
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
