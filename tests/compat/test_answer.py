@@ -90,7 +90,7 @@ SHREDS += [CALL, "<think>", "</think>", "hm", "\n", " ", "`", "```\n", '"', "get
 )
 def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: Any, thoughts: Any, end: str) -> None:
     expects = Expected(tools=Offered(TOOLS), formats=ALL if format_ is None else (format_,), thoughts=thoughts)
-    message = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": []}
+    message: dict[str, Any] = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": []}
     if not is_plain(message, end, expects):
         return
     answer = ChoiceAnswer(expects)
