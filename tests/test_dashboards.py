@@ -102,7 +102,8 @@ def test_only_metrics_and_labels_that_exist_are_named(name: str, expression: str
 
 def test_the_words_that_are_selected_exist() -> None:
     for _, expression, _ in EXPRESSIONS:
-        assert set(re.findall(r'\bstate="(\w+)"', expression)) <= set(State)
+        states = re.findall(r'\bstate=~?"([\w|]+)"', expression)
+        assert {word for words in states for word in words.split("|")} <= set(State)
         assert set(re.findall(r'\bcourse="(\w+)"', expression)) <= set(COURSES)
 
 

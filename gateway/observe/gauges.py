@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.health.state import State
+from gateway.health.state import SERVING, State
 from gateway.observe.standing import AWAY, BackendView, Course, Standing
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
     }
     if state.backend.slots is not None:
         values["gateway_slots"] = state.backend.slots
-    if state.progress is not None and state.progress.last is not None:
+    if view.state in SERVING and state.progress is not None and state.progress.last is not None:
         values["gateway_kv_cache_usage_ratio"] = state.progress.last.kv
     return values
 
