@@ -68,7 +68,6 @@ def _share(part: float, whole: float) -> float | None:
 
 def _accepted(first: Sample, last: Sample) -> tuple[float, ...]:
     drafts = last.drafts - first.drafts
-    if drafts <= 0.0:
-        return ()
     before = (*first.accepted, *(0.0 for _ in last.accepted[len(first.accepted) :]))
-    return tuple(min(1.0, (now - then) / drafts) for now, then in zip(last.accepted, before, strict=True))
+    shares = (_share(now - then, drafts) for now, then in zip(last.accepted, before, strict=False))
+    return tuple(share for share in shares if share is not None)
