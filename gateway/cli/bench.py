@@ -115,7 +115,7 @@ def command(
     )
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
     wanted = Wanted(target, model, at, key, direct, cloud, by_default, chart, as_json)
-    bench = Bench(wanted, settings, None if "://" in target else _snapshot(config, at))
+    bench = Bench(wanted, settings, None if "://" in target else _snapshot(config, at, as_json))
     bench.measure()
     bench.report()
     sys.exit(0 if bench.results.ok else 1)
@@ -130,6 +130,6 @@ def _seconds(option: str, text: str) -> float:
         raise click.UsageError(f"{option} {text}: write a number and its unit, as in 30s or 5m") from None
 
 
-def _snapshot(config: Path, at: str | None) -> Snapshot | None:
+def _snapshot(config: Path, at: str | None, as_json: bool) -> Snapshot | None:
     """The file, which tells where the gateway and the backend are. None: there is none, and the gateway is named."""
-    return None if at is not None and not config.is_file() else load_or_exit(config).snapshot
+    return None if at is not None and not config.is_file() else load_or_exit(config, as_json=as_json).snapshot

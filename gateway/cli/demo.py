@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, examples, load_or_exit
 
 if TYPE_CHECKING:
     import socket
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
+@examples(
+    "gateway demo",
+    "gateway demo --port 4100 --speedup 5",
+    "gateway demo --config fleet.yaml",
+)
 @click.command()
 @config_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -39,16 +44,9 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     clouds of the file are left out, and so are its alerts and traces. The simulated backends are steered over HTTP
     (docs/simulator.md).
     """
-    from gateway.config.load import load
-    from gateway.config.problems import ConfigError
-
     if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
         config = shipped_routes()
-    try:
-        loaded = load(config)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+    loaded = load_or_exit(config)
     sock = _listen(host, port)
     with TemporaryDirectory(prefix="gateway-demo-") as data:
         _run(loaded, sock, data, speedup)
