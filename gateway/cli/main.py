@@ -20,6 +20,7 @@ COMMANDS = {
     "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
     "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
+    "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
     "usage": "Print who has used what: requests, tokens, seconds, USD.",
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
