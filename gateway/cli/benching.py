@@ -25,9 +25,8 @@ from gateway.benching.setup import Subject, Through, at_alias, at_url, open_dire
 from gateway.benching.table import show
 from gateway.benching.ways import NotThere, Way
 from gateway.cli.probing import address
-from gateway.config.problems import Report
+from gateway.cli.urls import checked
 from gateway.config.snapshot import Alias, Snapshot
-from gateway.config.urls import check_url
 
 
 class Wanted(NamedTuple):
@@ -199,16 +198,6 @@ def chosen(snapshot: Snapshot, wanted: Wanted, settings: Settings) -> Alias:
             "take another alias of the same backend"
         )
     return alias
-
-
-def checked(url: str) -> str:
-    """A URL as it may be asked. Raises UsageError."""
-    report = Report("")
-    found = check_url(url, (), report)
-    if found is None:
-        problem = report.errors[0]
-        raise click.UsageError(f"{problem.message}: {problem.hint}" if problem.hint else problem.message)
-    return found
 
 
 def fitting(window: int | None, tokens: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.urls import checked
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +42,7 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
     """
     import httpx
 
-    url = checked(at) if at is not None else _listens(config)
+    url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=url, timeout=WAIT, trust_env=False, headers=headers) as client:
         watch = Watch(client, url)
@@ -53,19 +54,6 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
             _print(replace(watch.view, height=False))
         else:
             _follow(watch)
-
-
-def checked(url: str) -> str:
-    """A URL as it may be asked. Raises UsageError."""
-    from gateway.config.problems import Report
-    from gateway.config.urls import check_url
-
-    report = Report("")
-    found = check_url(url, (), report)
-    if found is None:
-        problem = report.errors[0]
-        raise click.UsageError(f"{problem.message}: {problem.hint}" if problem.hint else problem.message)
-    return found.removesuffix("/v1")
 
 
 def _listens(config: Path) -> str:

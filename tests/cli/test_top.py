@@ -24,8 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gateway.cli.frame import View, ago, short
+from gateway.cli.frame import View
 from gateway.cli.main import cli
+from gateway.cli.told import ago, short
 from gateway.cli.top import Watch
 from gateway.sim import SimVllm
 from tests.demo_process import ROOT
