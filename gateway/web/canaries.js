@@ -12,7 +12,7 @@ const RESULTS = { yes: ["ok", "✓", "yes"], mended: ["warn", "≈", "mended"], 
 export function canariesOf(status, chosen) {
   const seen = Object.entries(status.backends).filter(([, backend]) => Object.keys(backend.observed).length);
   if (!seen.length) {
-    return h("p", { class: "muted" }, "Nothing was checked yet. Canaries are asked when a backend is idle, and at every recovery.");
+    return h("p", { class: "muted" }, "Nothing is known now. Canaries are asked when a backend is idle, and at every recovery; what was seen of it is forgotten when it goes down.");
   }
   const found = new Set(seen.flatMap(([, backend]) => Object.keys(backend.observed)));
   const checks = [...ORDER.filter((check) => found.has(check)), ...[...found].filter((check) => !ORDER.includes(check))];
@@ -38,7 +38,8 @@ function mark(name, check, observation, chosen) {
 export function evidenceOf(status, chosen) {
   const backend = chosen && status.backends[chosen.name];
   const observation = backend && backend.observed[chosen.check];
-  if (!observation) return h("p", { class: "muted small" }, "✓ yes, ≈ mended by the gateway, ✕ no, · untested. Choose a mark to read what was seen.");
+  const any = Object.values(status.backends).some((known) => Object.keys(known.observed).length);
+  if (!observation) return any && h("p", { class: "muted small" }, "✓ yes, ≈ mended by the gateway, ✕ no, · untested. Choose a mark to read what was seen.");
   const ago = observation.at ? `, ${span(status.now - observation.at)} ago` : "";
   return h("p", {}, h("strong", {}, `${chosen.name}, ${chosen.check.replaceAll("_", " ")}: ${observation.result}`), `${ago}: `, observation.seen);
 }

@@ -17,7 +17,7 @@ export function h(tag, attributes = {}, ...children) {
 
 /** Make the content of `place` these elements. Those with the same `data-key` are the same thing. */
 export function show(place, ...children) {
-  morphChildren(place, h("div", {}, ...children));
+  morphChildren(place, h("div", {}, ...children)); // false and null are nothing
 }
 
 function morph(old, wanted) {

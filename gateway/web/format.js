@@ -40,7 +40,7 @@ export const gibibytes = (bytes) => (known(bytes) ? number(bytes / 1024 ** 3, by
 export function usd(value) {
   if (!known(value)) return "unknown";
   if (value === 0) return "0 USD";
-  return value < 0.01 ? "under 0.01 USD" : `${number(value, 2)} USD`;
+  return value < 0.01 ? "<0.01 USD" : `${number(value, 2)} USD`;
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -18,12 +18,13 @@ export function problemsOf(status, gone) {
     const loaded = status.config.loaded_at ? ` The version of ${time(status.config.loaded_at)} stays in force.` : "";
     add("bad", `${status.config.path || "routes.yaml"} was edited and is not valid.${loaded}`, status.config.error);
   }
-  for (const [name, alias] of Object.entries(status.aliases)) {
-    if (alias.implicit) continue; // told of as a backend below
-    const by = alias.serving.join(", ");
-    if (alias.course === "nothing") add("bad", `${name}: nobody serves it.`, alias.why, alias.since);
-    if (alias.course === "cloud") add("bad", `${name} is on the cloud: ${by}. Its prompts leave the LAN.`, costs(alias), alias.since);
-    if (alias.course === "fallback") add("warn", `${name} is on a fallback: ${by}.`, costs(alias), alias.since);
+  for (const { course, names, aliases, by } of awayOf(status)) {
+    const one = names.length === 1;
+    const who = `${names.join(", ")} ${one ? "is" : "are"}`;
+    const since = Math.min(...aliases.map((alias) => alias.since));
+    if (course === "nothing") add("bad", `${names.join(", ")}: nobody serves ${one ? "it" : "them"}.`, whyOf(aliases), since);
+    if (course === "cloud") add("bad", `${who} on the cloud: ${by}. Prompts leave the LAN.`, costs(aliases, true), since);
+    if (course === "fallback") add("warn", `${who} on a fallback: ${by}.`, costs(aliases, false), since);
   }
   for (const [name, node] of Object.entries(status.nodes)) {
     if (node.state === "down") add("bad", `Node ${name} is down.`, node.why);
@@ -43,9 +44,25 @@ export function problemsOf(status, gone) {
   return found.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
 }
 
-function costs(alias) {
-  const cost = alias.usd ? ` Cost since then: ${usd(alias.usd)}.` : alias.course === "cloud" ? " Cost since then: 0 USD." : "";
-  return `${alias.why}.${cost}`;
+/** The aliases that are not served by their first step, those that fare alike together. */
+function awayOf(status) {
+  const groups = new Map();
+  for (const [name, alias] of Object.entries(status.aliases)) {
+    if (alias.implicit || !["nothing", "cloud", "fallback"].includes(alias.course)) continue; // those of a backend's own name are told of as backends
+    const by = alias.serving.join(", ");
+    const like = `${alias.course} ${by} ${alias.why}`;
+    if (!groups.has(like)) groups.set(like, { course: alias.course, by, names: [], aliases: [] });
+    groups.get(like).names.push(name);
+    groups.get(like).aliases.push(alias);
+  }
+  return groups.values();
+}
+
+const whyOf = (aliases) => `${aliases[0].why}.`;
+
+function costs(aliases, cloud) {
+  const sum = aliases.reduce((total, alias) => total + (alias.usd || 0), 0);
+  return whyOf(aliases) + (sum || cloud ? ` Cost since then: ${usd(sum)}.` : "");
 }
 
 export function bannerOf(problems, now) {
@@ -55,7 +72,7 @@ export function bannerOf(problems, now) {
       h("span", { class: "mark", "aria-hidden": "true" }, problem.level === "bad" ? "✕" : "!"),
       h("p", {}, h("strong", {}, problem.text), " ", h("span", { class: "more" }, problem.more)),
       problem.since
-        ? h("p", { class: "since" }, `since ${time(problem.since)}`, h("br"), span(now - problem.since))
+        ? h("p", { class: "since" }, `since ${time(problem.since)} (${span(now - problem.since)})`)
         : h("p", { class: "since" }),
     ),
   );

@@ -100,7 +100,7 @@ async function take(answer, route, since) {
 }
 
 function put(id, text, place) {
-  at(id).append(text);
+  at(id).append(at(id).textContent ? text : text.trimStart());
   at(place).hidden = false;
 }
 
