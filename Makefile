@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm docs reference clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-clients docs reference clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -49,6 +49,9 @@ reference: $(VENV)/.dev      ## write docs/reference.md anew
 
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
+
+test-clients: $(VENV)/.dev   ## Hermes and OpenClaw with the configs of their quick starts; needs npm
+	tests/clients/run.sh
 
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
