@@ -144,7 +144,9 @@ def test_every_panel_asks_the_prometheus_that_was_chosen() -> None:
     asked += [target for panel in PANELS for target in panel.get("targets", ())]
     assert all(one["datasource"] == DATASOURCE for one in asked)
     for variable in others:
-        metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+        asked_for = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
+        assert asked_for is not None
+        metric, label = asked_for.groups()
         assert label in KNOWN[metric]
     named = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
     for _, expression, _ in panel_expressions():
