@@ -58,8 +58,8 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, stopping, backends: {name: ...}, aliases: {name: ...}, events: [...]}`. Times are Unix
-    seconds, windows tokens."""
+    """`{version, started, now, stopping, config, backends: {name: ...}, aliases: {name: ...}, events: [...]}`. Times
+    are Unix seconds, windows tokens."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -68,6 +68,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "started": gateway.started,
         "now": time.time(),
         "stopping": gateway.stopping,
+        "config": gateway.reloader.describe() if gateway.reloader is not None else None,
         "backends": {
             name: _backend(state, standing.backends[name], waiting.get(name, 0))
             for name, state in gateway.fleet.states.items()
@@ -130,7 +131,9 @@ def _alias(view: AliasView, since: float | None, steps: tuple[tuple[str, ...], .
 
 
 def _event(event: Event) -> dict[str, Any]:
-    """Without `before` and `after` where no state has changed."""
+    """Without what says nothing in an event of its kind."""
+    if event.kind == "config":
+        return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
     told = {**asdict(event), "reason": shown(event.reason)}
     return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
 
@@ -144,9 +147,9 @@ def _wall(monotonic: float) -> float:
 
 
 class EventStream(Response):
-    """One `event: state|drift` with its JSON for each event from now on; a comment every 15 s in which nothing happens;
-    `event: dropped` where the reader was too slow for all of them. Ends when the reader leaves or stalls, or when the
-    gateway stops."""
+    """One `event: state|drift|config` with its JSON for each event from now on; a comment every 15 s in which nothing
+    happens; `event: dropped` where the reader was too slow for all of them. Ends when the reader leaves or stalls, or
+    when the gateway stops."""
 
     media_type = "text/event-stream"
 

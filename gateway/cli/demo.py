@@ -32,8 +32,8 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     """Run a simulated fleet and the gateway in front of it.
 
     Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
-    clouds of the file are left out, and so are its alerts. The simulated backends are steered over HTTP
-    (docs/simulator.md).
+    clouds of the file are left out, and so are its alerts. The file is watched as by `gateway serve`. The simulated
+    backends are steered over HTTP (docs/simulator.md).
     """
     from gateway.cli.serve import set_up_logs
     from gateway.config.load import load
@@ -49,7 +49,7 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     sock = _listen(host, port)
     set_up_logs()
     with TemporaryDirectory(prefix="gateway-demo-") as data:
-        _run(loaded, sock, data, speedup)
+        _run(config, loaded, sock, data, speedup)
 
 
 def shipped_routes() -> Path:
@@ -69,7 +69,7 @@ def _listen(host: str, port: int) -> socket.socket:
         sys.exit(1)
 
 
-def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
     """Both on one loop until a signal. The simulated fleet is started and stopped around the gateway, in runs of their
     own: a Ctrl-C that ends the gateway then cancels nothing of the clean-up."""
     import uvloop
@@ -77,20 +77,28 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     from gateway.app import App
     from gateway.cli.serve import announce
     from gateway.process import tune
+    from gateway.reload import Reloader
     from gateway.server import make_server
     from gateway.sim.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
+
+        async def also_simulated(edited: Snapshot) -> Snapshot:
+            await fleet.follow(edited)
+            return simulated(edited, fleet)
+
         try:
             snapshot = simulated(loaded.snapshot, fleet)
             server = replace(snapshot.server, host=host, port=port, data=data)
             snapshot = replace(snapshot, server=server)
             announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
             _greet(snapshot, fleet)
+            app = App(snapshot)
+            app.gateway.reloader = Reloader(app.gateway, config, loaded, also_simulated)
             tune()
-            runner.run(make_server(App(snapshot)).serve(sockets=[sock]))
+            runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
             pass  # Ctrl-C, after the gateway has stopped
         finally:
