@@ -96,14 +96,15 @@ async def test_what_waits_for_a_backend_that_is_taken_out_goes_to_its_next_candi
 
 
 async def test_what_waits_goes_to_the_new_place_of_a_backend_that_has_moved(file: Path) -> None:
-    async with waiting(file, "a: 1, moved: 0", "pool: [a]") as q:
-        await q.ask("r0", "r1")
-        await q.edit(q.gates["a"].backend.url, q.gates["moved"].backend.url)
-        await q.until_inside("r1", "moved")
-        assert q.gateway.gateway.fleet["a"].inflight == 1, "counted apart from what still runs in the old place"
+    async with waiting(file, "a: 1, moved: 0, again: 0", "pool: [a]") as q:
+        await q.ask("r0", "r1", "r2")
+        for before, after, name in (("a", "moved", "r1"), ("moved", "again", "r2")):
+            await q.edit(q.gates[before].backend.url, q.gates[after].backend.url)
+            await q.until_inside(name, after)
+            assert q.gateway.gateway.fleet["a"].inflight == 1, "counted apart from what still runs in the old place"
         for gate in q.gates.values():
             gate.end(*gate.inside)
-        assert [(await q.reply(name)).status for name in ("r0", "r1")] == [200, 200]
+        assert [(await q.reply(name)).status for name in ("r0", "r1", "r2")] == [200, 200, 200]
 
 
 async def test_what_waits_follows_its_alias_when_all_of_its_backends_were_renamed(file: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from gateway.config.edits import edits, places
+import gateway.config.edits as edits_module
+from gateway.config.edits import Places, edits, places
 from gateway.config.sources import Digests, look
 from tests.support import PATIENCE, write
 
@@ -99,6 +100,34 @@ async def test_what_is_edited_while_it_is_read_is_not_missed(tmp_path: Path) -> 
             else:
                 break
     assert read[0] != read[1]
+
+
+async def test_what_somebody_else_has_read_meanwhile_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    write(file, "1")
+    follower = Follower(file)
+    survey = edits_module._survey
+    looks = 0
+
+    def read_meanwhile(files: Iterable[Path]) -> tuple[Digests, Places]:
+        nonlocal looks
+        looks += 1
+        if looks <= 3:
+            write(file, f"edited {looks}")
+        found = survey(files)
+        follower.known = look([file])
+        return found
+
+    monkeypatch.setattr(edits_module, "_survey", read_meanwhile)
+    task = asyncio.create_task(follower.run())
+    async with asyncio.timeout(PATIENCE):
+        while looks < 5:
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert follower.edits == 0
 
 
 def test_the_places_that_are_watched_are_those_where_an_edit_leaves_a_trace(tmp_path: Path) -> None:
