@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gateway.config.snapshot import Alerts, Alias, Server, Snapshot
+from gateway.config.snapshot import Alerts, Alias, Server, Snapshot, Traces
 
 SHOWN_MOST = 60  # characters of a value
 
@@ -30,7 +30,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)
-    return [*found, *_alerts(before.alerts, after.alerts)]
+    return [*found, *_alerts(before.alerts, after.alerts), *_traces(before.traces, after.traces)]
 
 
 def needs_restart(running: Server, written: Server) -> list[str]:
@@ -88,6 +88,13 @@ def _shown(value: Any) -> str | None:
         text = f"[{', '.join(m for m in members if m is not None)}]"
         return text if None not in members and len(text) <= SHOWN_MOST else None
     return None  # a Secret, a whole entry
+
+
+def _traces(before: Traces | None, after: Traces | None) -> Iterator[str]:
+    if before is not None and after is not None:
+        yield from _keys("traces", before, after)
+    elif before != after:
+        yield "+ traces" if before is None else "- traces"
 
 
 def _alerts(before: Alerts, after: Alerts) -> Iterator[str]:

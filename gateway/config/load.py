@@ -47,7 +47,7 @@ def _text_of(file: Path, name: str, sources: Sources) -> str:
     except UnicodeDecodeError:
         raise ConfigError([Problem(name, None, "", "not UTF-8 text")]) from None
     except FileNotFoundError:
-        hint = "name another one with --config"
+        hint = "name another one with --config, or make one with `gateway init`"
         raise ConfigError([Problem(name, None, "", "there is no such file", hint)]) from None
     except OSError as error:
         raise ConfigError([Problem(name, None, "", "cannot be read", error.strerror)]) from None

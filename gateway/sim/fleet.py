@@ -10,6 +10,7 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.sim.audio import SimAudio
 from gateway.sim.base import Sim
 from gateway.sim.control import Control
+from gateway.sim.exporter import SimExporter
 from gateway.sim.formats import FORMATS
 from gateway.sim.ollama import SimOllama
 from gateway.sim.server import SimServer
@@ -46,6 +47,7 @@ FAMILIES = (
 )
 _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
+_MEMORY = 128_500_000_000  # bytes of a DGX Spark, where `memory` is not said
 _COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
 
 
@@ -57,13 +59,16 @@ def family_of(*names: str | None) -> Family:
 
 class SimFleet(dict[str, str]):
     """The running simulation: backend name -> the URL where it is simulated. `control_url`/_sim steers it; `sims` has
-    the simulated servers by backend name (backends of one Ollama share theirs)."""
+    the simulated servers by backend name (backends of one Ollama share theirs); `exporters` the URLs of the machines'
+    exporters by node."""
 
     def __init__(self, speedup: float) -> None:
         super().__init__()
         self.sims: dict[str, Sim] = {}
         self._speedup = speedup
+        self.exporters: dict[str, str] = {}
         self._servers: dict[Hashable, Sim] = {}
+        self._machines: dict[str, SimExporter] = {}
         self._control: SimServer
 
     @property
@@ -88,10 +93,24 @@ class SimFleet(dict[str, str]):
             for backend in group:
                 self.sims[backend.name] = sim
                 self[backend.name] = sim.url
+        for name, node in snapshot.nodes.items():
+            if node.exporter is not None:
+                living = [sim for backend, sim in self.sims.items() if name in snapshot.backends[backend].nodes]
+                await self._follow_machine(name, living, node.memory or _MEMORY)
+
+    async def _follow_machine(self, name: str, living: list[Sim], memory: int) -> None:
+        machine = self._machines.get(name)
+        if machine is None:
+            machine = self._machines[name] = SimExporter(living, memory)
+            await machine.server.__aenter__()
+            self.exporters[name] = machine.url
+        machine.sims = list(dict.fromkeys(living))
 
     async def stop(self) -> None:
         for sim in self._servers.values():
             await sim.stop()
+        for machine in self._machines.values():
+            await machine.server.close()
         await self._control.close()
 
     async def __aenter__(self) -> SimFleet:
