@@ -21,7 +21,7 @@ from tests.demo_process import free_ports, running_demo
 from tests.editing import Editor, editor_of
 from tests.observe.hook import hooked
 from tests.raw_client import chat, raw_client
-from tests.support import read, write
+from tests.support import read, running_gateway, write
 
 CHAT = "/v1/chat/completions"
 ALIAS = "aliases: {w: [a]}\n"
@@ -194,6 +194,16 @@ async def test_edits_of_the_env_file_and_of_secrets_count_too(tmp_path: Path) ->
         assert await lets_in("hook-number-3")
 
 
+async def test_traces_are_switched_on_and_off_by_an_edit(file: Path) -> None:
+    async with editor_of(file, "a", ALIAS) as e:
+        traces = "traces: {endpoint: 'http://127.0.0.1:9/v1/traces'}\n"
+        assert (await e.save(traces + e.text)).reason == "+ traces"
+        assert e.gateway.gateway.tracing is not None
+        assert (await e.gateway.client.post(CHAT, json=chat("w"))).status_code == 200
+        assert (await e.edit(traces, "")).reason == "- traces"
+        assert e.gateway.gateway.tracing is None
+
+
 async def test_keys_of_server_wait_for_a_restart_and_say_so(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with editor_of(file, "a", ALIAS) as e:
         caplog.set_level(logging.INFO, "gateway.config")
@@ -325,6 +335,12 @@ async def test_the_reload_path_answers_with_what_changed_or_what_is_wrong(file: 
         assert (refused.status_code, error["code"]) == (409, "invalid_config")
         assert "unknown key 'slotz'" in error["message"]
         assert "'ftp://x' has an unknown scheme" in error["message"]
+
+
+async def test_a_gateway_that_goes_by_no_file_has_nothing_to_reload() -> None:
+    async with running_gateway("backends: {a: {url: 'http://127.0.0.1:9'}}") as gateway:
+        assert (await gateway.client.post("/admin/reload")).status_code == 404
+        assert (await gateway.client.get("/status")).json()["config"] is None
 
 
 async def test_only_an_admin_may_reload(file: Path) -> None:
