@@ -42,6 +42,13 @@ def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
         assert FETCHED_BY_CSS.findall(path.read_text(errors="replace")) == [], path.name
 
 
+def test_no_list_or_table_has_become_a_paragraph(site: Path) -> None:
+    """They need an empty line before them here, where code hosts do not."""
+    for path in site.rglob("*.html"):
+        paragraphs = re.findall(r"<p>(.*?)</p>", path.read_text(), re.S)
+        assert [text for text in paragraphs if re.search(r"^(?:- |\||\d+\. )", text, re.M)] == [], path.name
+
+
 def test_links_to_other_files_of_the_repository_are_only_their_names(site: Path) -> None:
     page = (site / "deploy.html").read_text()
     assert "<code>requirements.lock</code>" in page

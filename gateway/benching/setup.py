@@ -74,15 +74,18 @@ class Through(Url):
         steps = found.get("steps") if isinstance(found, dict) else None
         members = [b for step in steps or [] if isinstance(step, dict) for b in step.get("backends") or []]
         url = next((b.get("url") for b in members if isinstance(b, dict) and b.get("backend") == backend), None)
-        if not isinstance(url, str) or (_is_loopback(url) and not _is_loopback(self.at.url or "")):
-            return None
-        return url
+        return url if isinstance(url, str) and means_the_same_here(url, self.at.url or "") else None
 
 
 def backend_of(status: dict[str, Any], name: str) -> dict[str, Any]:
     backends = status.get("backends")
     told = backends.get(name) if isinstance(backends, dict) else None
     return told if isinstance(told, dict) else {}
+
+
+def means_the_same_here(url: str, gateway: str) -> bool:
+    """An address as the gateway at `gateway` knows it: 127.0.0.1 is its own machine."""
+    return not _is_loopback(url) or _is_loopback(gateway)
 
 
 def _is_loopback(url: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from gateway.config.problems import Path
 from gateway.importing.addresses import host_words, say_cloud, url_of
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
+from gateway.importing.further import settle_further_names
 from gateway.importing.keys import Keys, variable_name
 from gateway.importing.launch_flags import backend_keys
 from gateway.importing.params import literal, request_params
@@ -57,6 +58,7 @@ def convert(source: Source) -> Draft:
         if key not in _SILENT:
             message, hint = _TOP.get(key, ("has no counterpart here", None))
             notes.left_out((key,), message, hint)
+    settle_further_names(converter.draft, notes)
     converter.draft.notes = notes.in_order()
     return converter.draft
 
@@ -200,4 +202,5 @@ class _Converter:
         for i, value in enumerate(listed(self.source.data.get("apiKeys")), 1):
             if (written := text_of(value)) is not None:
                 key = self.keys.kept(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
-                self.draft.clients[f"client{i}"] = Entry({"key": key})
+                if not any(entry.keys["key"] == key for entry in self.draft.clients.values()):
+                    self.draft.clients[f"client{i}"] = Entry({"key": key})

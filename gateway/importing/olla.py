@@ -6,6 +6,7 @@ under its own name, and the notes say what is left to write. Facts about the for
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gateway.config.problems import Path
@@ -54,11 +55,13 @@ def convert(source: Source) -> Draft:
 
 def _server(source: Source, notes: Notes, draft: Draft) -> None:
     server = source.section("server")
-    host, port = text_of(server.get("host")), count_of(server.get("port"))
-    if host or port:
-        shown = "127.0.0.1" if host in (None, "localhost") else f"[{host}]" if ":" in str(host) else host
-        draft.server["listen"] = f"{shown}:{port or 40114}"
-        base = f"their base URL is http://HOST:{port or 40114}/v1 now"
+    host, port = text_of(server.get("host")) or "localhost", count_of(server.get("port")) or 40114
+    shown = "127.0.0.1" if host == "localhost" else f"[{host}]" if ":" in host else host
+    if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", shown, re.ASCII) or port > 65535:
+        notes.left_out(("server", "host"), "not an address to listen on", "write server: {listen: 127.0.0.1:4000}")
+    elif "host" in server or "port" in server:
+        draft.server["listen"] = f"{shown}:{port}"
+        base = f"their base URL is http://HOST:{port}/v1 now"
         notes.changed(("server",), "clients no longer ask under /olla/...", base)
     limits = mapping(server.get("request_limits"))
     if (size := count_of(limits.get("max_body_size"))) is not None:

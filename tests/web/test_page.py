@@ -67,7 +67,7 @@ async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: 
 
 
 async def test_a_backend_that_dies_and_returns_is_seen_without_a_reload(browser: Browser) -> None:
-    async with house() as h, looking(browser, h.url) as (page, seen):
+    async with house() as h, looking(browser, h.url, polls=False) as (page, seen):
         await shows(page, row("gemma4"), "ready")
         await h.sims["gemma4"].kill()
         await shows(page, row("gemma4"), "down")
