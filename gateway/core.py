@@ -7,7 +7,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gateway.admission.accounts import Accounts, today
 from gateway.admission.waiting import Admission
@@ -25,6 +26,9 @@ from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
 from gateway.watch import Pulse, Stopping
+
+if TYPE_CHECKING:
+    from gateway.shared.gateways import Gateways
 
 log = logging.getLogger("gateway")
 
@@ -54,6 +58,13 @@ class Gateway:
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
         self.metrics.registry.register(FallbackCollector(self.standing))
+        self.shared: Gateways | None = None  # the others in front of the same fleet
+        if snapshot.server.shared is not None:
+            from gateway.shared.gateways import Gateways
+
+            parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
+            self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts)
+            self.shared.watch(self.metrics.registry)
         self.alerter = Alerter(self.standing, lambda: shares(self.snapshot, self.accounts.budgets, today()))
 
     async def open(self) -> None:
@@ -62,6 +73,8 @@ class Gateway:
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
         await self.accounts.open()
+        if self.shared is not None:
+            await self.shared.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
 
@@ -70,6 +83,8 @@ class Gateway:
             task.cancel()
         await self.alerter.close()
         await self.prober.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.fleet.close()
         await self.accounts.close()
 

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway import __version__
 from gateway.access import identify
+from gateway.admission.scheduler import room
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
 from gateway.fleet import BackendState
@@ -68,6 +69,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "started": gateway.started,
         "now": time.time(),
         "stopping": gateway.stopping,
+        "shared": gateway.shared.describe() if gateway.shared is not None else None,
         "backends": {
             name: _backend(state, standing.backends[name], waiting.get(name, 0))
             for name, state in gateway.fleet.states.items()
@@ -94,6 +96,8 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "slots_assumed": backend.slots_assumed,
         "inflight": state.inflight,
         "foreign": state.foreign,
+        "elsewhere": state.elsewhere,
+        "room": room(state) if backend.slots is not None else None,
         "queue": waiting,
         "window": state.context,
         "model": state.model,

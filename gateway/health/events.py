@@ -11,10 +11,11 @@ KEPT = 1000  # events that are kept
 @dataclass(frozen=True, slots=True)
 class Event:
     """`at`: Unix seconds. `kind` state: `before` and `after` are values of health.state.State, `reason` the evidence.
-    `kind` drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does."""
+    `kind` drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does.
+    `kind` shared: this gateway has joined the others, or goes on without them; `backend` is empty."""
 
     at: float
-    kind: Literal["state", "drift"]
+    kind: Literal["state", "drift", "shared"]
     backend: str
     reason: str
     before: str = ""

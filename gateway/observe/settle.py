@@ -38,6 +38,8 @@ def settle(relay: Relay) -> None:
         used += _settle_served(relay, served, seconds)
     if relay.charge is not None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
+        if relay.gateway.shared is not None and relay.entrance is not None:
+            relay.gateway.shared.slots.settled(relay.entrance.waiter, relay.charge.tokens, used)
 
 
 def _settle_served(relay: Relay, served: Attempt, seconds: float) -> int:
