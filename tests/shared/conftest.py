@@ -20,3 +20,10 @@ def redis(redis_process: RedisServer) -> RedisServer:
     with redis_process.client() as client:
         client.flushall()
     return redis_process
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """One to kill."""
+    with running_redis() as server:
+        yield server

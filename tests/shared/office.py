@@ -30,7 +30,7 @@ class Place:
     def run(self, gateway: str, *operations: Operation) -> list[Any]:
         """The answers; ["stranger"] as the script says it."""
         args = arguments(gateway, PRESENT, operations, self.now)
-        found: list[Any] = decode(self.client.evalsha(self.sha, 1, PREFIX, *args))  # type: ignore[arg-type]
+        found: list[Any] = decode(self.client.evalsha(self.sha, 1, PREFIX, *args))
         return found
 
     def forget(self) -> None:
@@ -59,7 +59,7 @@ class MadeUp:
         self.waiters: dict[str, Waiter] = {}
         self.ended: dict[str, str] = {}
         self.knew = 1
-        self.mailbox = redis.client.pubsub(ignore_subscribe_messages=True)
+        self.mailbox = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         self.mailbox.subscribe(f"{PREFIX}to:{name}")
         self.mailbox.get_message(timeout=5.0)  # that it has
 

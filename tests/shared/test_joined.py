@@ -70,6 +70,10 @@ async def gateways(
         yield found
 
 
+def slots_of(url: str, slots: int) -> str:
+    return f"backends: {{a: {{url: '{url}', slots: {slots}}}}}"
+
+
 async def ask(gateway: RunningGateway, model: str = "a", said: str = "hi", **body: Any) -> httpx.Response:
     return await gateway.client.post(CHAT, json=chat(model, said, **body))
 
@@ -99,7 +103,7 @@ def kinds(batches: list[list[Operation]]) -> list[list[str]]:
 async def test_a_request_that_need_not_wait_waits_for_one_trip(
     redis: RedisServer, trips: list[list[Operation]], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    """With all that is counted of it: limits, max_inflight and the slot. Its end waits for none, a chunk asks for none."""
+    """With all that is counted of it: limits, max_inflight and the slot. Its end waits for none, a chunk asks none."""
     monkeypatch.setattr(gateways_module, "RENEW", 60.0)
     clients = "clients: {c: {key: k, rpm: 100, tpm: 100000, max_inflight: 5}}"
     async with SimVllm("a").serve() as url, one_more(redis, f"backends: {{a: {{url: '{url}'}}}}\n{clients}", 1) as one:
@@ -368,20 +372,21 @@ async def test_one_canary_serves_all_gateways(redis: RedisServer) -> None:
 async def test_a_budget_is_spent_by_all_together_and_remembered(redis: RedisServer) -> None:
     async with SimVllm("c", generic=True).serve() as url, AsyncExitStack() as stack:
         price = "price: {input: 1000000, output: 0}, budget: 1000000 USD/day"
-        routes = f"backends: {{c: {{engine: openai, url: '{url}', cloud: true, model: model, {price}}}}}\naliases: {{x: [c]}}"
+        backend = f"c: {{engine: openai, url: '{url}', cloud: true, model: model, {price}}}"
+        routes = f"backends: {{{backend}}}\naliases: {{x: [c]}}"
         one, two = await stack.enter_async_context(gateways(redis, routes))
         budgets = [gateway.gateway.accounts.budgets for gateway in (one, two)]
         budgets[0].add("c", "open", 600_000.0, today())
         budgets[1].add("c", "open", 300_000.0, today())
-        backend = two.gateway.snapshot.backends["c"]
+        cloud = two.gateway.snapshot.backends["c"]
         accounts = two.gateway.accounts
-        assert accounts.why_broke(backend, None) is None
+        assert accounts.why_broke(cloud, None) is None
         budgets[0].add("c", "open", 100_000.0, today())
-        await two.until(lambda: accounts.why_broke(backend, None) is not None)
+        await two.until(lambda: accounts.why_broke(cloud, None) is not None)
         assert (await ask(two, "x")).status_code == 402
-        await one.until(lambda: one.gateway.accounts.why_broke(backend, None) is not None)
+        await one.until(lambda: one.gateway.accounts.why_broke(cloud, None) is not None)
         new = await stack.enter_async_context(one_more(redis, routes, 3))
-        assert new.gateway.accounts.why_broke(backend, None) is not None
+        assert new.gateway.accounts.why_broke(cloud, None) is not None
 
 
 async def test_what_is_under_way_at_one_counts_at_the_others_until_it_ends(redis: RedisServer) -> None:
@@ -405,14 +410,6 @@ async def test_what_is_under_way_at_one_counts_at_the_others_until_it_ends(redis
 
 
 # -- without Redis ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def own_redis() -> Any:
-    from tests.shared.redis_server import running_redis
-
-    with running_redis() as server:
-        yield server
 
 
 async def crowd(found: list[RunningGateway], until: Callable[[], bool], at_a_time: int) -> list[int]:
@@ -494,11 +491,10 @@ async def test_a_gateway_that_starts_without_redis_serves_with_the_share_it_reme
 
 
 async def test_what_was_learned_while_redis_was_away_is_told_when_it_is_back(own_redis: RedisServer) -> None:
-    async with SimVllm("a").serve() as url:
-        async with gateways(own_redis, f"{FAST}backends: {{a: {{url: '{url}'}}}}") as (one, two):
-            own_redis.kill()
-            for gateway in (one, two):
-                await gateway.until(lambda g=gateway: not shared(g).joined)  # type: ignore[misc]
-            one.gateway.fleet["a"].drain()
-            own_redis.start()
-            await two.until(lambda: two.state("a") is State.DRAINING)
+    async with SimVllm("a").serve() as url, gateways(own_redis, FAST + slots_of(url, 2)) as (one, two):
+        own_redis.kill()
+        for gateway in (one, two):
+            await gateway.until(lambda g=gateway: not shared(g).joined)  # type: ignore[misc]
+        one.gateway.fleet["a"].drain()
+        own_redis.start()
+        await two.until(lambda: two.state("a") is State.DRAINING)

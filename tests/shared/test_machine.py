@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from gateway.health.state import State
 from tests.shared.office import MadeUp, Place, lent
@@ -230,8 +230,6 @@ def test_stormy(redis: RedisServer) -> None:
 
 def run(machine: type[Calm], server: RedisServer) -> None:
     machine.server = server
-    case = machine.TestCase()
-    case.settings = settings(
-        max_examples=300, stateful_step_count=40, deadline=None, phases=(Phase.generate, Phase.shrink)
-    )
-    case.runTest()
+    phases = (Phase.generate, Phase.shrink)
+    how = settings(max_examples=60, stateful_step_count=40, deadline=None, phases=phases)
+    run_state_machine_as_test(machine, settings=how)  # type: ignore[no-untyped-call]

@@ -258,7 +258,7 @@ def test_a_gateway_that_stops_leaves_nothing_behind(three: list[MadeUp], place: 
 
 
 def test_more_room_is_used_at_once_and_less_room_is_kept_to(three: list[MadeUp]) -> None:
-    one, two, _ = three
+    one, *_ = three
     for number in range(6):
         one.ask(f"r{number}", "b")
     one.go()
