@@ -133,17 +133,18 @@ class Link:
         self.trips += 1
         script = self._script(keys=[PREFIX], args=arguments(self._gateway, PRESENT, operations))
         trip: asyncio.Task[Any] = asyncio.ensure_future(script)
-        for _ in range(2):  # in two halves: time that this process itself stood still does not count as redis' silence
-            done, _ = await asyncio.wait({trip}, timeout=self._patience / 2)
-            if done:
-                break
-        if not trip.done():
-            trip.cancel()
-            raise Away(f"no answer within {self._patience * 1000:.0f} ms")
         try:
+            for _ in range(2):  # in two halves: time that this process itself stood still is not redis' silence
+                await asyncio.wait({trip}, timeout=self._patience / 2)
+                if trip.done():
+                    break
+            else:
+                raise Away(f"no answer within {self._patience * 1000:.0f} ms")
             found: list[Any] = decode(trip.result())
         except (RedisError, OSError) as error:
             raise Away(_words(error)) from None
+        finally:
+            trip.cancel()
         return found
 
     async def _listen(self, pubsub: PubSub) -> None:

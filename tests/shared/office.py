@@ -147,10 +147,13 @@ class MadeUp:
                 self.slots.granted(*grant)
 
     def renew(self) -> None:
-        """As every few seconds; first of all it joins."""
-        knew = 0 if self.slots.joined else self.knew
-        ((present, loads, granted),) = self.redis.run(self.name, self.slots.renewal(knew))
+        """As every few seconds, with whatever else is to be sent; first of all it joins."""
+        renewal = self.slots.renewal(0 if self.slots.joined else self.knew)
+        batch = self.slots.take() if self.slots.joined else []
+        (present, loads, granted), *answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
         self.slots.renewed(loads, granted)
+        for (_, answer), value in zip(batch, answers, strict=True):
+            answer(value)
         self.knew = max(self.knew, present)
         if not self.slots.joined:
             self.slots.join()

@@ -232,4 +232,4 @@ def run(machine: type[Calm], server: RedisServer) -> None:
     machine.server = server
     phases = (Phase.generate, Phase.shrink)
     how = settings(max_examples=60, stateful_step_count=40, deadline=None, phases=phases)
-    run_state_machine_as_test(machine, settings=how)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=how)

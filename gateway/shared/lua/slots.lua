@@ -369,6 +369,10 @@ function operations.renew(op)
   for _, lease in ipairs(leases) do
     known[lease[1]] = true
     if call('HEXISTS', key('leases', me), lease[1]) == 0 then
+      local waiter = waiter_of(lease[1])
+      if waiter then
+        remove(waiter)
+      end
       lend(me, unpack(lease))
     end
   end
