@@ -142,16 +142,18 @@ class BackendState:
         before, self.version = self.version, version
         if version != before:
             self.forget()
-            if before is not None:
-                self._report("another")
+            self._report("known" if before is None else "another")
 
     def saw_start(self, started: float | None) -> None:
         """When its engine was started (Unix seconds; None = it does not say). Another time = a restart."""
         before = self.started
         if started is not None:
             self.started = started
-        if started is not None and before is not None and started != before:
-            self.start_over()
+        if started is not None and started != before:
+            if before is None:
+                self._report("known")
+            else:
+                self.start_over()
 
     # -- health, with its events ----------------------------------------------------------------------------------
 

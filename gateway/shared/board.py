@@ -56,7 +56,9 @@ class Board:
         """See `BackendState.on_news`."""
         if self._believing:
             return
-        if news == "lack":
+        if news == "known":  # which engine it is: what others have said of that one counts now
+            self._believe_all()
+        elif news == "lack":
             self._say(state, f"lack\t{what}", True, state.learned[what] - time.monotonic())
         elif news == "no lack":
             self._say(state, f"lack\t{what}", False, LEARNED_FOR)
