@@ -44,7 +44,7 @@ class Board:
         self._prober = prober
         self._wake = wake
         self._words: dict[str, Word] = {}  # the latest on each field
-        self._unfit: set[str] = set()  # fields of words that mean another engine than is known here
+        self._unfit: dict[str, None] = {}  # fields of words on another engine than is known here, oldest first
         self._unsent: dict[str, Word] = {}
         self._wipes: list[Operation] = []
         self._believing = False
@@ -66,8 +66,9 @@ class Board:
             for check, seen in what.items():
                 self._say(state, f"seen\t{check}", msgspec.to_builtins(seen), LEARNED_FOR)
         elif news == "another":
-            self._wipes.append(("wipe", f"{key_of(state.backend)}\tlack\t", _ms()))
-            self._wipes.append(("wipe", f"{key_of(state.backend)}\tseen\t", _ms()))
+            for kind in ("lack", "seen"):
+                self._wipes.append(("wipe", f"{key_of(state.backend)}\t{kind}\t", _ms()))
+            self._drop(key_of(state.backend), _ms())
             self._say(state, "another", True, LEARNED_FOR)
         elif news in ("drained", "resumed"):
             self._say(state, "drain", news == "drained", None)
@@ -80,6 +81,14 @@ class Board:
         name = f"{key_of(state.backend)}\t{field}"
         self._words[name] = self._unsent[name] = word
         self._wake()
+
+    def _drop(self, backend: str, before: float) -> None:
+        """What was learned and seen there means nothing any more."""
+        old = tuple(f"{backend}\t{kind}\t" for kind in ("lack", "seen"))
+        for field in [f for f, word in self._words.items() if f.startswith(old) and word.at < before]:
+            del self._words[field]
+            self._unsent.pop(field, None)
+            self._unfit.pop(field, None)
 
     # -- to and from the others -----------------------------------------------------------------------------------
 
@@ -102,7 +111,7 @@ class Board:
             known = self._words.get(field)
             if known is None or known.at < at:
                 self._words[field] = Word(at, until, msgspec.json.decode(value))
-                self._unfit.add(field)
+                self._unfit[field] = None
         if self._unfit:
             self._believe_all()
 
@@ -111,13 +120,15 @@ class Board:
         self._believing = True
         try:
             for field in list(self._unfit):
-                word = self._words[field]
+                word = self._words.get(field)
+                if word is None:
+                    continue
                 name, _, rest = field.partition("\t")
                 state = states.get(name)
                 if word.until and word.until <= _ms():
-                    self._unfit.discard(field)
+                    self._unfit.pop(field, None)
                 elif state is not None and (rest == "drain" or word.value[:2] == [state.version, state.started]):
-                    self._unfit.discard(field)
+                    self._unfit.pop(field, None)
                     self._believe(state, rest, word)
         finally:
             self._believing = False
@@ -136,6 +147,7 @@ class Board:
             self._prober.canaries.seen_elsewhere(state, word.at / 1000 + here)
         elif kind == "another":
             state.forget()
+            self._drop(key_of(state.backend), word.at)
         elif kind == "drain":
             if value:
                 state.drain()

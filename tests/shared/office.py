@@ -150,7 +150,12 @@ class MadeUp:
         """As every few seconds, with whatever else is to be sent; first of all it joins."""
         renewal = self.slots.renewal(0 if self.slots.joined else self.knew)
         batch = self.slots.take() if self.slots.joined else []
-        (present, loads, granted), *answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
+        answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
+        if answers == ["stranger"]:
+            self.part()
+            self.renew()
+            return
+        (present, loads, granted), *answers = answers
         self.slots.renewed(loads, granted)
         for (_, answer), value in zip(batch, answers, strict=True):
             answer(value)

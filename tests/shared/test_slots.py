@@ -192,6 +192,7 @@ def test_a_grant_for_a_backend_that_has_just_fallen_is_given_back(three: list[Ma
     for name in ("x", "y"):
         one.ask(name, "a")
     one.go()
+    two.renew()  # it knows that a is full
     waiter = two.waiter("r", ("a", "b"))
     waiter.choices = (two.states["a"],)
 
@@ -208,6 +209,36 @@ def test_a_grant_for_a_backend_that_has_just_fallen_is_given_back(three: list[Ma
     assert two.served["r"].state.name == "b"
     assert one.inflight("a") + two.inflight("a") == 1
     assert lent(two.redis, two.states["a"]) == 1
+
+
+def test_one_that_plans_anew_as_before_sends_nothing(three: list[MadeUp]) -> None:
+    one, two, _ = three
+    for name in ("x", "y"):
+        one.ask(name, "a")
+    one.go()
+    two.ask("r", "a")
+    two.go()
+    two.scheduler.changed(two.states["a"], 0.0)
+    assert two.slots.take() == []
+
+
+def test_one_that_plans_anew_keeps_its_place(three: list[MadeUp]) -> None:
+    one, two, three_ = three
+    for name in ("x", "y"):
+        one.ask(name, "a")
+    for number in range(4):
+        one.ask(f"z{number}", "b")
+    one.go()
+    two.ask("first", "a", "b")
+    two.go()
+    three_.ask("second", "b")
+    three_.go()
+    two.states["a"].health.state = State.DOWN
+    two.scheduler.changed(two.states["a"], 0.0)
+    two.go()
+    one.end("z0")
+    settle(*three)
+    assert served(two, three_) == ["first"]
 
 
 def test_a_grant_whose_message_was_lost_is_told_at_the_next_renewal(three: list[MadeUp]) -> None:
@@ -240,6 +271,25 @@ def test_what_a_dead_gateway_held_is_free_when_it_is_not_present_any_more(three:
             gateway.hear()
     assert list(two.served) == ["r"], "before the dead one's own waiter"
     assert lent(place, two.states["a"]) == 1
+
+
+def test_whoever_speaks_first_has_the_slots_of_a_dead_one_given_away(three: list[MadeUp], place: Place) -> None:
+    one, two, three_ = three
+    for name in ("x", "y"):
+        one.ask(name, "a")
+    one.go()
+    two.ask("r", "a")
+    two.go()
+    for seconds in (5.0, 2.0):
+        place.now += seconds
+        if seconds == 5.0:
+            two.renew()
+            three_.renew()
+            assert served(two) == []
+    three_.ask("other", "b")
+    three_.go()
+    two.hear()
+    assert served(two) == ["r"]
 
 
 def test_a_gateway_that_stops_leaves_nothing_behind(three: list[MadeUp], place: Place) -> None:

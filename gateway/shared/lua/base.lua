@@ -4,7 +4,7 @@
 -- ARGV     the time in ms ('' = this server's own clock), the gateway that calls, for how many ms it counts as present
 --          from now on, and its operations (msgpack: a list of lists, each begins with its name)
 -- returns  a list of answers (msgpack), one per operation; {'stranger'} instead when the gateway is not known any more:
---          then nothing was done, and it has to begin with `renew`
+--          then nothing was done, and it has to join anew
 --
 -- gateways        ZSET  gateway -> until when it counts as present; what it holds ends with that
 -- leases:GATEWAY  HASH  lease -> {backend, slots, client or ''}

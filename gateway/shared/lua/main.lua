@@ -9,7 +9,8 @@ if #gone > 0 then
 end
 
 local batch, answers = cmsgpack.unpack(ARGV[4]), {}
-if not call('ZSCORE', prefix .. 'gateways', me) and batch[1][1] ~= 'renew' then
+local joins = batch[1][1] == 'renew' and batch[1][2] > 0
+if not joins and not call('ZSCORE', prefix .. 'gateways', me) then
   return cmsgpack.pack({ 'stranger' })
 end
 if call('ZADD', prefix .. 'gateways', now + tonumber(ARGV[3]), me) == 1 then

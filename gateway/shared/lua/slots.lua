@@ -354,7 +354,7 @@ function operations.drop(op)
   return {}
 end
 
--- {'renew', gateways it knew, leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
+-- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
 -- here, what is not here any more is taken in. Leases are {id, backend, slots, client or ''}, waiters {id, client, limit,
 -- batch, returning, place, turn, weight, choices}. Answers {gateways present, loads, {{id, backend, slots}, ...}}: the
 -- last are waiters that have got slots already. A gateway that knew others, and finds fewer than it knew, has them
