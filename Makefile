@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench lock schema test-vllm clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-clients docs reference clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -34,11 +34,24 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev          ## CPU per request and per chunk beside a direct row (and nginx where installed)
 	$(BIN)/python -m bench
 
+loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script
+	$(BIN)/python -m loadtests
+
 schema: $(VENV)/.dev         ## write routes.schema.json anew
 	$(BIN)/gateway schema > routes.schema.json
 
+docs: $(VENV)/.dev           ## the pages of docs/ as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+reference: $(VENV)/.dev      ## write docs/reference.md anew
+	$(BIN)/python docs/tools/reference.py > $(VENV)/reference.md
+	mv $(VENV)/reference.md docs/reference.md
+
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
+
+test-clients: $(VENV)/.dev   ## Hermes and OpenClaw with the configs of their quick starts; needs npm
+	tests/clients/run.sh
 
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet

@@ -14,7 +14,7 @@ from types import FrameType
 from bench import processes, profiling, report, runner, targets
 from bench.processes import BenchError
 from bench.runner import Plan
-from bench.scenarios import NAMES
+from bench.scenarios import NAMES, TRACED
 from bench.targets import Target
 
 BUILT_IN = ("direct", "nginx", "gateway")
@@ -59,7 +59,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     return Plan(scenarios, options.repeats or 3, options.seconds or 3.0)
 
 
-def _targets(options: argparse.Namespace, folder: Path, ports: Sequence[int]) -> list[Target]:
+def _targets(options: argparse.Namespace, plan: Plan, folder: Path, ports: Sequence[int]) -> list[Target]:
     wanted = [name for name in options.targets.split(",") if name]
     unknown = sorted(set(wanted) - set(BUILT_IN))
     if unknown:
@@ -69,7 +69,10 @@ def _targets(options: argparse.Namespace, folder: Path, ports: Sequence[int]) ->
     found = [targets.direct(ports[0])] if "direct" in wanted else []
     nginx = targets.nginx_target(folder / "nginx", ports) if "nginx" in wanted else None
     found += [nginx] if nginx else []
-    found += [targets.gateway_target(folder / "gateway", ports)] if "gateway" in wanted else []
+    if "gateway" in wanted:
+        found.append(targets.gateway_target(folder / "gateway", ports))
+        if TRACED in plan.scenarios:
+            found.append(targets.gateway_target(folder / TRACED, ports, traced=True))
     return found + [targets.other_target(text) for text in options.target]
 
 
@@ -86,9 +89,9 @@ def bench(options: argparse.Namespace) -> int:
             print(profiling.profile(options.profile, plan, folder))
             return 0
         ports = stack.enter_context(runner.upstream(processes.cores()[1], (options.mock_port, 0)))
-        chosen = _targets(options, folder, ports)
+        chosen = _targets(options, plan, folder, ports)
         table = runner.run(chosen, plan)
-    names = [target.name for target in chosen]
+    names = list(dict.fromkeys(target.name for target in chosen))
     print(report.render(table, names, plan))
     if options.json:
         report.write_json(options.json, table, names, plan)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import processes, targets
 from bench.processes import BenchError
 from bench.runner import Plan, measure_once, upstream
-from bench.scenarios import BY_NAME
+from bench.scenarios import BY_NAME, TRACED
 
 TOP = 25
 
@@ -25,7 +25,8 @@ def profile(name: str, plan: Plan, folder: Path) -> str:
     proxy_core, load_core = processes.cores()
     out = folder / "gateway.prof"
     with upstream(load_core) as ports:
-        target = targets.gateway_target(folder / "profiled", ports, ("-m", "bench.profiled", str(out)))
+        runner = ("-m", "bench.profiled", str(out))
+        target = targets.gateway_target(folder / "profiled", ports, runner, traced=name == TRACED)
         try:
             target.start(proxy_core)
             os.kill(target.pids[0], signal.SIGUSR1)

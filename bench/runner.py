@@ -101,7 +101,8 @@ def run(targets: Sequence[Target], plan: Plan) -> Table:
             for target in order:
                 running.callback(target.stop)
                 target.start(proxy_core)
-                _start_figures(table, target)
+                if target.scenarios is None or "open" in target.scenarios:
+                    _start_figures(table, target)
             for name in plan.scenarios:
                 _scenario(table, order, BY_NAME[name], plan, load_core, f"{repeat + 1}/{plan.repeats}")
     progress("")
@@ -128,8 +129,8 @@ def _start_figures(table: Table, target: Target) -> None:
 def _scenario(table: Table, order: list[Target], scenario: Scenario, plan: Plan, core: int, repeat: str) -> None:
     p50 = {}
     for target in order:
-        if not target.measured and scenario.name not in ("small", "latency"):
-            continue  # the direct row: a latency, and how fast load and upstream are by themselves
+        if target.scenarios is not None and scenario.name not in target.scenarios:
+            continue
         progress(f"repeat {repeat}: {scenario.title} on {target.name}")
         result = measure_once(target, scenario, plan, core)
         samples = _samples(table, scenario.name, target)

@@ -12,6 +12,7 @@ EVENT_BYTES = 235  # one SSE event as the upstream sends it, both newlines inclu
 KEY = "bench-key-0123456789abcdef"
 UPSTREAM_MODEL = "bench-model"
 ALIAS = "bench-pair"
+TRACED = "traced"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ SCENARIOS = (
         per="chunk",
     ),
     Scenario("burst", "chunk in bursts of 200, c4", "closed", 4, events=199, per="chunk"),
+    # The same as `small`, at a gateway that traces every request.
+    Scenario(TRACED, "small, every request traced", "closed", 16),
     Scenario("latency", "added latency at 50/s", "rate", 16, rate=50),
 )
 NAMES = tuple(scenario.name for scenario in SCENARIOS)

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench import measure, nginx, processes
 from bench.processes import BenchError
-from bench.scenarios import ALIAS, BY_NAME, KEY, UPSTREAM_MODEL, body
+from bench.scenarios import ALIAS, BY_NAME, KEY, NAMES, TRACED, UPSTREAM_MODEL, body
 
 START_SECONDS = 60.0
 
@@ -31,6 +31,7 @@ aliases:
 clients:
   bench: {{key: "{key}", aliases: ["bench-*"], rpm: 100000000, max_inflight: 4000}}
 """
+TRACES = 'traces: {{endpoint: "http://127.0.0.1:{ports[0]}"}}\n'  # the mock takes them, too
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Target:
     command: Sequence[str] = ()
     folder: Path | None = None
     measured: bool = True  # False: its CPU is not a proxy's
+    scenarios: Collection[str] | None = None  # that it is for; None = all
     process: subprocess.Popen[bytes] | None = None
     start_ms: float = 0.0
     idle_rss: int = 0
@@ -107,7 +109,8 @@ class Target:
 
 def direct(port: int) -> Target:
     """The upstream without a proxy: its latency is the zero of the others."""
-    return Target("direct", "127.0.0.1", port, measured=False)
+    # A latency, and how fast load and upstream are by themselves.
+    return Target("direct", "127.0.0.1", port, measured=False, scenarios=("small", "latency"))
 
 
 def nginx_target(folder: Path, upstreams: Sequence[int]) -> Target | None:
@@ -120,16 +123,21 @@ def nginx_target(folder: Path, upstreams: Sequence[int]) -> Target | None:
     return Target("nginx", "127.0.0.1", port, command=nginx.command(binary, folder, port, upstreams), folder=folder)
 
 
-def gateway_target(folder: Path, upstreams: Sequence[int], runner: Sequence[str] = ()) -> Target:
-    """The gateway with all features on. `runner`: what the interpreter runs instead of the `gateway` script."""
+def gateway_target(
+    folder: Path, upstreams: Sequence[int], runner: Sequence[str] = (), *, traced: bool = False
+) -> Target:
+    """The gateway with all features on; `traced` = and every request traced, for the scenario of that name alone.
+    `runner`: what the interpreter runs instead of the `gateway` script."""
     (port,) = processes.free_ports(1)
     folder.mkdir()
     config = folder / "routes.yaml"
-    config.write_text(ROUTES.format(folder=folder, ports=upstreams, pair=ALIAS, key=KEY))
+    routes = ROUTES + TRACES if traced else ROUTES
+    config.write_text(routes.format(folder=folder, ports=upstreams, pair=ALIAS, key=KEY))
     serve = ("serve", "--config", str(config), "--host", "127.0.0.1", "--port", str(port))
     script = Path(sys.executable).with_name("gateway")
     command = [sys.executable, *(runner or (str(script),)), *serve]
-    return Target("gateway", "127.0.0.1", port, ALIAS, command, folder)
+    scenarios = [name for name in NAMES if (name == TRACED) is traced]
+    return Target("gateway", "127.0.0.1", port, ALIAS, command, folder, scenarios=scenarios)
 
 
 def other_target(text: str) -> Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,8 @@ class Attempt:
     usage: dict[str, Any] | None = None  # of what the client got
     unused: dict[str, Any] | None = None  # of a complete answer that was not used
     first_token: float = 0.0  # when the first content went to the client
+    answer: WholeAnswer | StreamTrack | None = None  # that the client got
+    adapted: Sequence[str] = ()  # what was changed to ask this backend
     spare: WholeAnswer | StreamTrack | None = None  # a complete answer that says nothing; see `deliver`
     _headers: list[Header] = field(init=False)  # that tell the client of this attempt
 
@@ -132,6 +135,7 @@ class Attempt:
         up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
+        self.adapted = adapted
         self._headers = attempt_headers(state.name, self.number, round(self.queued * 1000), self.detour, adapted)
         return Call(request.endpoint, request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
 
@@ -183,7 +187,10 @@ class Attempt:
                 watch.heard = now
             if out:
                 await self._commit(reply, track)
+                if track.complete:
+                    break  # it leaves with the end
                 await reply.send(out)
+                out = b""
             if track.failure is not None:
                 raise UpstreamFailure(track.failure)
             if track.done or track.disobeyed or not data:
@@ -199,7 +206,7 @@ class Attempt:
                 self._silent(track)
             await self._deliver_held(reply, track)
         self._answered(track)
-        await reply.finish()
+        await reply.finish(out)
         if data:
             await self._drain(response)
 
@@ -281,6 +288,7 @@ class Attempt:
 
     def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
         self.answered = True
+        self.answer = answer
         self.usage = answer.usage
 
 

@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.admission.accounts import Accounts, today
 from gateway.admission.waiting import Admission
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.fleet import BackendState, Fleet
 from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
+from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, SharedCollector
+from gateway.observe.history import History
+from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
-from gateway.observe.standing import FallbackCollector, Standing
+from gateway.observe.standing import Standing
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
 from gateway.watch import Pulse, Stopping
 
 if TYPE_CHECKING:
+    from gateway.observe.log_writer import LogWriter
+    from gateway.observe.traces import Tracing
     from gateway.shared.gateways import Gateways
 
 log = logging.getLogger("gateway")
@@ -48,27 +53,30 @@ class Gateway:
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self._work, self.emit)
         self.pulse = Pulse()
+        self.tracing: Tracing | None = None
+        self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
         self.started = time.time()
         self.stopping = False
         self._turns: dict[str, int] = {}
         self._preparing: list[asyncio.Task[None]] = []
         self._stop_timer: asyncio.TimerHandle | None = None
-        self.metrics.watch(self.fleet)
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
-        self.metrics.registry.register(FallbackCollector(self.standing))
         self.shared: Gateways | None = None  # the others in front of the same fleet
         if snapshot.server.shared is not None:
             from gateway.shared.gateways import Gateways
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
             self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts)
-            self.shared.watch(self.metrics.registry)
-        self.alerter = Alerter(self.standing, lambda: shares(self.snapshot, self.accounts.budgets, today()))
+        self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
+        self.usage = Usage(self.accounts.ledger.path)
+        self.alerter = Alerter(self.standing, self._budgets)
+        self._register_gauges()
 
     async def open(self) -> None:
         await self.fleet.apply(self.snapshot)
+        await self.apply_traces()
         used = {backend.engine for backend in self.snapshot.backends.values()} & ENGINES.keys()
         # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
         self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
@@ -77,22 +85,52 @@ class Gateway:
             await self.shared.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
+        self.history.open()
 
     async def close(self) -> None:
         for task in self._preparing:
             task.cancel()
+        await self.history.close()
         await self.alerter.close()
         await self.prober.close()
         if self.shared is not None:
             await self.shared.close()
         await self.fleet.close()
         await self.accounts.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    async def apply_traces(self) -> None:
+        """Trace as the snapshot in force says; OpenTelemetry is loaded only where it says so."""
+        settings, before = self.snapshot.traces, self.tracing
+        if before is not None and before.settings == settings:
+            return
+        self.tracing = await asyncio.to_thread(_tracing, settings) if settings is not None else None
+        if before is not None:
+            await asyncio.to_thread(before.close)
 
     def next_turn(self, alias: str) -> int:
         """How many requests of this alias came before: what round robin turns on."""
         turn = self._turns.get(alias, 0)
         self._turns[alias] = turn + 1
         return turn
+
+    def _budgets(self) -> dict[str, float]:
+        """Share of each budget that is spent."""
+        return shares(self.snapshot, self.accounts.budgets, today())
+
+    def _lost(self) -> dict[str, int]:
+        """Records that were given up because nobody took them, by kind."""
+        log_lines = self.log.lost if self.log is not None else 0
+        spans = self.tracing.exporter.lost if self.tracing is not None else 0
+        return {"ledger": self.accounts.ledger.lost, "log": log_lines, "spans": spans}
+
+    def _register_gauges(self) -> None:
+        metrics, registry = self.metrics, self.metrics.registry
+        registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
+        registry.register(AliasCollector(self.standing))
+        registry.register(GatewayCollector(self._budgets, self._lost, lambda: self.alerter.refused is None))
+        registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:
         """Not ready any more; what runs has `server.shutdown` to end by itself."""
@@ -157,6 +195,12 @@ class Gateway:
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
+
+
+def _tracing(settings: Traces) -> Tracing:
+    from gateway.observe.traces import Tracing
+
+    return Tracing(settings)
 
 
 def open_backend(backend: Backend) -> Client | None:

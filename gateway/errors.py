@@ -59,6 +59,9 @@ CATALOGUE: dict[str, Code] = {
 
 # Hermes retries a tool call cleanly on exactly these words (docs/errors.md).
 STREAM_INTERRUPTED = "upstream connect error: backend reset"
+# Hermes puts a key aside after these, for 5 minutes (401) or an hour, and meanwhile asks without one, so that one alias
+# it may not use costs it all the others. `Retry-After` says how long it does so.
+_KEY_IS_PUT_ASIDE = (401, 402, 403)
 
 
 class GatewayError(Exception):
@@ -77,8 +80,8 @@ class GatewayError(Exception):
         self.code = code
         self.message = message
         self.param = param
-        self.retry_after = retry_after
         self.status = status or CATALOGUE[code].status
+        self.retry_after = 1.0 if retry_after is None and self.status in _KEY_IS_PUT_ASIDE else retry_after
         self.type = CATALOGUE[code].type
 
     def envelope(self) -> bytes:

@@ -50,6 +50,7 @@ class Relay:
         self.exchange = exchange
         self.watch = Watch(gateway.pulse, exchange.task(), self._beat)
         self.began = self.watch.now()
+        self.trace = gateway.tracing.begin(exchange.headers) if gateway.tracing is not None else None
         self.request_id = request_id(exchange.headers.get(b"x-request-id"))
         self.client = access.NOBODY
         self.request: InferenceRequest
@@ -198,7 +199,10 @@ class Relay:
             final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
         )
         self.attempts.append(attempt)
-        await attempt.run()
+        if self.trace is None:
+            await attempt.run()
+        else:
+            await self.trace.follow(attempt)
 
     # -- no answer ------------------------------------------------------------------------------------------------
 

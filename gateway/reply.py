@@ -69,11 +69,11 @@ class StreamReply:
         watch.writing = 0.0
         watch.beat_at = watch.now() + HEARTBEAT
 
-    async def finish(self) -> None:
-        """A whole stream ends with [DONE], whether upstream sent one or not."""
+    async def finish(self, rest: bytes = b"") -> None:
+        """The last events, and [DONE]: a whole stream ends with it, whether upstream sent one or not."""
         self._exchange.stop_watching()
         self._watch.last_write()
-        await self._exchange.finish(b"data: [DONE]\n\n")
+        await self._exchange.finish(rest + b"data: [DONE]\n\n")
         self._watch.rest()
 
     async def beat(self) -> None:

@@ -70,6 +70,7 @@ def make_server(app: App) -> Server:
         # Our own timer interrupts the streams at `server.shutdown`; this is for what does not end even then.
         timeout_graceful_shutdown=int(app.gateway.snapshot.server.shutdown) + 10,
         log_level="warning",
+        log_config=None,  # its lines go where ours go
         access_log=False,
         server_header=False,
     )

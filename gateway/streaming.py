@@ -108,7 +108,7 @@ class StreamTrack:
         self.content = False  # this attempt has said something
         self.reasoning = False  # it has at least thought
         self.progress = False  # the last events were more than comments
-        self.finished: set[object] = set()  # indexes of the choices that have their finish_reason
+        self.finished: dict[object, object] = {}  # index of each choice that has its finish_reason -> that
         self.done = False  # [DONE] was seen
         self.usage: dict[str, Any] | None = None
         self.failure: str | None = None  # why the stream is broken
@@ -123,6 +123,16 @@ class StreamTrack:
     def whole(self) -> bool:
         """Every choice has its finish_reason. ([DONE] alone says nothing: vLLM sends it after an error too.)"""
         return self.failure is None and len(self.finished) >= self._request.choices
+
+    @property
+    def complete(self) -> bool:
+        """Content, whole, with its end said, and nothing kept back: what is sent now is the last."""
+        return self.done and self.content and self.whole and not (self.disobeyed or self.held)
+
+    @property
+    def model(self) -> object:
+        """The model that it names."""
+        return self._first[1].model if self._first is not None else None
 
     @property
     def empty(self) -> bool:
@@ -186,18 +196,23 @@ class StreamTrack:
             if self._expected is not None:
                 self._check(self._expected, event, choices, out)
                 return
-            self._look_for_close(choices)
-        if any(choice.finish_reason == "repetition" for choice in choices):
-            self.violations.add("repetition")
-            event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
+            if b"</think>" in event:
+                self._look_for_close(choices)
+        for choice in choices:
+            if choice.finish_reason == "repetition":
+                self.violations.add("repetition")
+                event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
         self._place(event, choices, out)
 
     # -- checked and mended ---------------------------------------------------------------------------------------
 
     def _arm(self, choices: list[Choice]) -> None:
         """Content that begins with a thought is split, also where nothing was expected."""
-        said = next((text for choice in choices if (text := content_of(choice)) and not text.isspace()), "")
-        if not said:
+        for choice in choices:
+            said = content_of(choice)
+            if said and not said.isspace():
+                break
+        else:
             return
         self._begun = True
         if is_garbage(said):
@@ -290,16 +305,19 @@ class StreamTrack:
     # -- sent or held ---------------------------------------------------------------------------------------------
 
     def _place(self, event: bytes, choices: list[Choice], out: list[bytes]) -> None:
+        said = thought = False
         for choice in choices:
             if choice.finish_reason is not None and not self._end(choice):
                 return
-        if any(says_something(choice) for choice in choices):
+            said = said or says_something(choice)
+            thought = thought or thinks(choice)
+        if said:
             if self._withholds(choices):
                 self.held.append(event)
                 self.held_bytes += len(event)
             else:
                 self._say(event, out, content=True)
-        elif any(thinks(choice) for choice in choices):
+        elif thought:
             self._say(event, out, content=False)
         elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewritten(event))
@@ -332,7 +350,7 @@ class StreamTrack:
             return False
         if choice.finish_reason == "length":
             self.limited = True
-        self.finished.add(choice.index if isinstance(choice.index, int) else 0)
+        self.finished[choice.index if isinstance(choice.index, int) else 0] = choice.finish_reason
         return True
 
     def conclude(self) -> None:

@@ -1,7 +1,8 @@
 """Settings of every test.
 
 Property tests take the same examples on every run, so that a red run can be run again and a green one says what it
-said before. `make fuzz` draws new examples each time: it is how new failures are looked for.
+said before. `make fuzz` draws new examples each time: it is how new failures are looked for. No example has a deadline:
+a machine may be busy; tests that are about time measure it themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +11,6 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, database=None)
-settings.register_profile("random", print_blob=True)
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.register_profile("random", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from gateway.observe.alerts import Timing
 from gateway.observe.courier import Patience
 from gateway.observe.spending import shares
 from gateway.sim import SimVllm
+from gateway.sim.audio import SimAudio
 from tests.observe.hook import HANG, OK, Hook, hooked, refusal
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
@@ -72,6 +74,25 @@ async def test_a_backend_that_dies_and_comes_back_is_told_of_twice() -> None:
         await f.sims["a"].revive()
         await f.hook.until(lambda: ("backend_back", "a") in f.hook.told())
         assert f.hook.told() == [("backend_down", "a"), ("backend_back", "a")]
+
+
+async def test_an_audio_server_and_a_plain_one_are_told_of_too() -> None:
+    async with AsyncExitStack() as stack:
+        speech, plain = SimAudio("speech", ["speech"]), SimVllm("plain")
+        urls = [await stack.enter_async_context(sim.serve()) for sim in (speech, plain)]
+        more = f"  speech: {{engine: http, url: '{urls[0]}', serves: [speech]}}\n"
+        more += f"  plain: {{engine: openai, url: '{urls[1]}', cloud: false}}\naliases: {{speak: [speech]}}"
+        f = await stack.enter_async_context(fleet("a", more))
+        await f.gateway.until_ready("speech", "plain")
+        for name, sim in (("speech", speech), ("plain", plain)):
+            await sim.kill()
+            await f.hook.until(partial(_was_told, f.hook, "backend_down", name))
+            await sim.revive()
+            await f.hook.until(partial(_was_told, f.hook, "backend_back", name))
+
+
+def _was_told(hook: Hook, kind: str, name: str) -> bool:
+    return (kind, name) in hook.told()
 
 
 async def test_an_alias_that_falls_back_is_told_of_and_so_is_its_return() -> None:

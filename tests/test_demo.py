@@ -247,8 +247,8 @@ def test_a_file_with_mistakes_is_said_and_not_served(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "did you mean 'url'" in result.stderr
     missing = CliRunner().invoke(command, ["--config", str(tmp_path / "other.yaml")])
-    assert missing.exit_code == 1
-    assert "there is no such file" in missing.stderr
+    assert missing.exit_code == 2
+    assert "there is no file" in missing.stderr
 
 
 def test_the_shipped_routes_are_those_of_the_repository() -> None:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import click
 import httpx
 import pytest
 
-from gateway.cli.main import COMMANDS
+from gateway.cli.main import COMMANDS, load_command
 from gateway.compat.answer import KINDS as VIOLATIONS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
 from gateway.health.state import State
@@ -103,8 +102,7 @@ def test_every_kind_of_violation_is_documented() -> None:
 def test_every_command_is_documented_with_its_options(name: str) -> None:
     text = page("commands")
     assert re.search(rf"^\| `gateway {name}\b", text, re.M)
-    command: click.Command = import_module(f"gateway.cli.{name}").command
-    for parameter in command.params:
+    for parameter in load_command(name).params:
         if isinstance(parameter, click.Option):
             option = next(word for word in parameter.opts if word.startswith("--"))
             assert re.search(rf"^\|[^\n]*`[^`\n]*{option}\b[^\n]*$", text, re.M), f"{name} {option}"

@@ -107,7 +107,7 @@ def is_error(reply: RawReply, code: str, *, status: int | None = None) -> dict[s
         assert not [word for word in TRIGGERS if word in error["message"].lower()]
     if reply.status == 429:
         assert not [word for word in NOT_IN_A_429 if word in error["message"].lower()]
-    assert ("retry-after" in reply.headers) == (reply.status in (429, 503))
+    assert ("retry-after" in reply.headers) == (reply.status in (401, 402, 403, 429, 503))
     return error
 
 
@@ -428,6 +428,11 @@ async def test_retry_after_is_whole_seconds_within_ten_minutes() -> None:
         error = GatewayError("queue_full", "x", retry_after=given)
         assert error.headers() == [(b"retry-after", told)]
     assert GatewayError("queue_full", "x").headers() == []
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "model_not_allowed", "budget_exceeded"])
+async def test_a_refusal_makes_hermes_put_its_key_aside_for_a_second_only(code: str) -> None:
+    assert GatewayError(code, "x").headers() == [(b"retry-after", b"1")]
 
 
 async def test_a_passed_on_refusal_keeps_the_backends_code_and_our_type() -> None:

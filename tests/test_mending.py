@@ -226,6 +226,15 @@ async def test_what_was_wrongly_taken_for_thoughts_is_content_too_and_unlearned(
 
 
 @both_ways
+async def test_thoughts_in_their_own_field_unlearn_that_openers_are_missing(stream: bool) -> None:
+    async with fleet(says(*text("x\n</think>\ny", 40))) as chat:
+        await chat.ask(stream)
+        chat.backends[0].play(says(*thoughts("Hm."), *text("It is 4.")))
+        first, second = await chat.ask(stream), await chat.ask(stream)
+    assert (first.content, first.reasoning) == (second.content, second.reasoning) == ("It is 4.", "Hm.")
+
+
+@both_ways
 @pytest.mark.parametrize(
     ("field", "names"),
     [("both", {"reasoning", "reasoning_content"}), ("reasoning_content", {"reasoning_content"}), ("none", set())],

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, explain, models, ops, status
+from gateway.api import admin, explain, models, ops, page, status
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -33,6 +33,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     api.include_router(admin.router(gateway))
     api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))
+    api.include_router(page.router())
     return api
 
 

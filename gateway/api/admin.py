@@ -171,6 +171,15 @@ def admit(gateway: Gateway, request: Request) -> None:
         raise GatewayError("invalid_api_key", message, status=403)
 
 
+def may_admin(gateway: Gateway, request: Request) -> bool:
+    """Would `/admin` take this caller?"""
+    try:
+        admit(gateway, request)
+    except GatewayError:
+        return False
+    return True
+
+
 def is_foreign(origin: str | None, host: str) -> bool:
     """Was this sent by a page that did not come from us? (No Origin: not by a page.)"""
     return origin is not None and origin.partition("://")[2].lower() != host.lower()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
 from gateway.core import Gateway
@@ -34,8 +34,10 @@ def router(gateway: Gateway) -> APIRouter:
         return JSONResponse({"version": __version__})
 
     @routes.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text, or OpenMetrics for a scraper that asks for that."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(gateway.metrics.registry), media_type=content_type)
 
     return routes
 

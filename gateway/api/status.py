@@ -1,6 +1,7 @@
-"""`GET /status` and `GET /events`: how everything is, and what happens, for people and their tools.
+"""`GET /status` with its parts, and `GET /events`: how everything is, and what happens, for people and their tools.
 
-Neither shows a secret or anything of a prompt; with `clients` both need a key, any client's.
+None shows a secret or anything of a prompt; with `clients` all need a key, any client's. What other clients use is
+shown to an admin alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -17,12 +18,17 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway import __version__
 from gateway.access import identify
+from gateway.admission.accounts import today
 from gateway.admission.scheduler import room
+from gateway.api.admin import may_admin
+from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
 from gateway.fleet import BackendState
 from gateway.health.events import Event
 from gateway.observe.feed import Subscription
+from gateway.observe.node_view import view_nodes
+from gateway.observe.spending import shares
 from gateway.observe.standing import AWAY, AliasView, BackendView, shown
 
 RECENT = 100  # events in /status
@@ -35,47 +41,91 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`/status` (JSON) and `/events` (SSE)."""
+    """`/status`, `/status/history`, `/status/usage` (JSON) and `/events` (SSE)."""
     routes = APIRouter()
+    fresh = {"cache-control": "no-store"}
 
-    def admit(request: Request) -> None:
+    def admitted(request: Request) -> Viewer:
         peer = request.client.host if request.client else "local"
-        identify(gateway.snapshot, dict(request.scope["headers"]), peer)
+        identity = identify(gateway.snapshot, dict(request.scope["headers"]), peer)
+        return Viewer(identity.client.name if identity.client is not None else None, may_admin(gateway, request))
 
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
-        admit(request)
-        return JSONResponse(describe(gateway), headers={"cache-control": "no-store"})
+        viewer = admitted(request)
+        told = describe(gateway)
+        told["you"] = {"client": viewer.client, "admin": viewer.admin}
+        told["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
+        return JSONResponse(told, headers=fresh)
+
+    @routes.get("/status/history")
+    async def history(request: Request) -> Response:
+        admitted(request)
+        return Response(await _encode_history(gateway), media_type="application/json", headers=fresh)
+
+    @routes.get("/status/usage")
+    async def usage(request: Request) -> JSONResponse:
+        viewer = admitted(request)
+        told = await gateway.usage.told()
+        for part in ("today", "week"):
+            rows = [row for row in told[part]["clients"] if viewer.may_see(row["client"])]
+            told = {**told, part: {**told[part], "clients": rows}}
+        return JSONResponse(told, headers=fresh)
 
     @routes.get("/events")
-    async def events(request: Request) -> Response:
-        admit(request)
-        return EventStream(gateway)
+    async def events(request: Request, samples: bool = False) -> Response:
+        """`samples` = also the fleet's numbers, every few seconds."""
+        admitted(request)
+        return EventStream(gateway, samples=samples)
 
     return routes
+
+
+class Viewer(NamedTuple):
+    """Who looks; `client` None = there are no `clients` in routes.yaml, so everybody may see everything."""
+
+    client: str | None
+    admin: bool
+
+    def may_see(self, client: str) -> bool:
+        """What this client uses?"""
+        return self.client is None or self.admin or self.client == client
+
+    def may_see_budget(self, name: str) -> bool:
+        whose = name.removeprefix("client ")
+        return whose == name or self.may_see(whose)
 
 
 # -- /status ----------------------------------------------------------------------------------------------------------
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, stopping, backends: {name: ...}, aliases: {name: ...}, events: [...]}`. Times are Unix
-    seconds, windows tokens."""
+    """`{version, started, now, stopping, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...}, events:
+    [...]}`. Times are Unix seconds, windows tokens."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
+    latest = gateway.history.latest
     return {
         "version": __version__,
         "started": gateway.started,
         "now": time.time(),
         "stopping": gateway.stopping,
         "shared": gateway.shared.describe() if gateway.shared is not None else None,
+        "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
-            name: _backend(state, standing.backends[name], waiting.get(name, 0))
+            name: {
+                **_backend(state, standing.backends[name], waiting.get(name, 0)),
+                "now": latest["backends"].get(name, {}),
+            }
             for name, state in gateway.fleet.states.items()
         },
         "aliases": {
-            name: _alias(view, standing.since.get(name), gateway.snapshot.aliases[name].steps)
+            name: {
+                **_alias(view, standing.since.get(name), gateway.snapshot.aliases[name]),
+                "usd": standing.cost(name),
+                "now": gateway.history.of_alias(name),
+            }
             for name, view in standing.aliases.items()
         },
         "events": [_event(event) for event in list(gateway.events)[-RECENT:]],
@@ -120,10 +170,11 @@ def _learned(state: BackendState) -> dict[str, Any]:
     }
 
 
-def _alias(view: AliasView, since: float | None, steps: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]:
     """`step` counts from 1. `since`: when its first step ceased to serve it; None = it does, or need not."""
     return {
-        "steps": [list(step) for step in steps],
+        "steps": [list(step) for step in alias.steps],
+        "implicit": alias.implicit,
         "course": view.course,
         "on_fallback": view.course in AWAY,
         "since": since,
@@ -144,20 +195,40 @@ def _wall(monotonic: float) -> float:
     return round(time.time() - time.monotonic() + monotonic, 3)
 
 
+def _budgets(gateway: Gateway) -> dict[str, float]:
+    spent = shares(gateway.snapshot, gateway.accounts.budgets, today())
+    return {name: round(share, 4) for name, share in spent.items()}
+
+
+async def _encode_history(gateway: Gateway) -> bytes:
+    """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Requests go on between its
+    parts: an hour of many backends takes some milliseconds."""
+    told: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
+    for part, value in gateway.history.told():
+        if part in ("backends", "nodes"):
+            name, series = value
+            told[part][name] = msgspec.Raw(msgspec.json.encode(series))
+        else:
+            told[part] = value
+        await asyncio.sleep(0)
+    return msgspec.json.encode(told)
+
+
 # -- /events ----------------------------------------------------------------------------------------------------------
 
 
 class EventStream(Response):
     """One `event: state|drift` with its JSON for each event from now on; a comment every 15 s in which nothing happens;
-    `event: dropped` where the reader was too slow for all of them. Ends when the reader leaves or stalls, or when the
-    gateway stops."""
+    `event: dropped` where the reader was too slow for all of them. With `samples` an `event: sample` every few seconds:
+    only ever the newest. Ends when the reader leaves or stalls, or when the gateway stops."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, samples: bool = False) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._gateway = gateway
+        self._samples = samples
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         left = asyncio.create_task(_until_left(receive))
@@ -178,6 +249,7 @@ class EventStream(Response):
     async def _pieces(self, subscription: Subscription, left: asyncio.Task[None]) -> AsyncIterator[bytes]:
         yield b": events from now on\n\n"
         spoke = time.monotonic()
+        told: object = None
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
             events, dropped = subscription.take()
@@ -185,8 +257,13 @@ class EventStream(Response):
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:
                 yield _sse(event.kind, _event(event))
+            sample = self._gateway.history.latest
+            news = self._samples and sample is not told
+            if news:
+                told = sample
+                yield _sse("sample", sample)
             now = time.monotonic()
-            if events:
+            if events or news:
                 spoke = now
             elif now - spoke >= HEARTBEAT:
                 spoke = now

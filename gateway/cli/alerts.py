@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import config_option, json_option
-from gateway.config.problems import ConfigError
+from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Alerts
@@ -20,11 +19,13 @@ if TYPE_CHECKING:
 TEXT = "this is a test: alerts of the gateway arrive here"
 
 
+@examples("gateway alerts test")
 @click.group(name="alerts")
 def command() -> None:
     """Alerts: who is told when a backend falls or comes back (docs/alerts.md)."""
 
 
+@examples("gateway alerts test", "gateway alerts test --config fleet.yaml --json")
 @command.command()
 @config_option
 @json_option
@@ -33,7 +34,7 @@ def test(config: Path, as_json: bool) -> None:
 
     Exit code 0: all of them took it; 1: one did not, or there is none; 2: wrong usage.
     """
-    alerts = _read(config)
+    alerts = load_or_exit(config, as_json=as_json).snapshot.alerts
     answers = asyncio.run(try_all(alerts))
     ok = bool(answers) and all(answer.ok for _, answer in answers)
     if as_json:
@@ -46,18 +47,6 @@ def test(config: Path, as_json: bool) -> None:
             mark = click.style("ok    ", fg="green") if answer.ok else click.style("failed", fg="red")
             click.echo(f"{mark}  {name}  {answer.said}")
     sys.exit(0 if ok else 1)
-
-
-def _read(config: Path) -> Alerts:
-    from gateway.config.load import load
-
-    if not config.is_file():
-        raise click.UsageError(f"there is no file '{config}'")
-    try:
-        return load(config).snapshot.alerts
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
 
 
 async def try_all(alerts: Alerts) -> list[tuple[str, Answer]]:

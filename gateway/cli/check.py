@@ -7,12 +7,12 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gateway.cli.options import config_option, json_option
-from gateway.config.problems import ConfigError, Problem
+from gateway.cli.options import config_option, examples, fail_with, json_option, no_file, problem_json
+from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
     from gateway.cli.live import Answer
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from gateway.config.load import Loaded
 
 
+@examples(
+    "gateway check",
+    "gateway check --live                    # are they there, and do they serve what the file says?",
+    "gateway check new.yaml --json",
+)
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @config_option
@@ -34,12 +39,11 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
 
     path = file or config
     if not path.is_file():
-        raise click.UsageError(f"there is no file '{path}'")
+        raise no_file(path)
     try:
         loaded = load(path)
     except ConfigError as error:
-        _print_errors(error, as_json)
-        sys.exit(1)
+        _fail(error, as_json)
     answers = _ask(loaded) if live else []
     if as_json:
         click.echo(json.dumps(_as_json(loaded, answers), indent=2))
@@ -54,19 +58,15 @@ def _ask(loaded: Loaded) -> list[Answer]:
     return asyncio.run(ask_fleet(loaded.snapshot))
 
 
-def _print_errors(error: ConfigError, as_json: bool) -> None:
+def _fail(error: ConfigError, as_json: bool) -> NoReturn:
+    """The mistakes are what was asked for: they go to stdout."""
     if as_json:
-        problems = [_problem_json(p, "error") for p in error.problems]
-        click.echo(json.dumps({"ok": False, "problems": problems}, indent=2))
-        return
+        fail_with(error, as_json=True)
     for problem in error.problems:
         click.echo(str(problem))
     count = len(error.problems)
     click.echo(f"\n{count} mistake{'s' if count > 1 else ''}: the file is not loaded.")
-
-
-def _problem_json(problem: Problem, level: str) -> dict[str, Any]:
-    return {"level": level, **asdict(problem)}
+    sys.exit(1)
 
 
 def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
     facts = describe(loaded.snapshot)
     return {
         "ok": not any(answer.problems for answer in answers),
-        "problems": [_problem_json(p, "warning") for p in loaded.warnings],
+        "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "aliases": [alias.as_json() for alias in facts],
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
         "live": [asdict(answer) for answer in answers],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, examples, load_or_exit
 
 if TYPE_CHECKING:
     import socket
@@ -21,7 +23,14 @@ if TYPE_CHECKING:
     from gateway.config.snapshot import Alias, Snapshot
     from gateway.sim.fleet import SimFleet
 
+NONE: Mapping[str, str] = MappingProxyType({})
 
+
+@examples(
+    "gateway demo",
+    "gateway demo --port 4100 --speedup 5",
+    "gateway demo --config fleet.yaml",
+)
 @click.command()
 @config_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -32,22 +41,13 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     """Run a simulated fleet and the gateway in front of it.
 
     Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
-    clouds of the file are left out, and so are its alerts. The simulated backends are steered over HTTP
+    clouds of the file are left out, and so are its alerts and traces. The simulated backends are steered over HTTP
     (docs/simulator.md).
     """
-    from gateway.cli.serve import set_up_logs
-    from gateway.config.load import load
-    from gateway.config.problems import ConfigError
-
     if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
         config = shipped_routes()
-    try:
-        loaded = load(config)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+    loaded = load_or_exit(config)
     sock = _listen(host, port)
-    set_up_logs()
     with TemporaryDirectory(prefix="gateway-demo-") as data:
         _run(loaded, sock, data, speedup)
 
@@ -75,22 +75,25 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     import uvloop
 
     from gateway.app import App
-    from gateway.cli.serve import announce
+    from gateway.cli.serve import announce, set_up_logs
     from gateway.process import tune
     from gateway.server import make_server
     from gateway.sim.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
+    log = set_up_logs(loaded.snapshot.server.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
         try:
-            snapshot = simulated(loaded.snapshot, fleet)
+            snapshot = simulated(loaded.snapshot, fleet, fleet.exporters)
             server = replace(snapshot.server, host=host, port=port, data=data)
             snapshot = replace(snapshot, server=server)
             announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
             _greet(snapshot, fleet)
             tune()
-            runner.run(make_server(App(snapshot)).serve(sockets=[sock]))
+            app = App(snapshot)
+            app.gateway.log = log
+            runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
             pass  # Ctrl-C, after the gateway has stopped
         finally:
@@ -108,9 +111,10 @@ def _control_port(port: int) -> int:
     return port + 1
 
 
-def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
-    """The same fleet at the simulated `urls` (backend name → URL). What has none (clouds) is left out, and an alias
-    that has nothing left too; whoever is alerted in earnest, or shares the real fleet, is not bothered."""
+def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, str] = NONE) -> Snapshot:
+    """The same fleet at the simulated `urls` (backend name → URL), its machines' exporters at `exporters` (node → URL).
+    What has none (clouds) is left out, and an alias that has nothing left too; whoever is alerted in earnest, or shares
+    the real fleet, is not bothered."""
     from gateway.config.snapshot import Alerts
 
     backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
@@ -118,9 +122,11 @@ def simulated(snapshot: Snapshot, urls: dict[str, str]) -> Snapshot:
     return replace(
         snapshot,
         backends=backends,
+        nodes={name: replace(node, exporter=exporters.get(name)) for name, node in snapshot.nodes.items()},
         aliases={alias.name: alias for alias in cut if alias.steps or alias.ask_all},
         server=replace(snapshot.server, shared=None),
         alerts=Alerts(),
+        traces=None,
     )
 
 

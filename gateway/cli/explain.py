@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, json_option
-from gateway.config.problems import ConfigError
+from gateway.cli.options import (
+    complete_alias,
+    complete_client,
+    config_option,
+    examples,
+    json_option,
+    load_or_exit,
+)
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
@@ -22,13 +28,18 @@ _COLOURS = {"use": "green", "adapt": "yellow", "skip": "red"}
 _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 
 
+@examples(
+    "gateway explain reviewer",
+    "gateway explain reviewer --tools --tokens 120000",
+    "gateway explain spark-qwen36 --request body.json --client webui --json",
+)
 @click.command()
-@click.argument("alias")
+@click.argument("alias", shell_complete=complete_alias)
 @config_option
 @click.option("--tools", is_flag=True, help="A request with tools.")
 @click.option("--tokens", type=click.IntRange(min=0), help="A prompt of so many tokens.")
 @click.option("--request", "file", type=click.Path(dir_okay=False, path_type=Path), help="The request body, as JSON.")
-@click.option("--client", help="By the rules of this client of routes.yaml.")
+@click.option("--client", shell_complete=complete_client, help="By the rules of this client of routes.yaml.")
 @click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
 @json_option
 def command(
@@ -46,19 +57,11 @@ def command(
     The running gateway is asked, which knows health and what was learned; where none runs the file alone tells. Exit
     code 0: some backend may serve it; 1: none; 2: wrong usage.
     """
-    from gateway.config.load import load
-
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
     asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
-    if not config.is_file():
-        raise click.UsageError(f"there is no file '{config}'")
-    try:
-        snapshot = load(config).snapshot
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
     told, source = _ask(snapshot, asked, key)
     if as_json:
         click.echo(json.dumps({"source": source, **told}, indent=2))

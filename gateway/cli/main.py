@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from gateway import __version__
 
-# name → what it does. The module is `gateway.cli.<name>` and its click command is called `command`.
+# name → what it does. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
 COMMANDS = {
     "serve": "Run the gateway in front of the fleet of routes.yaml.",
     "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
+    "init": "Look for running servers and write a routes.yaml for them.",
+    "import": "Make a routes.yaml of a LiteLLM, llama-swap or Olla config.",
     "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
     "explain": "Print where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends really do.",
+    "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
+    "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
     "usage": "Print who has used what: requests, tokens, seconds, USD.",
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
+    "completion": "Print the script that makes a shell complete commands and names.",
     "sim": "Run one simulated backend.",
 }
+MODULES = {"import": "import_"}  # a word of Python's own
+
+
+def load_command(name: str) -> click.Command:
+    """The command of this name, its module imported now."""
+    command = import_module(f"gateway.cli.{MODULES.get(name, name)}").command
+    assert isinstance(command, click.Command)
+    return command
 
 
 class LazyGroup(click.Group):
@@ -29,21 +44,34 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(f"gateway.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from gateway.config.suggest import did_you_mean
+
+            hint = did_you_mean(args[0], COMMANDS) or f"There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"no command '{args[0]}': {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gateway")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """One OpenAI-compatible URL in front of a fleet of DGX Sparks.
 
     Exit codes: 0 fine, 1 a problem was found, 2 wrong usage.
     """
+    if os.environ.get("NO_COLOR"):  # rich knows it by itself, click does not
+        context.color = False

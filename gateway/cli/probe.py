@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, json_option
-from gateway.config.problems import ConfigError
+from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Backend, Snapshot
@@ -22,8 +21,13 @@ if TYPE_CHECKING:
 _STYLES = {"yes": "green", "mended": "yellow", "no": "red", "untested": "bright_black"}
 
 
+@examples(
+    "gateway probe",
+    "gateway probe qwen36 --now",
+    "gateway probe --direct --json",
+)
 @click.command()
-@click.argument("backend", required=False)
+@click.argument("backend", required=False, shell_complete=complete_backend)
 @config_option
 @click.option("--now", is_flag=True, help="Do not wait until a backend has nothing else to do.")
 @click.option("--direct", is_flag=True, help="Ask the backends from here, not through the running gateway.")
@@ -35,15 +39,7 @@ def command(backend: str | None, config: Path, now: bool, direct: bool, key: str
     The running gateway is asked to look, so that it knows too; where none runs the backends are asked from here.
     Exit code 0: all is as routes.yaml declares; 1: something is not, or a backend did not answer; 2: wrong usage.
     """
-    from gateway.config.load import load
-
-    if not config.is_file():
-        raise click.UsageError(f"there is no file '{config}'")
-    try:
-        snapshot = load(config).snapshot
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
     chosen, left_out = choose(snapshot, backend)
     asked, found = _ask(snapshot, chosen, key, now=now, direct=direct, quiet=as_json)
     ok = not any(findings["problems"] for findings in found)

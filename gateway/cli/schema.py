@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from gateway.cli.options import examples
 
+
+@examples("gateway schema > routes.schema.json")
 @click.command()
 def command() -> None:
     """Print the JSON schema of routes.yaml."""

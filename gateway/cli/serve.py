@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from contextlib import suppress
@@ -11,14 +12,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import config_option
-from gateway.config.load import Loaded, load
-from gateway.config.problems import ConfigError
+from gateway.cli.options import config_option, examples, load_or_exit
 
 if TYPE_CHECKING:
-    from gateway.config.snapshot import Snapshot
+    import socket
+
+    from gateway.app import App
+    from gateway.config.load import Loaded
+    from gateway.config.snapshot import LogForm, Snapshot
+    from gateway.observe.log_writer import LogWriter
 
 
+@examples(
+    "gateway serve",
+    "gateway serve --config fleet.yaml --port 4100",
+    "gateway serve --takeover   # then: kill -TERM the old one",
+)
 @click.command()
 @config_option
 @click.option("--host", help="Address to listen on; default from `server.listen`.")
@@ -27,20 +36,20 @@ if TYPE_CHECKING:
 def command(config: Path, host: str | None, port: int | None, takeover: bool) -> None:
     """Run the gateway.
 
-    Replacing a running one without dropping a stream: start the new one with --takeover, then send the old one SIGTERM.
+    It says where it listens, what it serves and what is wrong: first with the file, then with the backends that it
+    finds. Replacing a running one without dropping a stream: start the new one with --takeover, then send the old one
+    SIGTERM. Exit code 0: stopped as asked; 1: the file has a mistake, or the address is taken; 2: wrong usage.
     """
-    try:
-        loaded = load(config)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
-    set_up_logs()
+    loaded = load_or_exit(config)
     run(loaded, host, port, takeover=takeover)
 
 
-def set_up_logs() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr)
+def set_up_logs(form: LogForm) -> LogWriter:
+    """Everything that is logged goes to standard error, in this form."""
+    from gateway.observe.log_writer import open_log
+
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per probe otherwise
+    return open_log(form)
 
 
 def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False) -> None:
@@ -60,20 +69,28 @@ def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, tak
     serve(snapshot, sock)
 
 
-def serve(snapshot: Snapshot, sock: object) -> None:
-    import socket
-
+def serve(snapshot: Snapshot, sock: socket.socket) -> None:
     import uvloop
 
     from gateway.app import App
     from gateway.process import tune
-    from gateway.server import make_server
 
-    assert isinstance(sock, socket.socket)
     app = App(snapshot)
+    app.gateway.log = set_up_logs(snapshot.server.log)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
-        uvloop.run(make_server(app).serve(sockets=[sock]))
+        uvloop.run(_serve(app, sock))
+
+
+async def _serve(app: App, sock: socket.socket) -> None:
+    from gateway.cli.first_look import tell
+    from gateway.server import make_server
+
+    telling = asyncio.create_task(tell(app.gateway))
+    try:
+        await make_server(app).serve(sockets=[sock])
+    finally:
+        telling.cancel()
 
 
 def announce(snapshot: Snapshot, warnings: list[str]) -> None:

@@ -8,6 +8,7 @@ import signal
 
 import click
 
+from gateway.cli.options import examples
 from gateway.sim import SimOllama, SimVllm
 from gateway.sim.base import Sim
 from gateway.sim.formats import FORMATS
@@ -15,11 +16,16 @@ from gateway.sim.formats import FORMATS
 _PARSERS = click.Choice([*sorted(FORMATS), "none"])
 
 
+@examples("gateway sim vllm --port 8001", "gateway sim ollama")
 @click.group(name="sim")
 def command() -> None:
     """Run one simulated backend; faults are switched on at its /_sim (docs/simulator.md)."""
 
 
+@examples(
+    "gateway sim vllm --port 8001 --model Qwen3.6-35B-A3B --tool-parser qwen3_xml --reasoning-parser qwen3",
+    "gateway sim vllm --port 0 --cold-start 20 --slots 2",
+)
 @command.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8001, show_default=True, help="0 = a free one.")
@@ -58,6 +64,7 @@ def vllm(
     _run(sim, host, port)
 
 
+@examples("gateway sim ollama --model qwen3:8b --model qwen3:32b --load 10")
 @command.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=11434, show_default=True, help="0 = a free one.")

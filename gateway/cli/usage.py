@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gateway.cli.options import config_option, json_option
-from gateway.config.problems import ConfigError
+from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
     from gateway.observe.ledger_file import Sums
@@ -21,6 +20,11 @@ _GROUPS = ("client", "alias", "backend")
 _WIDTH = 120  # columns; on a narrower terminal lines go on below rather than lose their numbers
 
 
+@examples(
+    "gateway usage",
+    "gateway usage --since 30d --by client",
+    "gateway usage --since 24h --json",
+)
 @click.command()
 @config_option
 @click.option("--since", default="7d", show_default=True, help="How far back: 12h, 7d, 90d.")
@@ -38,7 +42,8 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
         seconds = parse_duration(since)
     except ValueError:
         raise click.UsageError(f"--since {since}: write a number and its unit, as in 12h or 7d") from None
-    path = _folder(config) / NAME
+    # `server.data` is relative to the current directory, as for the gateway itself
+    path = Path(load_or_exit(config, as_json=as_json).snapshot.server.data) / NAME
     if not path.is_file():
         _fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
     groups = (by,) if by is not None else _GROUPS
@@ -54,19 +59,6 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
         click.echo(f"No request in the last {since}.")
     else:
         _print(groups, sums, since)
-
-
-def _folder(config: Path) -> Path:
-    """`server.data` of the file; relative to the current directory, as for the gateway itself."""
-    from gateway.config.load import load
-
-    if not config.is_file():
-        raise click.UsageError(f"there is no file '{config}'")
-    try:
-        return Path(load(config).snapshot.server.data)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(1)
 
 
 def _fail(message: str) -> NoReturn:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gateway.compat.expected import Expected, ReasoningField
+from gateway.compat.markers import markers_of
 from gateway.compat.mender import Call, Mender, Piece, Reasoning, Text
 from gateway.compat.reasoning import REASONING, THINK, Thoughts
 
@@ -44,6 +46,8 @@ class ChoiceAnswer:
     """`violations` and `mended` are filled while it comes. `said`: some content; `thought`: some reasoning."""
 
     __slots__ = (
+        "_apart",
+        "_armed",
         "_calls",
         "_expected",
         "_mender",
@@ -58,12 +62,12 @@ class ChoiceAnswer:
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
-        tools = expected.tools if expected.tools is not None else ()
-        armed = expected.tools is not None or expected.thoughts is not None
-        self._mender = Mender(expected.formats, tools, expected.thoughts) if armed else None
+        self._armed = expected.tools is not None or expected.thoughts is not None
+        self._mender: Mender | None = None  # made when there is text to look at: an answer of calls alone needs none
         self._calls: list[_ToolCall] = []
         self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
         self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
+        self._apart = False
         self.said = False
         self.thought = False
         self.size = 0  # bytes of content and thoughts
@@ -83,15 +87,21 @@ class ChoiceAnswer:
 
     @property
     def never_closed(self) -> bool:
-        """Its thoughts were taken to begin without an opener, and nothing ended them: then they were none."""
-        return bool(self._unsaid)
+        """Its thoughts were taken to begin without an opener, and nothing ended them, or they came in their own field:
+        then the content has none."""
+        return bool(self._unsaid) or self._apart
 
     def text(self, text: str) -> list[Delta] | None:
         """The same for a delta that is nothing but this content. None = it goes on unchanged."""
-        if self._mender is None:
+        if not self._armed:
             return None
         self.size += len(text) if text.isascii() else len(text.encode(errors="replace"))
-        pieces = self._mender.feed(text)
+        mender = self._mender
+        if mender is None:
+            expected = self._expected
+            tools = expected.tools if expected.tools is not None else ()
+            mender = self._mender = Mender(expected.formats, tools, self._thoughts_to_find())
+        pieces = mender.feed(text)
         if len(pieces) == 1 and type(pieces[0]) is Text and pieces[0].text == text:
             self.said = True
             return None
@@ -100,15 +110,15 @@ class ChoiceAnswer:
     def delta(self, delta: Delta) -> list[Delta]:
         """What goes to the client for this delta: `[delta]` itself where nothing has to change."""
         content, calls = delta.get("content"), delta.get("tool_calls")
+        for name in FIELDS:
+            if thought := delta.get(name):
+                self.thought = True
+                self.size += len(str(thought).encode(errors="replace"))
         mended: list[Delta] | None = None
         if isinstance(content, str) and content:
             mended = self.text(content)
             self.said = self.said or mended is None
         changed = mended is not None
-        for name in FIELDS:
-            if thought := delta.get(name):
-                self.thought = True
-                self.size += len(str(thought).encode(errors="replace"))
         if isinstance(calls, list) and calls:
             changed = self._take_calls(calls) or changed
         if not changed:
@@ -117,6 +127,14 @@ class ChoiceAnswer:
         out = [_renamed(rest, self._expected.reasoning_field)] if rest else []
         out += [{"content": content}] if mended is None and content else mended or []
         return [*out, {"tool_calls": calls}] if calls else out
+
+    def _thoughts_to_find(self) -> Thoughts | None:
+        """How thoughts are marked in content that begins now: who has put some in their own field opens none here."""
+        found = self._expected.thoughts
+        if found is None or not (found.implied and self.thought):
+            return found
+        self._unsaid, self._apart = None, True
+        return replace(found, implied=False)
 
     def end(self, finish_reason: object, *, cut: bool = False) -> tuple[list[Delta], object]:
         """The choice is complete: what is still to be sent, and its finish_reason as it should be. `cut`: it has as
@@ -232,6 +250,21 @@ def _fault(call: _ToolCall, tools: Any) -> str | None:
     if not isinstance(arguments, dict):
         return "arguments_not_json"
     return "missing_arguments" if tools.required(call.name) - arguments.keys() else None
+
+
+def is_plain(message: Delta, finish_reason: object, expected: Expected) -> bool:
+    """Is this choice of a whole answer plain text to its end, in which there is nothing to find? Most are. It is told
+    by what is not in it: no marker of a call, no tag of thoughts, no call, no thought."""
+    text, thoughts = message.get("content"), expected.thoughts
+    if not isinstance(text, str) or not text or text.isspace() or finish_reason not in ("stop", "length"):
+        return False
+    if expected.must_call or expected.reasoning_field != "as_is" or message.get("tool_calls"):
+        return False
+    if any(message.get(name) for name in FIELDS):
+        return False
+    if thoughts is not None and (thoughts.implied or any(tag in text for tag in (*thoughts.openers, thoughts.closer))):
+        return False
+    return expected.tools is None or markers_of(tuple(expected.formats)).anywhere.search(text) is None
 
 
 def call_id() -> str:

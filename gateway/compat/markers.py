@@ -39,6 +39,8 @@ class Markers:
         firsts = sorted({marker[0] for f in formats for marker in f.markers})
         self._openers = _openers(re.escape("".join(firsts)))
         self.hint = re.compile("[" + re.escape("".join(sorted({"`", '"', "“", *firsts}))) + "]")
+        marks = sorted({marker for f in formats for marker in f.markers})
+        self.anywhere = re.compile("|".join(map(re.escape, marks)) if marks else r"(?!)")  # a whole marker
         self._started_by: dict[str, tuple[Start, ...]] = {}
         self._closing: dict[str, re.Pattern[str]] = {}
 

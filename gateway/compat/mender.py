@@ -5,7 +5,7 @@ in; and however the text is cut into feeds, the pieces (neighbours of a kind mer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gateway.compat.finder import MAX_HELD, CallFinder
@@ -34,7 +34,7 @@ class Mender:
         self._later = Later(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
         self._splitter = Splitter(reasoning) if reasoning else None
-        self._thoughts = _InThoughts(CallFinder(formats, offered, max_held) if armed and reasoning else None)
+        self._thoughts = _InThoughts((lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None)
 
     @property
     def saw_thoughts_later(self) -> bool:
@@ -88,12 +88,15 @@ class _InThoughts:
     """A call inside thoughts is a draft, unless the thoughts are never closed and nothing but calls comes after it:
     then the model went over to calling without a closing tag."""
 
-    def __init__(self, finder: CallFinder | None) -> None:
-        self._finder = finder
+    def __init__(self, make_finder: Callable[[], CallFinder] | None) -> None:
+        self._make_finder = make_finder  # asked when thoughts begin: most answers have none
+        self._finder: CallFinder | None = None
         self.begun = False
         self._drafts: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
+        if not self.begun and self._make_finder is not None:
+            self._finder = self._make_finder()
         self.begun = True
         return self._sorted(self._finder.feed(text)) if self._finder else [Reasoning(text)]
 

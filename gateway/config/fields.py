@@ -117,6 +117,16 @@ def _usd(value: Any) -> float:
     return float(number)
 
 
+def _share(value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, Expanded) else value
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise ValueError(f"{shown(value)} is not a share; write a number from 0 to 1, e.g. 0.1")
+    return float(number)
+
+
 def _duration(value: Any) -> float:
     if isinstance(value, str):
         try:
@@ -230,6 +240,11 @@ CountFromZero = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema(_numbe
 CountOrNone = Annotated[int | None, PlainValidator(_whole_or_none(1)), WithJsonSchema(_number(1, none=True))]
 Usd = Annotated[
     float, PlainValidator(_usd), WithJsonSchema({"type": ["number", "string"], "minimum": 0, "pattern": VARIABLE})
+]
+Share = Annotated[
+    float,
+    PlainValidator(_share),
+    WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": VARIABLE}),
 ]
 Duration = Annotated[float, PlainValidator(_positive_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]
 DurationFromZero = Annotated[float, PlainValidator(_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]

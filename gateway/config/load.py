@@ -37,7 +37,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None)
     except UnicodeDecodeError:
         raise ConfigError([Problem(str(path), None, "", "not UTF-8 text")]) from None
     except FileNotFoundError:
-        hint = "name another one with --config"
+        hint = "name another one with --config, or make one with `gateway init`"
         raise ConfigError([Problem(str(path), None, "", "there is no such file", hint)]) from None
     except OSError as error:
         raise ConfigError([Problem(str(path), None, "", "cannot be read", error.strerror)]) from None

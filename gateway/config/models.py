@@ -35,6 +35,10 @@ class ServerSection(Section):
     shutdown: f.DurationFromZero = Field(
         default=120.0, description="How long running streams may finish after SIGTERM."
     )
+    log: Literal["auto", "json", "pretty", "none"] = Field(
+        default="auto",
+        description="Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests.",
+    )
 
 
 class TimeoutsSection(Section):
@@ -208,6 +212,18 @@ class AlertsSection(Section):
     deadman: f.OptionalSecret = Field(default=None, description="URL asked every minute while the gateway lives.")
 
 
+class TracesSection(Section):
+    """OpenTelemetry traces, sent by OTLP over HTTP."""
+
+    endpoint: f.OptionalSecret = Field(
+        default=None, description="URL of an OTLP/HTTP receiver, with or without /v1/traces; none = no traces."
+    )
+    sample: f.Share = Field(
+        default=1.0, description="Share of the requests that are traced, where no caller has decided; 0 to 1."
+    )
+    prompts: f.Yes = Field(default=False, description="Prompts go with the traces, except those of `local_only`.")
+
+
 class RoutesFile(Section):
     """Every key of routes.yaml."""
 
@@ -222,6 +238,7 @@ class RoutesFile(Section):
         default_factory=dict, description="Who may ask, by name; omitted = anybody."
     )
     alerts: AlertsSection = Field(default_factory=AlertsSection, description="Whom to tell.")
+    traces: TracesSection = Field(default_factory=TracesSection, description="Where traces of requests go.")
     launch: f.Free = Field(default=None, description="Shared settings of the fleet tools.")
     profiles: f.Free = Field(default=None, description="Launch profiles of the fleet tools.")
     modes: f.Free = Field(default=None, description="Which backends run together.")

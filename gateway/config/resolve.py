@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from gateway.config import models as m
 from gateway.config.aliases import resolve_aliases
@@ -10,7 +11,7 @@ from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
 from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
-from gateway.config.snapshot import Alerts, Backend, Node, Secret, Server, Snapshot
+from gateway.config.snapshot import Alerts, Backend, Node, Secret, Server, Snapshot, Traces, is_private_host
 from gateway.config.urls import check_url
 
 
@@ -29,6 +30,7 @@ def resolve(file: m.RoutesFile, report: Report) -> Snapshot:
         nodes=_nodes(file, backends.values(), report),
         server=_server(file, report),
         alerts=_alerts(file.alerts, report),
+        traces=_traces(file.traces, report),
         source=report.file,
     )
 
@@ -57,6 +59,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         data=section.data,
         max_body=section.max_body,
         shutdown=section.shutdown,
+        log=section.log,
     )
 
 
@@ -74,6 +77,19 @@ def _alerts(section: m.AlertsSection, report: Report) -> Alerts:
         webhook=section.webhook,
         deadman=section.deadman,
     )
+
+
+def _traces(section: m.TracesSection, report: Report) -> Traces | None:
+    endpoint = section.endpoint
+    if endpoint is None:
+        written = section.model_fields_set
+        if written and "endpoint" not in written and not report.was_dropped("traces", "endpoint"):
+            report.error(("traces",), "'endpoint' is missing", "write the URL of an OTLP/HTTP receiver, or none")
+        return None
+    _check_secret_url(endpoint, ("traces", "endpoint"), ("http", "https"), report)
+    if section.prompts and not is_private_host(urlsplit(endpoint.reveal()).hostname or ""):
+        report.warn(("traces", "prompts"), "prompts leave the LAN with the traces", "set `prompts: false`")
+    return Traces(endpoint, section.sample, section.prompts)
 
 
 def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> None:

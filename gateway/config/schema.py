@@ -15,7 +15,8 @@ def json_schema() -> dict[str, Any]:
     alias = {"$ref": "#/$defs/AliasSection"}
     short = schema["$defs"]["AliasSection"]["properties"]["use"] | {"description": "Short form: the steps in order."}
     schema["properties"]["aliases"]["additionalProperties"] = {"anyOf": [short, alias]}
-    for name in ("server", "defaults", "nodes", "aliases", "clients", "alerts"):  # a section may be all commented out
+    # A section may be all commented out.
+    for name in ("server", "defaults", "nodes", "aliases", "clients", "alerts", "traces"):
         schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
     schema["required"] = ["backends"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -19,6 +19,7 @@ Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
+LogForm = Literal["auto", "json", "pretty", "none"]
 
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 
@@ -229,6 +230,7 @@ class Server:
     data: str = "./state"
     max_body: int = 64 * 1024 * 1024  # bytes
     shutdown: float = 120.0  # seconds
+    log: LogForm = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,15 @@ class Alerts:
     telegram_chat: str | None = None
     webhook: Secret | None = None
     deadman: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """`sample`: share of the requests that are traced where no caller has decided, 0 to 1."""
+
+    endpoint: Secret
+    sample: float = 1.0
+    prompts: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,6 +260,7 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     server: Server = field(default_factory=Server)
     alerts: Alerts = field(default_factory=Alerts)
+    traces: Traces | None = None
     source: str = "routes.yaml"
 
     @cached_property

@@ -63,16 +63,15 @@ class Asker:
             return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
-    async def is_there(self, url: str) -> bool | None:
-        """Does anybody listen at `url`? None = it cannot be told."""
+    async def page(self, url: str) -> bytes | NoAnswer:
+        """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error."""
         assert self._client is not None
         try:
-            await self._client.get(url)
-        except httpx.ConnectError:
-            return False
-        except httpx.HTTPError:
-            return None
-        return True
+            answer = await self._client.get(url)
+        except httpx.HTTPError as error:
+            refused = isinstance(error, httpx.ConnectError)
+            return NoAnswer(f"{error or type(error).__name__}", refused=refused)
+        return answer.content if answer.status_code == 200 else b""
 
     # -- Ollama ---------------------------------------------------------------------------------------------------
 
@@ -82,6 +81,13 @@ class Asker:
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return False
         return (state.model or "") in loaded_models(decoded(answer, {}))
+
+    async def size(self, state: BackendState) -> int | None:
+        """Bytes of the backend's model as this Ollama keeps it on disk; None = it does not say."""
+        answer = await self.get(state.backend, "/api/tags")
+        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+            return None
+        return model_size(decoded(answer, {}), state.model or "")
 
     async def load(self, state: BackendState, keep_alive: str | int) -> bool:
         """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
@@ -109,6 +115,16 @@ def loaded_models(answer: Any) -> set[str]:
     except (KeyError, TypeError):
         return set()
     return names | {name.removesuffix(":latest") for name in names}
+
+
+def model_size(answer: Any, name: str) -> int | None:
+    """Bytes of the model `name` in Ollama's `/api/tags`."""
+    try:
+        sizes = {str(model["name"]): model["size"] for model in answer["models"]}
+    except (KeyError, TypeError):
+        return None
+    size = sizes.get(name, sizes.get(f"{name}:latest"))
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def probe_url(backend: Backend, path: str) -> str:

@@ -16,6 +16,7 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import BackendState, Fleet
 from gateway.health.asker import Asker, NoAnswer, decoded
 from gateway.health.events import Event
+from gateway.health.exporter import Machine, read_machine
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, read
 from gateway.health.proof import Canaries
@@ -32,6 +33,7 @@ LATELY = 10.0  # seconds since a stream there said something, or its engine move
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
 REREAD = 12  # every so many good probes the model list and the version are read again
+AUDIO = Probe(liveness=None, models=None, version=None)  # speech servers agree on no path: that they answer counts
 
 Jobs = list[Coroutine[None, None, None]]
 
@@ -51,9 +53,10 @@ class Prober:
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._hurried: dict[str, asyncio.Task[None]] = {}
         self._nodes = Nodes()
+        self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
         self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
-        self.standby = Standby(fleet, self._asker)
+        self.standby = Standby(fleet, self._asker, self.machines)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
@@ -80,9 +83,11 @@ class Prober:
             wanted[state.backend.identity, health.every is None, health.canary is None] = partial(
                 self._jobs, state, looks
             )
-        for name in self._shared & snapshot.nodes.keys():
-            if (exporter := snapshot.nodes[name].exporter) is not None:
-                wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+        exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
+        for name, exporter in exporters.items():
+            wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+        for name in self.machines.keys() - exporters.keys():
+            del self.machines[name]
         for key in self._tasks.keys() - wanted.keys():
             for task in self._tasks.pop(key):
                 task.cancel()
@@ -145,9 +150,13 @@ class Prober:
 
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
-            there = await self._asker.is_there(url)
-            if there is not None:
-                self._nodes.saw_exporter(node, there=there)
+            page = await self._asker.page(url)
+            if isinstance(page, NoAnswer):
+                self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
+            else:
+                self.machines[node] = read_machine(page, time.time())
+            if not isinstance(page, NoAnswer) or page.refused:
+                self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
 
     # -- looks ----------------------------------------------------------------------------------------------------
@@ -201,7 +210,7 @@ class Prober:
         if answer.status_code in (401, 403):
             state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return
-        if answer.status_code != 200:
+        if answer.status_code >= 500 or (answer.status_code != 200 and probe.models is not None):
             state.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
             return
         if (read_models or state.health.state not in WELL) and not await self._read(state, probe):
@@ -241,6 +250,8 @@ class Prober:
             answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(start_time(answer.content))
+        if probe.models is None:
+            return True
         answer = await self._asker.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             state.dead(answer.reason, refused=answer.refused)
@@ -272,9 +283,11 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None = not at all (clouds unless `health.every` is set on them, audio)."""
+    """How this backend is probed; None = not at all (clouds unless `health.every` is set on them)."""
     if backend.url is None or backend.health.every is None:
         return None
+    if backend.engine == "http":
+        return AUDIO
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
 
 

@@ -7,6 +7,7 @@ may last depends on what runs there: between two tokens it is short, inside a lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,8 @@ _NAMES: Mapping[bytes, str] = {  # with the names that older versions use
     b"vllm:kv_cache_usage_perc": "kv",
     b"vllm:gpu_cache_usage_perc": "kv",
     b"vllm:prefix_cache_hits_total": "hits",
+    b"vllm:prefix_cache_queries_total": "queries",
+    b"vllm:spec_decode_num_drafts_total": "drafts",
     b"vllm:time_to_first_token_seconds_count": "firsts",
     b"vllm:request_success_total": "finished",
     b"vllm:request_prompt_tokens_sum": "prefilled",
@@ -39,10 +42,15 @@ _NAMES: Mapping[bytes, str] = {  # with the names that older versions use
 }
 
 
+_ACCEPTED = b"vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_POSITION = re.compile(rb'position="(\d{1,3})"')
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One look at an engine; all counts since its start. `at`: the caller's seconds. `prefilled` and `prefill_seconds`
-    are of finished requests, cached prompt tokens (`hits`) included."""
+    are of finished requests, cached prompt tokens (`hits`, of `queries` looked for) included. `accepted`: of `drafts`
+    of speculative decoding, how many were right at each position."""
 
     at: float
     running: float = 0.0
@@ -57,6 +65,9 @@ class Sample:
     prefill_seconds: float = 0.0
     gaps: float = 0.0
     gap_seconds: float = 0.0
+    queries: float = 0.0
+    drafts: float = 0.0
+    accepted: tuple[float, ...] = ()
 
     def moved_from(self, before: Sample) -> bool:
         """Has the engine done anything in between? (Requests that arrive are no movement.)"""
@@ -85,19 +96,24 @@ IDLE = Work()
 def read(page: bytes, at: float) -> Sample | None:
     """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
     found: dict[str, float] = {}
+    accepted: dict[int, float] = {}
     for line in page.split(b"\n"):
         if line.startswith(b"vllm:"):
-            name, _, value = line.partition(b" ") if b"{" not in line else _labelled(line)
+            name, labels, value = line.partition(b" ") if b"{" not in line else labelled(line)
             key = _NAMES.get(name)
-            if key is not None:
-                try:
+            try:
+                if key is not None:
                     found[key] = found.get(key, 0.0) + float(value)
-                except ValueError:
-                    continue
-    return Sample(at, **found) if "running" in found and "generated" in found else None
+                elif name == _ACCEPTED and (position := _POSITION.search(labels)) is not None:
+                    accepted[int(position[1])] = accepted.get(int(position[1]), 0.0) + float(value)
+            except ValueError:
+                continue
+    if "running" not in found or "generated" not in found:
+        return None
+    return Sample(at, **found, accepted=tuple(accepted[position] for position in sorted(accepted)))
 
 
-def _labelled(line: bytes) -> tuple[bytes, bytes, bytes]:
+def labelled(line: bytes) -> tuple[bytes, bytes, bytes]:
     """(name, labels, value); a label may hold any text."""
     name, _, rest = line.partition(b"{")
     labels, _, value = rest.rpartition(b"} ")

@@ -66,6 +66,11 @@ class Alerter:
         """routes.yaml was edited and is not valid: what is wrong, in words."""
         self._refused = problem
 
+    @property
+    def refused(self) -> str | None:
+        """What is wrong with routes.yaml as it is now; None = it is in force."""
+        return self._refused
+
     def edit_taken(self) -> None:
         """routes.yaml as it is now is in force."""
         self._refused = None

@@ -1,19 +1,13 @@
-"""The Prometheus metrics. Label values come from routes.yaml or from fixed lists, never from a client's text."""
+"""The Prometheus metrics that are counted as things happen (those that are read at a scrape: gauges.py). Label values
+come from routes.yaml or from fixed lists, never from a client's text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
-from gateway.health.state import State
 from gateway.observe.tally import Count, Family, Spread
-
-if TYPE_CHECKING:
-    from gateway.fleet import Fleet
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 _GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
@@ -24,6 +18,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.requests = self._family(
             "gateway_requests_total",
             "Requests by outcome: the HTTP status of an answer, or the error code, or client_gone",
@@ -81,10 +76,6 @@ class Metrics:
             route = self._routes[key] = Route(self, *key)
         return route
 
-    def watch(self, fleet: Fleet) -> None:
-        """Report what the fleet is at the moment of a scrape."""
-        self.registry.register(_FleetCollector(fleet, lambda: dict(self.queue_depth())))
-
 
 class Route:
     """The counters of one (client, alias, backend, endpoint), looked up once."""
@@ -103,35 +94,3 @@ class Route:
         """`tokens` as a backend reported them: what is not a number is not counted."""
         if isinstance(tokens, int) and tokens > 0:
             self._tokens[kind].value += tokens
-
-
-class _FleetCollector(Collector):
-    """Gauges that are read, not kept: in flight and waiting, the state of every backend, and what was seen of it."""
-
-    def __init__(self, fleet: Fleet, waiting: Callable[[], Mapping[str, int]]) -> None:
-        self._fleet = fleet
-        self._waiting = waiting
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        return (
-            GaugeMetricFamily("gateway_inflight", "Sequences under way", labels=["backend"]),
-            GaugeMetricFamily("gateway_queue_depth", "Requests that wait for a slot", labels=["backend"]),
-            GaugeMetricFamily("gateway_backend_state", "1 for the state a backend is in", labels=["backend", "state"]),
-            GaugeMetricFamily("gateway_canary", "1 where a check was passed, 0 not", labels=["backend", "check"]),
-        )
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        inflight, depth, states, canary = self.describe()
-        waiting = self._waiting()
-        for name, backend in self._fleet.states.items():
-            inflight.add_metric([name], backend.inflight)
-            depth.add_metric([name], waiting.get(name, 0))
-            for state in State:
-                states.add_metric([name, state.value], float(backend.health.state is state))
-            for check, seen in backend.observed.items():
-                if seen.result != "untested":
-                    canary.add_metric([name, check], float(seen.result != "no"))
-        yield inflight
-        yield depth
-        yield states
-        yield canary

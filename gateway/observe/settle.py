@@ -40,6 +40,11 @@ def settle(relay: Relay) -> None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
         if relay.gateway.shared is not None and relay.entrance is not None:
             relay.gateway.shared.slots.settled(relay.entrance.waiter, relay.charge.tokens, used)
+    writer = relay.gateway.log
+    if writer is not None and writer.requests:
+        writer.request_ended(relay, seconds)
+    if relay.trace is not None:
+        relay.trace.end(relay)
 
 
 def _settle_served(relay: Relay, served: Attempt, seconds: float) -> int:
@@ -103,6 +108,7 @@ def _spend(relay: Relay, state: BackendState, usd: float | None) -> None:
     if not usd:
         return
     relay.gateway.accounts.budgets.add(state.name, relay.client.label, usd, int(time.time() // DAY))
+    relay.gateway.standing.spent(_alias(relay), usd)
     if state.backend.cloud:
         relay.gateway.metrics.cloud_usd.child(state.name, relay.client.label).value += usd
 

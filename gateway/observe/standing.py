@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alerts, Alias, Snapshot
@@ -134,6 +131,9 @@ class Standing:
         self.backends: Mapping[str, BackendView] = {}
         self.aliases: Mapping[str, AliasView] = {}
         self.since: dict[str, float] = {}  # alias -> Unix seconds
+        self.away: dict[tuple[str, Course], float] = {}  # (alias, course of AWAY) -> seconds in all
+        self._looked = time.monotonic()
+        self._cost: dict[str, float] = {}  # alias -> USD since then
 
     @property
     def alerts(self) -> Alerts:
@@ -142,11 +142,30 @@ class Standing:
 
     def look(self) -> None:
         """Look now. Cheap: called at every change of state, every few seconds, and by whoever wants to show it."""
+        self._count_away(time.monotonic())
         self.backends, aliases = look(self._snapshot(), self._states())
         self.aliases = {view.name: view for view in aliases}
         now = time.time()
         away = [view.name for view in aliases if view.course not in ("home", "parked")]
         self.since = {name: self.since.get(name, now) for name in away}
+        self._cost = {name: self._cost.get(name, 0.0) for name in away}
+
+    def _count_away(self, now: float) -> None:
+        """Until now all was as at the latest look."""
+        lasted, self._looked = now - self._looked, now
+        for view in self.aliases.values():
+            if view.course in AWAY:
+                key = view.name, view.course
+                self.away[key] = self.away.get(key, 0.0) + lasted
+
+    def spent(self, alias: str, usd: float) -> None:
+        """A request of this alias has cost so much."""
+        if alias in self._cost:
+            self._cost[alias] += usd
+
+    def cost(self, alias: str) -> float | None:
+        """USD since its first step ceased to serve it; None = it does, or need not."""
+        return self._cost.get(alias)
 
     def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
@@ -154,21 +173,3 @@ class Standing:
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
         return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit)
-
-
-class FallbackCollector(Collector):
-    """`gateway_alias_on_fallback`, as it is at the moment of a scrape."""
-
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        text = "1 while a later step serves the alias because the first cannot"
-        return (GaugeMetricFamily("gateway_alias_on_fallback", text, labels=["alias"]),)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        (gauge,) = self.describe()
-        self._standing.look()
-        for alias in self._standing.aliases.values():
-            gauge.add_metric([alias.name], float(alias.course in AWAY))
-        yield gauge

@@ -63,6 +63,15 @@ class Family(Collector):
             found = self._children[values] = Count() if self._bounds is None else Spread(self._bounds)
         return found
 
+    @property
+    def bounds(self) -> Sequence[float]:
+        """A histogram's upper bounds; none of a counter."""
+        return self._bounds or ()
+
+    def items(self) -> Iterable[tuple[tuple[str, ...], Any]]:
+        """(label values, `Count` or `Spread`) of all children."""
+        return self._children.items()
+
     def inc(self, *values: str) -> None:
         """One more, for what is counted too rarely to keep its child."""
         self.child(*values).value += 1

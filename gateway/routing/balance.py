@@ -14,6 +14,7 @@ from gateway.health.state import State
 from gateway.routing.request import InferenceRequest
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
+TRIES = 6  # to find the end of the first user message without reading all
 KEY_BYTES = 8192  # of the first system and the first user message
 SESSION_HEADERS = (b"x-claude-code-session-id", b"x-openwebui-chat-id")
 
@@ -79,19 +80,40 @@ _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 def _beginnings(request: InferenceRequest) -> list[bytes]:
+    """The contents of the first user message and of the first system message before it."""
     raw = request.fields.get(request.endpoint.prompt[0])
     if raw is None:
         return []
+    text = bytes(raw)
     try:
-        messages = _decode_messages(raw)
+        messages = _first_messages(text) or _decode_messages(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [bytes(raw)[:KEY_BYTES]]
-    found = []
-    wanted = ["system", "user"]
+        return [text[:KEY_BYTES]]
+    found: dict[str, bytes] = {}
     for message in messages:
-        if message.role in wanted:
-            wanted.remove(message.role)
-            found.append(bytes(message.content)[:KEY_BYTES])
-            if not wanted:
+        if message.role == "user" or (message.role == "system" and not found):
+            found[message.role] = bytes(message.content)[:KEY_BYTES]
+            if message.role == "user":
                 break
-    return found
+    return list(found.values())
+
+
+def _first_messages(text: bytes) -> list[_Message] | None:
+    """The messages up to the first of the user, without reading the rest of a long conversation; None where its end is
+    not soon found.
+
+    What ends with `}` and is a JSON list once a `]` is put behind it holds whole messages only: had it been cut inside
+    one, or inside a string, something would still be open.
+    """
+    at = text.find(b'"user"')
+    for _ in range(TRIES):
+        at = text.find(b"}", at) + 1 if at >= 0 else 0
+        if not at or 2 * at > len(text):  # then it saves little
+            return None
+        try:
+            messages = _decode_messages(text[:at] + b"]")
+        except msgspec.DecodeError:
+            continue
+        if messages[-1].role == "user":
+            return messages
+    return None

@@ -151,6 +151,7 @@ def _backend(plan: Plan, state: BackendState, request: InferenceRequest, resort:
         "backend": state.name,
         **_verdict(plan, state, resort),
         "engine": state.backend.engine,
+        "url": state.backend.url,
         "cloud": state.backend.cloud,
         "state": state.health.state.value,
         "model": state.model,

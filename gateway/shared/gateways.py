@@ -7,18 +7,14 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from gateway.admission.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
 from gateway.config.snapshot import Secret
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.events import Event
 from gateway.health.prober import Prober
 from gateway.shared.board import Board
@@ -52,7 +48,6 @@ class Gateways:
         self.reason = "not joined yet"
         self.times_away = 0
         self._folder = folder
-        self._fleet = fleet
         self._accounts = accounts
         self._emit = emit
         self._memory = Memory("")
@@ -75,6 +70,11 @@ class Gateways:
     def gateways(self) -> int:
         """How many there are, or were when last seen; this one included."""
         return self._memory.gateways
+
+    @property
+    def trips(self) -> int:
+        """Round trips to Redis."""
+        return self._link.trips
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -236,50 +236,8 @@ class Gateways:
             "since": self.since,
             "reason": self.reason,
             "away": self.times_away,
-            "trips": self._link.trips,
+            "trips": self.trips,
         }
-
-    def watch(self, registry: CollectorRegistry) -> None:
-        registry.register(_SharedCollector(self))
-
-    def states(self) -> Iterable[BackendState]:
-        return self._fleet.states.values()
-
-
-def excess(state: BackendState) -> int:
-    """Sequences that run there beyond its slots, as far as is known here."""
-    if state.backend.slots is None:
-        return 0
-    return max(0, state.under_way + state.foreign - state.backend.slots)
-
-
-class _SharedCollector(Collector):
-    """As it is at the moment of a scrape."""
-
-    def __init__(self, gateways: Gateways) -> None:
-        self._gateways = gateways
-
-    def describe(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
-        return (
-            GaugeMetricFamily("gateway_shared_joined", "1 while the gateways decide together, 0 while Redis is away"),
-            GaugeMetricFamily("gateway_shared_gateways", "Gateways in front of the fleet, as last seen"),
-            CounterMetricFamily("gateway_shared_away_total", "Times that Redis went away"),
-            CounterMetricFamily("gateway_shared_trips_total", "Round trips to Redis"),
-            GaugeMetricFamily("gateway_elsewhere", "Sequences that other gateways have under way", labels=["backend"]),
-            GaugeMetricFamily("gateway_slots_excess", "Sequences beyond a backend's slots", labels=["backend"]),
-        )
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        shown = self._gateways.describe()
-        joined, gateways, away, trips, elsewhere, over = self.describe()
-        joined.add_metric([], float(shown["joined"]))
-        gateways.add_metric([], shown["gateways"])
-        away.add_metric([], shown["away"])
-        trips.add_metric([], shown["trips"])
-        for state in self._gateways.states():
-            elsewhere.add_metric([state.name], state.elsewhere)
-            over.add_metric([state.name], excess(state))
-        yield from (joined, gateways, away, trips, elsewhere, over)
 
 
 def _ignore(_: Any) -> None:

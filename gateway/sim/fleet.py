@@ -10,6 +10,7 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.sim.audio import SimAudio
 from gateway.sim.base import Sim
 from gateway.sim.control import Control
+from gateway.sim.exporter import SimExporter
 from gateway.sim.formats import FORMATS
 from gateway.sim.ollama import SimOllama
 from gateway.sim.server import SimServer
@@ -46,6 +47,7 @@ FAMILIES = (
 )
 _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
+_MEMORY = 128_500_000_000  # bytes of a DGX Spark, where `memory` is not said
 _COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
 
 
@@ -57,11 +59,13 @@ def family_of(*names: str | None) -> Family:
 
 class SimFleet(dict[str, str]):
     """The running simulation: backend name -> the URL where it is simulated. `control_url`/_sim steers it; `sims` has
-    the simulated servers by backend name (backends of one Ollama share theirs)."""
+    the simulated servers by backend name (backends of one Ollama share theirs); `exporters` the URLs of the machines'
+    exporters by node."""
 
-    def __init__(self, sims: dict[str, Sim], control: SimServer) -> None:
+    def __init__(self, sims: dict[str, Sim], control: SimServer, machines: dict[str, SimExporter]) -> None:
         super().__init__({name: sim.url for name, sim in sims.items()})
-        self.sims, self._control = sims, control
+        self.sims, self._control, self._machines = sims, control, machines
+        self.exporters = {name: machine.url for name, machine in machines.items()}
 
     @property
     def control_url(self) -> str:
@@ -70,6 +74,8 @@ class SimFleet(dict[str, str]):
     async def stop(self) -> None:
         for sim in dict.fromkeys(self.sims.values()):
             await sim.stop()
+        for machine in self._machines.values():
+            await machine.server.close()
         await self._control.close()
 
     async def __aenter__(self) -> SimFleet:
@@ -93,7 +99,20 @@ async def start_fleet(snapshot: Snapshot, *, speedup: float = 1.0, control_port:
         sims |= {backend.name: sim for backend in group}
     control = SimServer(Control(sims), port=control_port)
     await control.__aenter__()
-    return SimFleet(sims, control)
+    machines = _machines(snapshot, sims)
+    for machine in machines.values():
+        await machine.server.__aenter__()
+    return SimFleet(sims, control, machines)
+
+
+def _machines(snapshot: Snapshot, sims: dict[str, Sim]) -> dict[str, SimExporter]:
+    """An exporter for each node that has one."""
+    living = {
+        name: [sim for backend, sim in sims.items() if name in snapshot.backends[backend].nodes]
+        for name, node in snapshot.nodes.items()
+        if node.exporter is not None
+    }
+    return {name: SimExporter(there, snapshot.nodes[name].memory or _MEMORY) for name, there in living.items()}
 
 
 def _groups(snapshot: Snapshot) -> list[list[Backend]]:

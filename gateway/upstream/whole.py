@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, opened, swallowed
+from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, is_plain, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
@@ -106,6 +106,12 @@ def _check(
         if wanted is None:
             said, thought = said or bool(text), thought or any(message.get(name) for name in FIELDS)
             limited = limited or choice.finish_reason == "length"
+            continue
+        if is_plain(message, choice.finish_reason, wanted):
+            said, limited = True, limited or choice.finish_reason == "length"
+            size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+            if wanted.tools is not None and len(choices) == 1 and swallowed(size, answer.usage):
+                answer.violations.add("swallowed")
             continue
         check = ChoiceAnswer(wanted)
         deltas = check.delta(message)

@@ -94,7 +94,7 @@ async def test_status_tells_of_each_backend_and_alias() -> None:
         assert a["learned"] == {"lacks": {}, "prefill_rate": None, "decode_rate": None, "pause_until": None}
         assert told["aliases"]["w"] == {
             "steps": [["a"], ["b"]], "course": "home", "on_fallback": False, "since": None, "serving": ["a"], "step": 1,
-            "why": "",
+            "why": "", "implicit": False, "usd": None, "now": {"ttft_p50": None, "ttft_p95": None},
         }  # fmt: skip
         assert {(e["backend"], e["before"], e["after"]) for e in told["events"]} == {
             ("a", "unknown", "ready"), ("b", "unknown", "ready")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import measure, nginx, processes
+from bench import measure, nginx, processes, targets
 from bench.load import Job, Run
+from gateway.config.load import load_text
 from tests.bench.byte_relay import relay
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU times are read from /proc")
@@ -119,3 +120,19 @@ async def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
     code, text = await finish(await start("--only", "smal"))
     assert code == 1
     assert "no scenario smal; there are open, small" in text
+
+
+async def test_a_gateway_that_traces_is_a_row_of_its_own(tmp_path: Path) -> None:
+    code, text = await finish(await start("--quick", "--seconds", "0.2", "--targets", "gateway", "--only", "traced"))
+    assert code == 0, text
+    assert "µs/req" in row(text, "small, every request traced")
+
+
+def test_only_the_gateway_of_that_row_traces(tmp_path: Path) -> None:
+    for traced in (False, True):
+        target = targets.gateway_target(tmp_path / str(traced), (1, 2), traced=traced)
+        assert target.folder is not None
+        snapshot = load_text((target.folder / "routes.yaml").read_text(), "routes.yaml", {}).snapshot
+        assert (snapshot.traces is not None) is traced
+        assert target.scenarios is not None
+        assert ("traced" in target.scenarios, "small" in target.scenarios) == (traced, not traced)

@@ -127,3 +127,20 @@ async def answered_in_a_row(url: str, count: int) -> None:
                     continue
             assert reply.status_code == 200, reply.text
             row += 1
+
+
+@pytest.fixture
+def with_absent(routes: Path, sim: SimVllm) -> Path:
+    """`chat` is there, `gone` and the parked `job` are not."""
+    nobody = f"http://127.0.0.1:{free_ports(1)}"
+    more = f'gone: {{url: "{nobody}"}}, job: {{url: "{nobody}", run: on_demand}}'
+    routes.write_text(f'backends: {{chat: {{url: "{sim.url}"}}, {more}}}\naliases: {{main: [chat], lost: [gone]}}\n')
+    return routes
+
+
+async def test_it_says_who_is_there_and_who_is_not(with_absent: Path) -> None:
+    async with serving(with_absent, free_ports(1)) as gateway:
+        async with asyncio.timeout(PATIENCE):
+            await gateway.until_said("nobody can serve lost now")
+    assert "first look: ready: chat; parked: job" in gateway.said
+    assert "gone is warming: " in gateway.said

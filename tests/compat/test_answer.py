@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.compat.answer import ChoiceAnswer, Delta, closes_alone, is_garbage, opened, silence_kind
+from gateway.compat.answer import ChoiceAnswer, Delta, closes_alone, is_garbage, is_plain, opened, silence_kind
 from gateway.compat.expected import CACHED_MOST, Expected, LateTools
 from gateway.compat.formats import FORMATS
 from gateway.compat.mender import Offered
@@ -76,6 +76,39 @@ def test_a_call_in_the_text_becomes_a_call_however_it_is_cut(cuts: list[int]) ->
     assert answer.mended == {"tool_calls"}
 
 
+ALL = tuple(FORMATS.values())
+SHREDS = [part for f in ALL for mark in f.markers for part in (mark, mark[:-1], mark[1:])]
+SHREDS += [CALL, "<think>", "</think>", "hm", "\n", " ", "`", "```\n", '"', "get_weather", "now()", "{", "}", "]"]
+
+
+@settings(deadline=None)  # the patterns of all formats are compiled once
+@given(
+    st.lists(st.sampled_from(SHREDS), max_size=6).map("".join),
+    st.sampled_from(ALL) | st.none(),
+    st.sampled_from([None, *dict.fromkeys(REASONING.values())]),
+    st.sampled_from(["stop", "length", "tool_calls"]),
+)
+def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: Any, thoughts: Any, end: str) -> None:
+    expects = Expected(tools=Offered(TOOLS), formats=ALL if format_ is None else (format_,), thoughts=thoughts)
+    message: dict[str, Any] = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": []}
+    if not is_plain(message, end, expects):
+        return
+    answer = ChoiceAnswer(expects)
+    deltas, finish = played(answer, message, finish=end)
+    assert (said(deltas), finish, answer.violations, answer.mended) == (text, end, set(), set())
+
+
+def test_plain_text_is_told_from_what_has_to_be_looked_at() -> None:
+    assert is_plain({"role": "assistant", "content": "It is 12 < 17, and [so] on."}, "stop", expected())
+    assert is_plain({"content": "a first part", "reasoning": None, "tool_calls": []}, "length", expected())
+    for message in ({"content": CALL}, {"content": "<think>a</think>b"}, {"content": "x", "reasoning": "hm"}, {}):
+        assert not is_plain(message, "stop", expected())
+    assert not is_plain({"content": "no"}, "tool_calls", expected())
+    assert not is_plain({"content": "no", **native("now", "{}")}, "stop", expected())
+    assert not is_plain({"content": "no"}, "stop", expected(call="required"))
+    assert not is_plain({"content": "no"}, "stop", Expected(thoughts=THINK.with_opener_implied()))
+
+
 def test_the_ids_of_calls_are_new_and_look_as_clients_expect() -> None:
     out, _ = played(ChoiceAnswer(expected()), {"content": CALL + CALL})
     ids = [call["id"] for delta in out for call in delta["tool_calls"]]
@@ -112,6 +145,16 @@ def test_thoughts_that_never_end_were_none_where_the_opener_was_only_guessed() -
     out, _ = played(answer, {"content": "The answer "}, {"content": "is 4."})
     assert said(out) == "The answer is 4."
     assert answer.never_closed
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_no_opener_is_guessed_where_thoughts_came_in_their_own_field(together: bool) -> None:
+    answer = ChoiceAnswer(Expected(thoughts=THINK.with_opener_implied()))
+    message = {"reasoning": "Hm.", "content": "It is 4."}
+    out, _ = played(answer, message) if together else played(answer, *({key: message[key]} for key in message))
+    assert (said(out, "reasoning"), said(out)) == ("Hm.", "It is 4.")
+    assert answer.never_closed
+    assert not answer.mended
 
 
 @pytest.mark.parametrize(

@@ -305,3 +305,32 @@ def test_a_problem_prints_where_what_and_what_to_do() -> None:
     expected = "routes.yaml:14  aliases.reviewer.use: unknown backend 'quen36' - did you mean 'qwen36'?"
     assert str(problem) == expected
     assert str(Problem("routes.yaml", None, "", "not UTF-8 text")) == "routes.yaml  not UTF-8 text"
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{sample: 0.5}", "traces: 'endpoint' is missing"),
+        ('{endpoint: "collector:4318"}', "traces.endpoint: must be a URL that starts with http:// or https://"),
+        ('{endpoint: "http://c:4318", sample: 2}', "traces.sample: '2' is not a share"),
+        ('{endpoint: "http://c:4318", sample: 10%}', "traces.sample: '10%' is not a share"),
+    ],
+)
+def test_what_is_wrong_with_traces_is_said(written: str, said: str) -> None:
+    (line,) = (line for line in mistakes(FINE + f"traces: {written}\n") if "traces" in line)
+    assert said in line
+
+
+def test_no_traces_are_made_unless_there_is_somewhere_to_send_them() -> None:
+    for written in ("", "traces:\n", "traces: {endpoint: none, sample: 0.5}\n"):
+        assert load_text(FINE + written, "routes.yaml", {}).snapshot.traces is None
+
+
+def test_prompts_that_leave_the_lan_with_traces_are_a_warning() -> None:
+    lan, cloud = (f"traces: {{endpoint: '{url}', prompts: true}}\n" for url in ("http://10.1.2.3:4318", "https://x.io"))
+    assert oddities(FINE + lan) == []
+    (warning,) = oddities(FINE + cloud)
+    assert "prompts leave the LAN" in warning

@@ -171,6 +171,27 @@ def test_else_the_beginning_of_the_conversation_is_the_session() -> None:
     assert key_of(messages=[{"role": "system", "content": "be rude"}, TALK[1]]) != first
 
 
+LONG = [{"role": "assistant", "content": 'she said "user"} and [left]'}, {"role": "user", "content": "and then?"}] * 40
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"role": "user", "content": 'hello "user"}]'},
+        {"content": 'hello {"role":"user"}', "role": "user"},
+        {"role": "user", "content": [{"type": "text", "text": "hello}"}, {"type": "text", "text": "{"}]},
+        {"role": "user", "content": "hello", "name": "user", "more": [[{}, {"role": "user"}], {"a": {"b": {"c": {}}}}]},
+    ],
+    ids=["role first", "role last", "parts", "deep"],
+)
+@pytest.mark.parametrize("before", [[], [TALK[0]], [{"role": "system", "content": 'you talk to a "user"'}]])
+def test_a_session_stays_itself_however_long_it_grows(before: list[Any], first: dict[str, Any]) -> None:
+    begun = [*before, first]
+    key = key_of(messages=begun)
+    assert [key_of(messages=begun + LONG[:n]) for n in (1, 2, 30, 80)] == [key] * 4
+    assert key_of(messages=[*before, {**first, "content": "bye"}, *LONG]) != key
+
+
 def test_two_callers_and_two_aliases_are_two_sessions() -> None:
     assert len({key_of(), key_of(client="d"), key_of(alias="b")}) == 3
 

@@ -30,11 +30,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`), and how its list of
-    models is read."""
+    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). `models` None = it lists
+    none; then any answer but a failure (5xx) is a good one."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
-    models: str
+    models: str | None
     version: str | None
 
 

@@ -1,0 +1,106 @@
+"""The results as a picture. matplotlib is an optional extra and slow to import: only here, and only when asked."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.benching.figures import Spread
+from gateway.benching.results import DIRECT, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg")
+MISSING = "--chart needs matplotlib, which is not installed: pip install 'spark-gateway[charts]'"
+
+_MAIN: dict[str, Any] = {"color": "#2f6fdb", "linewidth": 1.6, "markersize": 4, "zorder": 3}
+_BEHIND: dict[str, Any] = {
+    "color": "#c3c8d0",
+    "linewidth": 5,
+    "markersize": 8,
+    "zorder": 2,
+}  # seen also where both are the same
+
+Points = list[tuple[float, Spread]]
+
+
+def why_not(path: Path) -> str | None:
+    """What keeps a chart from being written there; None = nothing."""
+    if path.suffix.lower() not in SUFFIXES:
+        return f"--chart {path}: the name ends in {' or '.join(SUFFIXES)}"
+    if not path.absolute().parent.is_dir():
+        return f"--chart {path}: there is no directory {path.absolute().parent}"
+    return None if find_spec("matplotlib") is not None else MISSING
+
+
+def draw(path: Path, title: str, results: Results) -> None:
+    """Time to the first token and decode rate over the prompt, output over concurrency; bars from the smallest to the
+    largest. Panels without a figure are left out. Raises OSError."""
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    from matplotlib.ticker import MaxNLocator
+
+    panels = [panel for panel in _panels(results) if any(panel[3].values())]
+    figure = Figure(figsize=(5.2 * max(1, len(panels)), 4.2), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    for place, (name, across, up, lines) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), place)
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        for way, points in lines.items():
+            if points:
+                _line(axes, way, points)
+        axes.set_ylim(0, 1.1 * max(found.high for points in lines.values() for _, found in points))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(lines) > 1:
+            axes.legend(frameon=False, loc="lower right")
+    metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def _panels(results: Results) -> list[tuple[str, str, str, dict[str, Points]]]:
+    """(title, x, y, way -> points) of each panel."""
+    first: dict[str, Points] = {}
+    decode: dict[str, Points] = {}
+    for row, backend in results.singles():
+        if results.expected is not None and backend != results.expected:
+            continue
+        prompt = row.of(lambda run: run.prompt)
+        across = prompt.median if prompt else float(row.asked)
+        for lines, found in (
+            (first, row.of(lambda run: run.ttft)),
+            (decode, row.of(lambda run: run.decode_rate)),
+        ):
+            points = lines.setdefault(row.via, [])
+            if found is not None:
+                points.append((across, found))
+    output: dict[str, Points] = {}
+    for level in results.levels():
+        points = output.setdefault(level.via, [])
+        if level.output_rate is not None:
+            points.append((float(level.concurrency), level.output_rate))
+    return [
+        ("Time to first token", "prompt tokens", "seconds", first),
+        ("Decode, one stream", "prompt tokens", "tokens per second", decode),
+        ("Output, all streams", "requests at a time", "tokens per second", output),
+    ]
+
+
+def _line(axes: Axes, way: str, points: Points) -> None:
+    axes.errorbar(
+        [across for across, _ in points],
+        [found.median for _, found in points],
+        yerr=[
+            [found.median - found.low for _, found in points],
+            [found.high - found.median for _, found in points],
+        ],
+        label=way,
+        marker="o",
+        capsize=3,
+        **(_BEHIND if way == DIRECT else _MAIN),
+    )

@@ -1,0 +1,295 @@
+"""One frame of `gateway top`: what `/status` told, drawn for the width and height there is. Pure.
+
+Everything that is told may be absent (an older gateway, a newer one): then its cell is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.told import Told, ago, count, figure, mapping, mapping_of, number, one_line, records, short, strings
+
+STATES = {
+    "ready": "green",
+    "busy": "cyan",
+    "warming": "yellow",
+    "suspect": "yellow",
+    "draining": "magenta",
+    "down": "bold red",
+    "misconfigured": "bold red",
+}
+WELL = ("ready", "busy")
+ALARM, WARNING = "bold white on red", "bold black on yellow"
+WIDEST = 160  # columns: beyond, eyes lose the line
+UNBOUNDED = 100_000  # lines
+ROWS_LEAST = 4  # of each table, however little room there is
+EVENTS_MOST = 20
+BANNERS_MOST = 6
+CLIENTS_MOST = 4
+SPENT = 0.8  # share of a budget from which it is told
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known at a moment (`now`: Unix seconds of the gateway's clock). `status` empty: it was never told.
+    `trouble`: why nothing newer than `status` is to be had ("cannot be reached: ..."); `usage`: of /status/usage.
+    `height` False: as long as it gets, for a pipe."""
+
+    url: str
+    status: Told = field(default_factory=dict)
+    usage: Told = field(default_factory=dict)
+    trouble: str | None = None
+    age: float = 0.0  # seconds since `status` was told
+    height: bool = True
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The parts in their order of weight; events take the lines that are left."""
+        room = max(1, options.height or console.height) if self.height else UNBOUNDED
+        options = options.update(width=min(options.max_width, WIDEST)).reset_height()
+
+        def drawn(*parts: RenderableType | None) -> list[list[Segment]]:
+            return [line for part in parts if part is not None for line in console.render_lines(part, options)]
+
+        lines = drawn(header(self), *banners(self))
+        if self.status:
+            lines += drawn(machines(self.status), "", *backends(self.status, max(ROWS_LEAST, room // 3)))
+            lines += drawn("", *aliases(self.status, max(ROWS_LEAST, room // 3)))
+        used = drawn("", clients(self.usage)) if self.usage else []
+        left = room - len(lines) - len(used) - 2
+        lines += drawn("", recent(self.status, max(ROWS_LEAST, min(EVENTS_MOST, left)))) + used
+        for line in lines[:room]:
+            yield from line
+            yield Segment.line()
+
+
+# -- on top -----------------------------------------------------------------------------------------------------------
+
+
+def header(view: View) -> Text:
+    status = view.status
+    line = Text(f"gateway {status.get('version', '')}".rstrip(), style="bold", overflow="ellipsis", no_wrap=True)
+    line.append(f" at {view.url}", style="none")
+    started, now = status.get("started"), status.get("now")
+    if number(started) and number(now):
+        line.append(f", up {ago(now - started)}", style="none")
+    return line
+
+
+def machines(status: Told) -> Text | None:
+    """The nodes in a line."""
+    line = Text(overflow="ellipsis", no_wrap=True)
+    for name, node in mapping(status.get("nodes")).items():
+        line.append(f"{name}", style=STATES["down"] if node.get("state") == "down" else "bold")
+        line.append(f"{machine(node)}   ")
+    return line if line else None
+
+
+def machine(node: Told) -> str:
+    """Memory, temperature, load of its graphics; only what its exporter tells."""
+    told = ""
+    used, total = node.get("memory_used"), node.get("memory_total") or node.get("memory")
+    if number(used) and number(total) and total:
+        told += f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+    if number(node.get("temperature")):
+        told += f" {node['temperature']:.0f} °C"
+    return told
+
+
+def banners(view: View) -> Iterable[Text]:
+    """What must not be overlooked, a line each, the worst first."""
+    told = [*troubles(view)]
+    for words, style in told[:BANNERS_MOST]:
+        yield Text(f" {words} ", style=style, no_wrap=True, overflow="ellipsis")
+    if len(told) > BANNERS_MOST:
+        yield Text(f" and {len(told) - BANNERS_MOST} more ", style=WARNING)
+
+
+def troubles(view: View) -> Iterable[tuple[str, str]]:
+    """(words, style) of each."""
+    status = view.status
+    if view.trouble is not None:
+        seen = f"; what follows is {ago(view.age)} old" if status else ""
+        yield f"the gateway {view.trouble}; trying again{seen}", ALARM
+    if status.get("stopping"):
+        yield "the gateway is stopping: it takes no new requests", WARNING
+    if error := mapping_of(status, "config").get("error"):
+        yield f"routes.yaml was edited and is refused; what was in force still is: {one_line(error)}", ALARM
+    named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
+    for course, style in (("nothing", ALARM), ("cloud", ALARM), ("fallback", WARNING)):
+        for name, alias in named.items():
+            if alias.get("course") == course:
+                yield away(name, alias, status.get("now")), style
+    for name, share in mapping_of(status, "budgets").items():
+        if number(share) and share >= SPENT:
+            yield f"the budget of {name} is {share:.0%} spent", ALARM if share >= 1 else WARNING
+
+
+def away(name: str, alias: Told, now: Any) -> str:
+    """`writer is on a FALLBACK for 12 min: qwen8b answers. gemma4 is down (...)`"""
+    since = alias.get("since")
+    lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
+    why = one_line(alias.get("why") or "")
+    who = ", ".join(strings(alias.get("serving")))
+    course = alias.get("course")
+    if course == "nothing":
+        return f"NOTHING serves {name}{lasting}: {why}"
+    usd = alias.get("usd")
+    cost = f", {usd:,.2f} USD so far" if number(usd) and usd else ""
+    where = "the CLOUD" if course == "cloud" else "a FALLBACK"
+    return f"{name} is on {where}{lasting}{cost}: {who} answers. {why}"
+
+
+# -- the fleet --------------------------------------------------------------------------------------------------------
+
+
+def backends(status: Told, most: int) -> Iterable[RenderableType]:
+    """In the order of the file. Where there is no room for all, those that are well and have nothing to do are left out
+    first. What is parked is named in a line."""
+    known = mapping(status.get("backends"))
+    parked = [name for name, backend in known.items() if backend.get("state") == "parked"]
+    there = [name for name in known if name not in parked]
+    by_weight = sorted(there, key=lambda name: _weight(known[name]))
+    chosen = set(by_weight[:most])
+    columns = (
+        ("backend", 12),
+        ("state", 5),
+        ("busy", 4),
+        ("queue", 1),
+        ("tok/s", 5),
+        ("first", 6),
+        ("KV", 3),
+        ("why", 12),
+    )
+    table = _table(*columns)
+    for name in there:
+        if name in chosen:
+            table.add_row(*_backend(name, known[name], status.get("now")))
+    yield table
+    if rest := [name for name in there if name not in chosen]:
+        yield _names(f"and {len(rest)} more", rest)
+    if parked:
+        yield _names("parked", parked)
+
+
+def _weight(backend: Told) -> int:
+    """0 = in trouble, 1 = at work, 2 = neither."""
+    if backend.get("state") not in WELL or backend.get("drift"):
+        return 0
+    return 1 if backend.get("inflight") or backend.get("queue") else 2
+
+
+def _names(what: str, names: Iterable[str]) -> Text:
+    return Text(f"{what}: {', '.join(names)}", style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _backend(name: str, backend: Told, now: Any) -> list[Text]:
+    state = str(backend.get("state", "?"))
+    drift = strings(backend.get("drift"))
+    since = backend.get("since")
+    lasting = f"{ago(now - since)}: " if number(since) and number(now) else ""
+    why = Text(lasting + one_line(backend.get("reason") or ""), style="none" if state in STATES else "dim")
+    if drift:
+        why = Text(f"drift: {one_line('; '.join(drift))}", style="yellow")
+    numbers = mapping_of(backend, "now")
+    return [
+        Text(name, style="bold"),
+        Text(state, style=STATES.get(state, "dim")),
+        Text(busy(backend)),
+        Text(figure(backend.get("queue") or None, ".0f"), style="yellow"),
+        Text(figure(numbers.get("decode"), ".0f")),
+        Text(short(numbers.get("ttft_p50"))),
+        Text(figure(numbers.get("kv"), ".0%")),
+        why,
+    ]
+
+
+def busy(backend: Told) -> str:
+    """`3/4`, and what others run there: `3/4 +1`."""
+    if not number(backend.get("inflight")):
+        return ""
+    slots, foreign = backend.get("slots"), backend.get("foreign")
+    told = f"{backend['inflight']}" + (f"/{slots}" if number(slots) else "")
+    return told + (f" +{foreign}" if number(foreign) and foreign else "")
+
+
+def aliases(status: Told, most: int) -> Iterable[RenderableType]:
+    """Who answers for each; a backend's own name is left out. Where there is no room for all, those at home go."""
+    named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
+    chosen = sorted(named, key=lambda name: named[name].get("course") in ("home", "parked"))[:most]
+    table = _table(("alias", 12), ("answered by", 11), ("first", 6), ("why", 20))
+    for name, alias in named.items():
+        if name in chosen:
+            table.add_row(*_alias(name, alias))
+    if named:
+        yield table
+    if rest := [name for name in named if name not in chosen]:
+        yield _names(f"and {len(rest)} more", rest)
+
+
+def _alias(name: str, alias: Told) -> list[Text]:
+    serving = strings(alias.get("serving"))
+    course = str(alias.get("course", ""))
+    style = "green" if course == "home" else "dim" if course == "parked" else STATES["down"]
+    step = f"step {alias['step']}: " if number(alias.get("step")) and alias["step"] > 1 else ""
+    return [
+        Text(name, style="bold"),
+        Text(", ".join(serving) or course or "?", style=style),
+        Text(short(mapping_of(alias, "now").get("ttft_p50"))),
+        Text(step + one_line(alias.get("why") or ""), style="dim"),
+    ]
+
+
+# -- what happened, and who asked -------------------------------------------------------------------------------------
+
+
+def recent(status: Told, most: int) -> Table | None:
+    """The latest first."""
+    events = records(status.get("events"))
+    if not events:
+        return None
+    table = _table(("ago", 6), ("", 10), ("what happened", 20))
+    for event in reversed(events[-most:]):
+        at, now = event.get("at"), status.get("now")
+        after = str(event.get("after") or event.get("result") or event.get("kind") or "")
+        words = Text(after, style=STATES.get(after, "none"))
+        words.append(f": {one_line(event.get('reason') or '')}", style="none")
+        name = str(event.get("backend") or event.get("kind") or "")
+        table.add_row(Text(ago(now - at) if number(at) and number(now) else ""), Text(name, style="bold"), words)
+    return table
+
+
+def clients(usage: Told) -> Table:
+    """Today's, the busiest first."""
+    table = _table(("today", 10), ("requests", 8), ("failed", 6), ("prompt", 6), ("answer", 6), ("USD", 6))
+    rows = sorted(records(mapping_of(usage, "today").get("clients")), key=lambda row: -count(row.get("requests")))
+    for row in rows[:CLIENTS_MOST]:
+        usd = row.get("usd")
+        cost = "?" if usd is None else figure(usd, ",.2f") if usd else ""
+        cells = [figure(row.get(name), ",") for name in ("requests", "errors", "prompt", "completion")]
+        table.add_row(Text(str(row.get("client") or "-")), *map(Text, cells), Text(cost))
+    if len(rows) > CLIENTS_MOST:
+        table.add_row(Text(f"and {len(rows) - CLIENTS_MOST} more", style="dim"))
+    return table
+
+
+# -- tables ------------------------------------------------------------------------
+
+_RIGHT = frozenset({"queue", "tok/s", "first", "KV", "requests", "failed", "prompt", "answer", "USD", "ago"})
+
+
+def _table(*columns: tuple[str, int]) -> Table:
+    """Columns with their least widths; the last takes what is left and is cut first."""
+    table = Table(box=None, pad_edge=False, expand=True, padding=(0, 1, 0, 0), header_style="dim underline")
+    last = columns[-1][0] in ("why", "what happened")
+    for place, (name, least) in enumerate(columns):
+        ratio = 1 if last and place == len(columns) - 1 else None
+        justify: Any = "right" if name in _RIGHT else "left"
+        table.add_column(name, justify=justify, min_width=least, no_wrap=True, overflow="ellipsis", ratio=ratio)
+    return table

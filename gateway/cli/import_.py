@@ -1,0 +1,166 @@
+"""`gateway import`: another gateway's configuration as a routes.yaml, with a note for what is not the same here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import examples, fail_with, json_option, problem_json
+from gateway.cli.writing import STDOUT, made, output_options, refuse_to_overwrite, write
+from gateway.config.problems import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config.load import Loaded
+    from gateway.importing.draft import Draft, Note
+    from gateway.importing.source import Source
+
+_FORMATS = ("litellm", "llama-swap", "olla")
+_WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
+_COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
+_MOST = 4 * 1024 * 1024  # bytes of a source
+
+
+@examples(
+    "gateway import litellm-config.yaml",
+    "gateway import litellm-config.yaml -o -                # look at it first",
+    "gateway import config.yaml --from llama-swap -o swap.yaml",
+    "gateway import litellm-config.yaml --json --force      # notes for scripts",
+)
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--from", "kind", type=click.Choice(_FORMATS), help="What FILE is; default by what is in it.")
+@output_options
+@json_option
+def command(file: Path, kind: str | None, output: Path, force: bool, as_json: bool) -> None:
+    """Make a routes.yaml of FILE, the config of LiteLLM's proxy, llama-swap or Olla.
+
+    What has no counterpart here, works in another way or needs a hand is told with its line. Keys are never copied:
+    they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong usage.
+    """
+    refuse_to_overwrite(output, force=force)
+    source = _read(file, as_json)
+    kind = kind or _kind(source, file)
+    draft = _draft(source, kind)
+    text, loaded = made(draft, output) if draft.backends else ("", None)
+    if text and not (as_json and output == STDOUT):
+        write(text, output, force=force)
+    if as_json:
+        click.echo(json.dumps(_as_json(kind, draft, text, loaded, output), indent=2))
+    else:
+        _print(kind, draft, loaded, file, output)
+    sys.exit(0 if draft.backends else 1)
+
+
+def _read(file: Path, as_json: bool) -> Source:
+    from gateway.importing.source import read_source
+
+    if not file.is_file():
+        raise click.UsageError(f"there is no file '{file}'")
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MOST).decode("utf-8-sig")
+        return read_source(text, file.name)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        click.echo(f"cannot read '{file}': {why}", err=True)
+        sys.exit(1)
+
+
+def _kind(source: Source, file: Path) -> str:
+    from gateway.importing.formats import OURS, format_of
+
+    kind = format_of(source.data)
+    if kind == OURS:
+        raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` says what is in it")
+    if kind is None:
+        raise click.UsageError(f"'{file}' does not look like a config of {', '.join(_FORMATS)}: say which with --from")
+    return kind
+
+
+def _draft(source: Source, kind: str) -> Draft:
+    from gateway.importing.formats import FORMATS
+
+    draft = FORMATS[kind](source)
+    draft.head = [
+        f"Imported from {source.file} ({kind}). `gateway check` says where each alias leads.",
+        "Keys and addresses that stand here as ${NAME} are looked for in the environment and in .env.",
+    ]
+    told = [note for note in draft.notes if note.kind != "changed"]
+    if told:
+        draft.tail = [f"# Not taken over from {source.file}, or to be done by hand:"]
+        draft.tail += [f"#   {_line(note)}" for note in told]
+    return draft
+
+
+def _line(note: Note) -> str:
+    problem = note.problem
+    where = f"line {problem.line}, " if problem.line is not None else ""
+    return f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else "")
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
+    if text and output != STDOUT:
+        told["written"] = str(output)
+    elif text:
+        told["routes"] = text
+    told["notes"] = [{"kind": note.kind, **_without_level(note)} for note in draft.notes]
+    told["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
+    told["variables"] = _variables(text)
+    for section in ("backends", "aliases", "clients"):
+        told[section] = list(getattr(draft, section))
+    return told
+
+
+def _without_level(note: Note) -> dict[str, Any]:
+    told = problem_json(note.problem, "")
+    del told["level"]
+    return told
+
+
+def _variables(text: str) -> list[str]:
+    from gateway.importing.prove import variables
+
+    return variables(text) if text else []
+
+
+def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: Path) -> None:
+    """All to stderr: stdout may be the file."""
+    for note in draft.notes:
+        word = click.style(f"{_WORDS[note.kind]:8}", fg=_COLOURS[note.kind])
+        click.echo(f"{word}  {note.problem}", err=True)
+    if loaded is None:
+        click.echo(f"\nNothing in '{file}' ({kind}) could be used: nothing is written.", err=True)
+        return
+    counts = Counter[str](note.kind for note in draft.notes)
+    notes = ", ".join(f"{counts[k]} {word}" for k, word in _WORDS.items() if counts[k]) or "nothing to note"
+    target = "stdout" if output == STDOUT else str(output)
+    sections = (("backend", draft.backends), ("alias", draft.aliases), ("client", draft.clients))
+    made_of = ", ".join(f"{len(found)} {word}{_plural(word, len(found))}" for word, found in sections)
+    click.echo(f"\n{file} ({kind}) -> {target}: {made_of}; {notes}", err=True)
+    for warning in loaded.warnings:
+        click.echo(f"{click.style('warning', fg='yellow')}   {warning}", err=True)
+    if names := _variables_of(draft):
+        click.echo(f"Set before it is served (in the environment or .env): {', '.join(names)}", err=True)
+    if output != STDOUT:
+        click.echo(f"Next: gateway check --live --config {output}", err=True)
+
+
+def _plural(word: str, count: int) -> str:
+    return "" if count == 1 else "es" if word.endswith("s") else "s"
+
+
+def _variables_of(draft: Draft) -> list[str]:
+    from gateway.importing.render import render
+
+    return _variables(render(draft))

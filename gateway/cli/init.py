@@ -1,0 +1,170 @@
+"""`gateway init`: look for running servers, see what they can do, and write a routes.yaml for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import examples, json_option
+from gateway.cli.writing import STDOUT, fail, made, output_options, refuse_to_overwrite, write
+
+if TYPE_CHECKING:
+    from gateway.cli.scanning import Scan
+    from gateway.config.load import Loaded
+    from gateway.config.snapshot import Backend
+    from gateway.importing.draft import Draft
+    from gateway.importing.servers import Server
+
+_SKIPPED = {
+    "gateway": "a gateway: not taken",
+    "locked": "wants a key: see the comment in the file",
+    "unknown": "answers, but is no model server",
+}
+_SHOWN = 3  # models of a server on its line
+
+
+@examples(
+    "gateway init                                # this machine",
+    "gateway init spark1 spark2 --yes            # no questions",
+    "gateway init 192.168.1.11:8001 --no-probe -o fleet.yaml",
+    "gateway init spark1 --ports 8000-8009,11434 --json --force",
+)
+@click.command()
+@click.argument("hosts", metavar="[HOST]...", nargs=-1)
+@click.option("--ports", help="Ports to look at, as 8000-8003,11434 [default: the usual ones].")
+@click.option("--probe/--no-probe", default=True, help="Ask what was found a few tiny questions.")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing; so it is without a terminal.")
+@output_options
+@json_option
+def command(
+    hosts: tuple[str, ...], ports: str | None, probe: bool, yes: bool, output: Path, force: bool, as_json: bool
+) -> None:
+    """Look for vLLM, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml for them.
+
+    HOST may name its port (spark1:8001). Models and windows are read; with tiny real requests it is seen whether tool
+    calls come as calls and thoughts in their own field. An Ollama model that is not loaded is not asked. Exit code 0:
+    written; 1: nothing was found; 2: wrong usage.
+    """
+    refuse_to_overwrite(output, force=force)
+    ask = not yes and not as_json and sys.stdin.isatty()
+    if ask and not hosts:
+        hosts = tuple(click.prompt("Hosts to look at", default="localhost", err=True).split())
+    found = _scan(hosts or ("localhost",), ports, quiet=as_json)
+    draft = _draft(found)
+    if not draft.backends:
+        _nothing(found, as_json)
+    text, loaded = made(draft, output)
+    if probe and (not ask or click.confirm("Ask them a few tiny questions?", default=True, err=True)):
+        text, loaded = _probe(draft, loaded, found, output, quiet=as_json)
+    if ask and output != STDOUT and not click.confirm(f"Write {output}?", default=True, err=True):
+        fail("nothing is written")
+    if not (as_json and output == STDOUT):
+        write(text, output, force=force)
+    if as_json:
+        click.echo(json.dumps(_as_json(draft, found, text, loaded, output), indent=2))
+    else:
+        _print(draft, loaded, output)
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
+    from gateway.cli.scanning import PORTS, BadTarget, scan, targets
+
+    try:
+        urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
+    except BadTarget as problem:
+        raise click.UsageError(str(problem)) from None
+    if not quiet:
+        click.echo(f"Looking at {len(urls)} port{'s' if len(urls) > 1 else ''} of {', '.join(hosts)} ...", err=True)
+    return asyncio.run(scan(urls, lambda server: None if quiet else click.echo(f"  {_server_line(server)}", err=True)))
+
+
+def _ports(text: str) -> list[int]:
+    """`8000-8003,11434` -> the ports. Raises UsageError."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise click.UsageError(f"--ports {text}: write numbers and ranges, as 8000-8003,11434")
+        found += range(int(first), int(last if dash else first) + 1)
+    if not found or len(found) > 1024 or not all(0 < port < 65536 for port in found):
+        raise click.UsageError(f"--ports {text}: between 1 and 1024 ports, each up to 65535")
+    return list(dict.fromkeys(found))
+
+
+def _server_line(server: Server) -> str:
+    if server.kind in _SKIPPED:
+        return f"{server.url}  {_SKIPPED[server.kind]}"
+    models = [f"{m.name} ({m.context:,})" if m.context else m.name for m in server.models[:_SHOWN]]
+    more = f" and {len(server.models) - _SHOWN} more" if len(server.models) > _SHOWN else ""
+    return f"{server.url}  {click.style(server.kind, fg='green')}  {', '.join(models) or 'no model'}{more}"
+
+
+def _draft(found: Scan) -> Draft:
+    from gateway.importing.fleet import draft_of
+
+    return draft_of(found.servers, found.exporters)
+
+
+def _nothing(found: Scan, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"ok": False, "written": None, "servers": _servers(found)}, indent=2))
+        sys.exit(1)
+    fail(
+        "No model server was found. Is it running, and on one of these ports? Name others: gateway init HOST:PORT, or "
+        "--ports 8000-8100. To try the gateway without one: gateway demo"
+    )
+
+
+def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bool) -> tuple[str, Loaded]:
+    """Ask the backends that answer at once; (the text, what is loaded) with what was seen."""
+    from gateway.cli.probing import directly
+    from gateway.importing.fleet import take_findings
+
+    def on_seen(backend: str, check: str, result: str) -> None:
+        if not quiet and result != "untested":
+            click.echo(f"  {backend}: {check} {result}", err=True)
+
+    snapshot = loaded.snapshot
+    chosen = [backend for backend in snapshot.backends.values() if not backend.cloud and _is_ready(backend, found)]
+    if chosen:
+        take_findings(draft, asyncio.run(directly(snapshot, chosen, on_seen, now=True)))
+    return made(draft, output)
+
+
+def _is_ready(backend: Backend, found: Scan) -> bool:
+    """A chat model that need not be loaded first."""
+    models = (model for server in found.servers if server.url == backend.url for model in server.models)
+    return any(model.name == backend.model and model.chat and model.ready for model in models)
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def _servers(found: Scan) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    return [asdict(server) for server in found.servers]
+
+
+def _as_json(draft: Draft, found: Scan, text: str, loaded: Loaded, output: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
+    told |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
+    return told | ({"routes": text} if output == STDOUT else {})
+
+
+def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
+    target = "stdout" if output == STDOUT else str(output)
+    click.echo(f"\n{target}: {len(draft.backends)} backends, aliases {', '.join(draft.aliases) or 'none'}", err=True)
+    for warning in loaded.warnings:
+        click.echo(f"{click.style('warning', fg='yellow')}  {warning}", err=True)
+    if output != STDOUT:
+        shown = "" if output == Path("routes.yaml") else f" --config {output}"
+        click.echo(f"Next: gateway serve{shown}", err=True)

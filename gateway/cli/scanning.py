@@ -1,0 +1,113 @@
+"""How `gateway init` looks for servers: a few GETs to each port, all ports at once, and nothing waits long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+
+from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, identify, tagged
+
+# Where vLLM, Ollama and other servers listen by default or by habit; the gateway's own 4000 is not among them.
+PORTS = (8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434)
+EXPORTER = 9835  # the port of a Spark's exporter
+CONNECT, READ = 1.0, 4.0  # seconds
+AT_ONCE = 32  # ports
+_MOST_SHOWN = 40  # models of one Ollama that are asked for
+
+OnSeen = Callable[[Server], None]
+
+
+class BadTarget(Exception):
+    """Not a host, host:port or URL; the text says so."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """`servers` answered, in the order of the targets; `exporters` are hosts with metrics of their own."""
+
+    servers: list[Server]
+    exporters: dict[str, str]
+
+
+def targets(hosts: Iterable[str], ports: Iterable[int]) -> list[str]:
+    """Root URLs to look at: each host with all ports, one that names a port (or is a URL) alone. Raises BadTarget."""
+    ports = list(ports)
+    found: list[str] = []
+    for host in hosts:
+        try:
+            parts = urlsplit(host if "://" in host else f"//{host}")
+            name, port = parts.hostname, parts.port
+        except ValueError:
+            raise BadTarget(f"'{host}' is no host: write HOST, HOST:PORT or http://HOST:PORT") from None
+        scheme = parts.scheme or "http"
+        if not name or scheme not in ("http", "https") or parts.path.rstrip("/") not in ("", "/v1") or " " in host:
+            raise BadTarget(f"'{host}' is no host: write HOST, HOST:PORT or http://HOST:PORT")
+        shown = f"[{name}]" if ":" in name else name
+        given = [port] if port is not None else [443] if scheme == "https" else ports
+        found += [f"{scheme}://{shown}:{one}" for one in given]
+    return list(dict.fromkeys(found))
+
+
+async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
+    """Look at all of them. `on_seen` is called for each that answers, as it does."""
+    limits = asyncio.Semaphore(AT_ONCE)
+    timeout = httpx.Timeout(READ, connect=CONNECT)
+    async with httpx.AsyncClient(timeout=timeout, trust_env=False) as client:
+
+        async def look(url: str) -> Server | None:
+            async with limits:
+                server = await _look(client, url)
+            if server is not None:
+                on_seen(server)
+            return server
+
+        seen = await asyncio.gather(*(look(url) for url in urls))
+        servers = [server for server in seen if server is not None]
+        hosts = list(dict.fromkeys(urlsplit(server.url).hostname or "" for server in servers))
+        found = await asyncio.gather(*(_exporter(client, host) for host in hosts))
+    return Scan(servers, {host: url for host, url in zip(hosts, found, strict=True) if url is not None})
+
+
+async def _look(client: httpx.AsyncClient, url: str) -> Server | None:
+    """None = nobody listens, or nobody answers."""
+    first = await _get(client, url, MODELS)
+    if first is None:
+        return None
+    others = [path for path in PATHS if path != MODELS]
+    replies = {MODELS: first}
+    for path, reply in zip(others, await asyncio.gather(*(_get(client, url, path) for path in others)), strict=True):
+        if reply is not None:
+            replies[path] = reply
+    for name in tagged(replies)[:_MOST_SHOWN]:
+        shown = await _ask(client.post(url + SHOW, json={"model": name}))
+        if shown is not None:
+            replies[f"{SHOW}:{name}"] = shown
+    return identify(url, replies)
+
+
+async def _get(client: httpx.AsyncClient, url: str, path: str) -> Reply | None:
+    return await _ask(client.get(url + path))
+
+
+async def _ask(asked: Awaitable[httpx.Response]) -> Reply | None:
+    try:
+        async with asyncio.timeout(CONNECT + READ):
+            response = await asked
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
+        return None
+    try:
+        return Reply(response.status_code, response.json())
+    except (ValueError, RecursionError):
+        return Reply(response.status_code)
+
+
+async def _exporter(client: httpx.AsyncClient, host: str) -> str | None:
+    """The URL of the host's own metrics, where they are at the usual port."""
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{EXPORTER}/metrics"
+    reply = await _ask(client.get(url))
+    return url if reply is not None and reply.status == 200 else None

@@ -1,0 +1,58 @@
+"""What a gateway has told, of which anything may be missing or of another kind; and its figures in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+Told = Mapping[str, Any]
+
+
+def ago(seconds: float) -> str:
+    """`8 s`, `12 min`, `3 h`, `5 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def short(seconds: Any) -> str:
+    """A time to first token: `170ms`, `2.6s`."""
+    if not number(seconds):
+        return ""
+    return f"{seconds * 1000:.0f}ms" if seconds < 0.9995 else f"{seconds:.1f}s"
+
+
+def figure(value: Any, form: str) -> str:
+    return f"{value:{form}}" if number(value) else ""
+
+
+def one_line(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def number(value: Any) -> TypeGuard[float]:
+    """And not the truth value, which Python takes for one."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def strings(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def count(value: Any) -> float:
+    return value if number(value) and value == value else 0  # NaN has no place in an order
+
+
+def records(value: Any) -> list[Told]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def mapping(value: Any) -> dict[str, Told]:
+    """Names and what is told of each."""
+    return {str(k): v for k, v in value.items() if isinstance(v, Mapping)} if isinstance(value, Mapping) else {}
+
+
+def mapping_of(told: Told, name: str) -> Told:
+    value = told.get(name)
+    return value if isinstance(value, Mapping) else {}

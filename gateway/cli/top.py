@@ -1,0 +1,147 @@
+"""`gateway top`: the fleet at a glance, in a terminal, for as long as one looks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.urls import checked
+
+if TYPE_CHECKING:
+    import httpx
+
+    from gateway.cli.frame import View
+
+WAIT = 3.0  # seconds for an answer
+EVERY = 1.0  # seconds between two looks
+USAGE_EVERY = 15.0  # seconds for which the gateway gives the same answer
+DEFAULT = "http://127.0.0.1:4000"
+
+
+@examples("gateway top", "gateway top --gateway http://192.168.1.5:4000", "gateway top --once", "gateway top --json")
+@click.command()
+@config_option
+@click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
+@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client; default GATEWAY_KEY.")
+@click.option("--once", is_flag=True, help="Print it once and leave; so too where the output is no terminal.")
+@json_option
+def command(config: Path, at: str | None, key: str | None, once: bool, as_json: bool) -> None:
+    """Show backends, slots, queues, who answers for each alias, and what happened last; Ctrl-C leaves.
+
+    While the gateway cannot be reached that is said, and it is tried again.
+
+    Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key (--once, --json); 2: wrong usage.
+    """
+    import httpx
+
+    url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=url, timeout=WAIT, trust_env=False, headers=headers) as client:
+        watch = Watch(client, url)
+        if as_json:
+            watch.look()
+            _print_json(watch.view)
+        elif once or not sys.stdout.isatty():
+            watch.look()
+            _print(replace(watch.view, height=False))
+        else:
+            _follow(watch)
+
+
+def _listens(config: Path) -> str:
+    """Where the gateway of the file is; without a file, where one usually is."""
+    from gateway.cli.probing import address
+
+    return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
+
+
+class Watch:
+    """Looks at one gateway; `view` is what is known of it."""
+
+    def __init__(self, client: httpx.Client, url: str) -> None:
+        from gateway.cli.frame import View
+
+        self.view = View(url)
+        self._client = client
+        self._told_at = self._usage_at = float("-inf")
+
+    def look(self) -> None:
+        """Ask it now. What it does not tell stays as it was, and `trouble` says why: what the gateway does."""
+        status, trouble = self._ask("/status")
+        now = time.monotonic()
+        if status is None:
+            self.view = replace(self.view, trouble=trouble, age=now - self._told_at if self.view.status else 0.0)
+            return
+        self._told_at = now
+        self.view = replace(self.view, status=status, trouble=None, age=0.0)
+        if now - self._usage_at >= USAGE_EVERY:
+            self._usage_at = now
+            self.view = replace(self.view, usage=self._ask("/status/usage")[0] or {})
+
+    def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
+        """(what it told, None) or (None, why it did not)."""
+        import httpx
+
+        try:
+            answer = self._client.get(path)
+            told = answer.json() if answer.status_code == 200 else None
+        except httpx.TimeoutException:
+            return None, f"does not answer within {WAIT:.0f} s"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return None, f"cannot be reached: {str(error) or type(error).__name__}"
+        except (ValueError, RecursionError):
+            return None, "is none: what listens there does not answer in JSON"
+        if answer.status_code in (401, 403):
+            return None, "refuses the key (--key KEY, or GATEWAY_KEY)"
+        if not isinstance(told, Mapping):
+            return None, f"is none: what listens there answers {answer.status_code} at {path}"
+        return told, None
+
+
+# -- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _print_json(view: View) -> None:
+    """/status as it came, with `usage` beside it."""
+    if view.trouble is not None:
+        click.echo(json.dumps({"ok": False, "error": told(view)}, indent=2))
+        sys.exit(1)
+    click.echo(json.dumps({"ok": True, **view.status, "usage": view.usage or None}, indent=2))
+
+
+def told(view: View) -> str:
+    """What is wrong, in a sentence."""
+    return f"The gateway at {view.url} {view.trouble}."
+
+
+def _print(view: View) -> None:
+    from rich.console import Console
+
+    if view.trouble is not None:
+        click.echo(told(view), err=True)
+        sys.exit(1)
+    Console(highlight=False).print(view)
+
+
+def _follow(watch: Watch) -> None:
+    """A look every second, on a screen of its own; drawn anew in between for a terminal that changes its size."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    try:
+        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: watch.view):
+            while True:
+                began = time.monotonic()
+                watch.look()
+                time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        pass

@@ -1,0 +1,79 @@
+"""Writing a routes.yaml for somebody: never over a file that is there, and only what the gateway would load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from gateway.config.load import Loaded
+    from gateway.importing.draft import Draft
+
+STDOUT = Path("-")
+
+
+def output_options(command: click.decorators.FC) -> click.decorators.FC:
+    """`-o FILE` and `--force`, given to the command as `output: Path` and `force: bool`."""
+    output = click.option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+        default=Path("routes.yaml"),
+        show_default=True,
+        help="Where to write; - = to stdout.",
+    )
+    force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
+    return output(force(command))
+
+
+def refuse_to_overwrite(output: Path, *, force: bool) -> None:
+    """Raises UsageError. Asked before the work, and once more while writing."""
+    if output != STDOUT and output.exists() and not force:
+        raise click.UsageError(f"'{output}' is there already: replace it with --force, or write elsewhere with -o FILE")
+
+
+def write(text: str, output: Path, *, force: bool) -> None:
+    """The whole text or nothing: a gateway that watches the file never sees half of it."""
+    if output == STDOUT:
+        click.echo(text, nl=False)
+        return
+    aside = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, "utf-8")
+        if force:
+            aside.replace(output)
+        else:
+            os.link(aside, output)  # fails where the file has come meanwhile
+            aside.unlink()
+    except FileExistsError:
+        aside.unlink(missing_ok=True)
+        refuse_to_overwrite(output, force=False)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        fail(f"cannot write '{output}': {error.strerror or error}")
+
+
+def made(draft: Draft, output: Path) -> tuple[str, Loaded]:
+    """(the file's text, what the gateway makes of it). Exits 1 when it would not be loaded: then nothing is written."""
+    from gateway.config.problems import ConfigError
+    from gateway.importing.prove import NotWhatWasMeant, prove
+    from gateway.importing.render import render
+
+    text = render(draft)
+    name = "routes.yaml" if output == STDOUT else str(output)
+    try:
+        return text, prove(text, draft, os.environ, name)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        fail("the gateway would not load this, so nothing is written")
+    except NotWhatWasMeant as error:
+        fail(f"{error}; nothing is written")
+
+
+def fail(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(1)

@@ -1,0 +1,81 @@
+"""A server's command line, as far as a backend's keys follow from it: vLLM's and llama.cpp's flags."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+# flag -> the backend's key; the value is text or a count as the key wants it
+_VLLM = {
+    "--max-model-len": "context",
+    "--max-num-seqs": "slots",
+    "--tool-call-parser": "tool_parser",
+    "--reasoning-parser": "reasoning_parser",
+}
+_LLAMA = {"--ctx-size": "context", "-c": "context", "--parallel": "slots", "-np": "slots"}
+_COUNTS = ("context", "slots")
+_THOUSANDS = {"k": 1000, "K": 1024, "m": 1_000_000, "M": 1024 * 1024}
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command, comment lines left out. A quote that is never closed ends the shell's rules: then it is
+    split at spaces."""
+    lines = (line for line in command.splitlines() if not line.lstrip().startswith("#"))
+    text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def backend_keys(command: str) -> dict[str, Any]:
+    """`engine`, and what the flags say. vLLM is the default engine, so it is not named; everything else speaks OpenAI's
+    API."""
+    words = words_of(command)
+    flags = _flags(words)
+    if _is_vllm(words):
+        keys: dict[str, Any] = {key: _value(key, flags[flag]) for flag, key in _VLLM.items() if flag in flags}
+        if "tool_parser" in keys and "--enable-auto-tool-choice" not in flags:
+            keys["auto_tools"] = False
+        model = flags.get("--served-model-name") or flags.get("--model") or _after_serve(words)
+        keys |= {"model": model} if model and "$" not in model else {}
+        return {key: value for key, value in keys.items() if value is not None}
+    found = {key: _value(key, flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
+    context, slots = found.get("context"), found.get("slots")
+    if context and slots and "--kv-unified" not in flags and "-kvu" not in flags:
+        found["context"] = context // slots  # llama.cpp shares its window out among its slots
+    return {"engine": "openai", **{key: value for key, value in found.items() if value}}
+
+
+def _is_vllm(words: list[str]) -> bool:
+    return any(re.search(r"(^|/)vllm($|[/:-])|vllm\.entrypoints", word) for word in words)
+
+
+def _after_serve(words: list[str]) -> str | None:
+    """The model in `vllm serve MODEL`."""
+    for i, word in enumerate(words[:-1]):
+        if word == "serve" and not words[i + 1].startswith("-"):
+            return words[i + 1]
+    return None
+
+
+def _flags(words: list[str]) -> dict[str, str]:
+    """`--flag value`, `--flag=value` and `--flag` (empty). The first one counts."""
+    found: dict[str, str] = {}
+    for i, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        flag, equals, value = word.partition("=")
+        if not equals and i + 1 < len(words) and not words[i + 1].startswith("-"):
+            value = words[i + 1]
+        found.setdefault(flag, value)
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    """A count (vLLM also takes 128k) or the text itself; None for what cannot be read."""
+    if key not in _COUNTS:
+        return text or None
+    match = re.fullmatch(r"(\d{1,9})([kKmM]?)", text, re.ASCII)
+    return (int(match[1]) * _THOUSANDS.get(match[2], 1) or None) if match else None

@@ -1,0 +1,93 @@
+"""A draft as the text of routes.yaml."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from gateway.config.document import Plain, plain_value
+from gateway.importing.draft import Draft, Entry
+
+_SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
+_FLOW_MOST = 3  # so many keys with simple values stand on one line
+
+
+def render(draft: Draft) -> str:
+    """The draft's data with its comments; reading the text gives exactly `draft.data()`."""
+    parts = [_comments([_SCHEMA, *(f"# {line}".rstrip() for line in draft.head)])]
+    data = draft.data()
+    for name in ("server", "defaults"):
+        if name in data:
+            parts.append(_dump({name: _node(data[name])}))
+    for name in ("nodes", "backends", "aliases", "clients"):
+        if name in data:
+            section = _dump({name: _entries(data[name], getattr(draft, name))})
+            parts.append(section + _comments(draft.after.get(name, [])))
+    if draft.tail:
+        parts.append(_comments(draft.tail))
+    return "\n".join(parts)
+
+
+def _comments(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _dump(section: dict[str, Any]) -> str:
+    yaml = YAML()
+    yaml.width = 1_000_000  # a line that is broken inside a value is hard to edit
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    out = io.StringIO()
+    yaml.dump(CommentedMap(section), out)
+    return out.getvalue()
+
+
+def _entries(data: dict[str, Any], entries: dict[str, Entry]) -> CommentedMap:
+    """One mapping of named entries, each with its comment before it and its remarks behind its keys."""
+    made = CommentedMap()
+    for name, keys in data.items():
+        entry = entries[name]
+        node = _node(keys)
+        made[_scalar(name)] = node
+        if entry.comment:
+            made.yaml_set_comment_before_after_key(_scalar(name), before="\n".join(entry.comment), indent=2)
+        if isinstance(node, CommentedMap) and entry.remarks:
+            node.fa.set_block_style()
+            for key, remark in entry.remarks.items():
+                if key in node:
+                    node.yaml_add_eol_comment(remark, key)
+    return made
+
+
+def _node(value: Any) -> Any:
+    """Lists and small mappings on one line, larger mappings one key a line, strings that would be read as something
+    else in quotes."""
+    if isinstance(value, dict):
+        node = CommentedMap({_scalar(str(key)): _node(inner) for key, inner in value.items()})
+        simple = not any(isinstance(inner, dict | list) for inner in value.values())
+        if not value or (simple and len(value) <= _FLOW_MOST):
+            _flow(node)
+        return node
+    if isinstance(value, list):
+        seq = CommentedSeq(_node(inner) for inner in value)
+        _flow(seq)
+        return seq
+    return _scalar(value) if isinstance(value, str) else value
+
+
+def _flow(node: CommentedMap | CommentedSeq) -> None:
+    """On one line, with all that is in it: flow style cannot hold block style, and `${X}` needs quotes there."""
+    node.fa.set_flow_style()
+
+
+def _scalar(text: str) -> str:
+    plain = plain_value(text)
+    risky = not isinstance(plain, Plain) or any(c in text for c in "${}[],#&*!|>%@`'\":?") or text != text.strip()
+    return DoubleQuotedScalarString(text) if risky and not _is_url(text) else str(text)
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://")) and not any(c in text for c in "${}[],# \"'")

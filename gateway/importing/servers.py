@@ -1,0 +1,118 @@
+"""What a server is and what it serves, by its answers to a few GETs. Pure: the asking is in gateway/cli/scanning.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gateway.importing.source import count_of, listed, mapping, text_of
+
+Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]
+
+MODELS, OLLAMA_VERSION, TAGS, LOADED, SHOW = "/v1/models", "/api/version", "/api/tags", "/api/ps", "/api/show"
+PATHS = (MODELS, OLLAMA_VERSION, TAGS, LOADED)
+OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows with it
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body` is what its JSON says, None when it is none."""
+
+    status: int
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`context` in tokens; None = not told, as with `tools` and `vision`. `ready`: it need not be loaded first.
+    `also`: further names of the same model there."""
+
+    name: str
+    context: int | None = None
+    chat: bool = True
+    ready: bool = True
+    tools: bool | None = None
+    vision: bool | None = None
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`url` is its root. Only vllm, ollama and openai serve something that can be routed to."""
+
+    url: str
+    kind: Kind
+    models: tuple[Model, ...] = ()
+
+
+def identify(url: str, replies: Mapping[str, Reply]) -> Server:
+    """What answers at `url`, by the replies to PATHS (those that did not come are left out), and for Ollama to
+    `SHOW:name` of its models."""
+    models = replies.get(MODELS, Reply(0))
+    if _is_ollama(replies):
+        return Server(url, "ollama", tuple(_ollama_models(replies)))
+    if models.status in (401, 403):
+        return Server(url, "locked")
+    cards = [mapping(card) for card in listed(mapping(models.body).get("data"))]
+    cards = [card for card in cards if text_of(card.get("id")) is not None]
+    if models.status != 200 or not isinstance(mapping(models.body).get("data"), list):
+        return Server(url, "unknown")
+    if any("x_gateway" in card for card in cards):
+        return Server(url, "gateway")
+    if any(card.get("owned_by") == "vllm" for card in cards):
+        return Server(url, "vllm", _vllm_models(cards))
+    return Server(url, "openai", tuple(_openai_model(card) for card in cards))
+
+
+def tagged(replies: Mapping[str, Reply]) -> list[str]:
+    """The names of the models that an Ollama has, in its order."""
+    tags = listed(mapping(replies.get(TAGS, Reply(0)).body).get("models"))
+    return [name for tag in tags if (name := text_of(mapping(tag).get("name") or mapping(tag).get("model")))]
+
+
+def _is_ollama(replies: Mapping[str, Reply]) -> bool:
+    version = replies.get(OLLAMA_VERSION, Reply(0))
+    return version.status == 200 and "version" in mapping(version.body) and replies.get(TAGS, Reply(0)).status == 200
+
+
+def _vllm_models(cards: list[dict[str, Any]]) -> tuple[Model, ...]:
+    """One model with all its names; an adapter (its `parent` is another card) is a model of its own."""
+    base = [card for card in cards if card.get("parent") is None]
+    adapters = [card for card in cards if card.get("parent") is not None]
+    found = [_openai_model(card) for card in (*base[:1], *adapters)]
+    if base:
+        first = found[0]
+        found[0] = Model(first.name, first.context, first.chat, also=tuple(str(card["id"]) for card in base[1:]))
+    return tuple(found)
+
+
+def _openai_model(card: dict[str, Any]) -> Model:
+    name = str(card["id"])
+    context = count_of(card.get("max_model_len")) or count_of(card.get("context_length"))
+    return Model(name, context, chat=not looks_like_embedder(name))
+
+
+def looks_like_embedder(name: str) -> bool:
+    """By its name; what else is no chat model (reranking, speech) is taken for one too."""
+    words = ("embed", "rerank", "bge-", "e5-", "minilm", "whisper", "-tts", "-asr", "colbert")
+    return any(word in name.lower() for word in words)
+
+
+def _ollama_models(replies: Mapping[str, Reply]) -> list[Model]:
+    running = {
+        text_of(mapping(one).get("name") or mapping(one).get("model")): count_of(mapping(one).get("context_length"))
+        for one in listed(mapping(replies.get(LOADED, Reply(0)).body).get("models"))
+    }
+    found = []
+    for name in tagged(replies):
+        shown = mapping(replies.get(f"{SHOW}:{name}", Reply(0)).body)
+        able = [text_of(word) for word in listed(shown.get("capabilities"))]
+        chat = (not able or "completion" in able) and not looks_like_embedder(name)
+        most = next(
+            (count_of(v) for k, v in mapping(shown.get("model_info")).items() if k.endswith(".context_length")), None
+        )
+        context = running.get(name) or min(most or OLLAMA_WINDOW, OLLAMA_WINDOW)
+        tools, vision = ("tools" in able, "vision" in able) if able else (None, None)
+        found.append(Model(name, context, chat, name in running, tools, vision))
+    return found

@@ -1,0 +1,95 @@
+"""The other gateway's file as plain data, with the line of everything in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.document import read_document
+from gateway.config.problems import Path, Report
+from gateway.importing.draft import Notes
+
+MOST = 10**12  # as far as routes.yaml counts
+_TRUE = frozenset(("true", "yes", "on"))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`data` is the top-level mapping with merge keys (`<<`) resolved."""
+
+    file: str
+    data: dict[str, Any]
+    report: Report
+
+    def notes(self) -> Notes:
+        return Notes(self.file, self.report.line)
+
+    def line(self, path: Path) -> int | None:
+        return self.report.line(path)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The mapping under a top-level key; empty when it is not there, or something else."""
+        return mapping(self.data.get(name))
+
+
+def read_source(text: str, file: str) -> Source:
+    """Raises ConfigError with what is wrong with the YAML."""
+    report = Report(file)
+    data = read_document(text, report)
+    report.finish()
+    return Source(file, _merged(data or {}), report)
+
+
+def _merged(value: Any) -> Any:
+    """YAML 1.1's `<<: *anchor`, which the readers of these files know and routes.yaml does not."""
+    if isinstance(value, list):
+        return [_merged(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    own = {key: _merged(inner) for key, inner in value.items() if key != "<<"}
+    merged = _merged(value.get("<<"))
+    bases = merged if isinstance(merged, list) else [merged]
+    for base in bases:
+        own = {**base, **own} if isinstance(base, dict) else own
+    return own
+
+
+# -- values that may be anything --------------------------------------------------------------------------------------
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str | None:
+    """Text, or a number as text; None for anything else and for nothing but spaces."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).strip() or None
+
+
+def number_of(value: Any) -> float | None:
+    """A finite number, also one in quotes."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number from 1 to MOST."""
+    number = number_of(value)
+    return int(number) if number is not None and 1 <= number <= MOST and number == int(number) else None
+
+
+def is_true(value: Any) -> bool:
+    """Also YAML 1.1's `yes` and `on`, which our reader takes for words."""
+    return value is True or (isinstance(value, str) and value.strip().lower() in _TRUE)

@@ -1,0 +1,98 @@
+"""How spans leave: OTLP over HTTP, by OpenTelemetry's exporter. A receiver that takes nothing is told of once and is
+left alone for a while: nothing is encoded or sent for it meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+log = logging.getLogger("gateway.traces")
+
+PATIENCE = 5.0  # seconds for one batch, tries after a failure included
+REST, REST_MOST = 5.0, 60.0  # seconds between two tries of a receiver that takes nothing
+PATH = "/v1/traces"
+
+# It is said once, below; these say it with every batch, and with the whole URL.
+_NOISY = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal")
+
+
+def url_of(endpoint: str) -> str:
+    """The URL that spans are sent to: OTLP's path is added unless it is there."""
+    base = endpoint.rstrip("/")
+    return base if base.endswith(PATH) else base + PATH
+
+
+class Exporter(SpanExporter):
+    """Called by the thread of the SDK's batch processor."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.lost = 0  # spans that were given up
+        self._host = urlsplit(endpoint).netloc.rpartition("@")[2]
+        self._session = _Session()
+        self._otlp = OTLPSpanExporter(
+            url_of(endpoint), timeout=PATIENCE, compression=Compression.Gzip, session=self._session
+        )
+        self._rest = 0.0  # how long it is left alone after the next failure; 0 = it takes them
+        self._rest_until = 0.0
+        for name in _NOISY:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    @property
+    def resting(self) -> bool:
+        """Nothing is sent now."""
+        return time.monotonic() < self._rest_until
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.resting:
+            self.lost += len(spans)
+            return SpanExportResult.FAILURE
+        self._session.said = "a span cannot be encoded"
+        result = self._otlp.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self._taken()
+        else:
+            self._refused(len(spans))
+        return result
+
+    def _taken(self) -> None:
+        if self._rest:
+            log.info("traces: %s takes spans again; lost: %d", self._host, self.lost)
+        self._rest = 0.0
+
+    def _refused(self, count: int) -> None:
+        self.lost += count
+        if not self._rest:
+            text = "traces: %s takes no spans (%s): requests go on without, and it is tried again"
+            log.warning(text, self._host, self._session.said)
+        self._rest = min(self._rest * 2 or REST, REST_MOST)
+        self._rest_until = time.monotonic() + self._rest
+
+    def shutdown(self) -> None:
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]  # the SDK's own omission
+
+
+class _Session(requests.Session):
+    """Remembers why a request failed, without the URL. Proxies of the environment are not used, as nowhere here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.said = ""
+
+    def request(self, *arguments: Any, **named: Any) -> requests.Response:
+        try:
+            answer = super().request(*arguments, **named)
+        except requests.RequestException as error:
+            self.said = type(error).__name__
+            raise
+        self.said = f"answered {answer.status_code}"
+        return answer

@@ -1,0 +1,171 @@
+"""Metrics that are read at the moment of a scrape, not kept: how the backends, the aliases and the gateway itself are.
+Label values are names of routes.yaml and words of fixed lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway import __version__
+from gateway.health.state import SERVING, State
+from gateway.observe.standing import AWAY, BackendView, Course, Standing
+
+if TYPE_CHECKING:
+    from gateway.fleet import BackendState, Fleet
+    from gateway.shared.gateways import Gateways
+
+COURSES: tuple[str, ...] = get_args(Course)
+
+
+_BACKENDS = {
+    "gateway_inflight": "Sequences under way",
+    "gateway_slots": "Sequences that may be under way at a time; without a limit left out",
+    "gateway_foreign_sequences": "Sequences that others run there",
+    "gateway_queue_depth": "Requests that wait for a slot",
+    "gateway_backend_up": "1 while requests are sent there",
+    "gateway_backend_drift": "Differences from routes.yaml",
+    "gateway_kv_cache_usage_ratio": "Share of the KV cache in use, as the engine says",
+}
+
+
+def gauge(name: str, meaning: str, labels: str = "") -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels.split())
+
+
+class BackendCollector(Collector):
+    """Every backend of the fleet; `waiting`: how many requests wait for each."""
+
+    def __init__(self, fleet: Fleet, standing: Standing, waiting: Callable[[], Mapping[str, int]]) -> None:
+        self._fleet = fleet
+        self._standing = standing
+        self._waiting = waiting
+
+    def collect(self) -> Iterator[Metric]:
+        waiting = self._waiting()
+        self._standing.look()
+        gauges = {name: gauge(name, meaning, "backend") for name, meaning in _BACKENDS.items()}
+        states = gauge("gateway_backend_state", "1 for the state a backend is in", "backend state")
+        canary = gauge("gateway_canary", "1 where a check was passed, 0 not", "backend check")
+        for name, state in self._fleet.states.items():
+            for metric, value in _values(state, self._standing.backends[name], waiting.get(name, 0)).items():
+                gauges[metric].add_metric([name], value)
+            for known in State:
+                states.add_metric([name, known.value], float(state.health.state is known))
+            for check, seen in state.observed.items():
+                if seen.result != "untested":
+                    canary.add_metric([name, check], float(seen.result != "no"))
+        yield from gauges.values()
+        yield states
+        yield canary
+
+
+def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, float]:
+    """What is known of a backend, by names of _BACKENDS."""
+    values: dict[str, float] = {
+        "gateway_inflight": state.inflight,
+        "gateway_foreign_sequences": state.foreign,
+        "gateway_queue_depth": waiting,
+        "gateway_backend_up": float(view.serves),
+        "gateway_backend_drift": len(view.drift),
+    }
+    if state.backend.slots is not None:
+        values["gateway_slots"] = state.backend.slots
+    if view.state in SERVING and state.progress is not None and state.progress.last is not None:
+        values["gateway_kv_cache_usage_ratio"] = state.progress.last.kv
+    return values
+
+
+class AliasCollector(Collector):
+    """Every alias: who serves it, and for how long it has not been its first step."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+
+    def collect(self) -> Iterator[Metric]:
+        on_fallback = gauge(
+            "gateway_alias_on_fallback", "1 while a later step serves the alias because of health", "alias"
+        )
+        courses = gauge("gateway_alias_course", "1 for the course an alias is on", "alias course")
+        seconds = CounterMetricFamily(
+            "gateway_alias_fallback_seconds_total",
+            "Seconds for which a later step has served the alias because of health",
+            labels=("alias", "course"),
+        )
+        self._standing.look()
+        for alias in self._standing.aliases.values():
+            on_fallback.add_metric([alias.name], float(alias.course in AWAY))
+            for course in COURSES:
+                courses.add_metric([alias.name, course], float(alias.course == course))
+            for course in sorted(AWAY):
+                seconds.add_metric([alias.name, course], self._standing.away.get((alias.name, course), 0.0))
+        yield on_fallback
+        yield courses
+        yield seconds
+
+
+class GatewayCollector(Collector):
+    """The gateway itself. `budgets`: name -> share that is spent; `lost`: kind of record -> how many were given up;
+    `valid`: is routes.yaml as it is now in force?"""
+
+    def __init__(
+        self,
+        budgets: Callable[[], Mapping[str, float]],
+        lost: Callable[[], Mapping[str, int]],
+        valid: Callable[[], bool],
+    ) -> None:
+        self._budgets = budgets
+        self._lost = lost
+        self._valid = valid
+
+    def collect(self) -> Iterator[Metric]:
+        build = gauge("gateway_build_info", "1; the version that runs", "version")
+        build.add_metric([__version__], 1.0)
+        yield build
+        valid = gauge("gateway_config_valid", "1 while routes.yaml as it is now is in force")
+        valid.add_metric([], float(self._valid()))
+        yield valid
+        budgets = gauge("gateway_budget_spent_ratio", "Share of a budget that is spent", "budget")
+        for name, share in self._budgets().items():
+            budgets.add_metric([name], share)
+        yield budgets
+        lost = CounterMetricFamily(
+            "gateway_records_lost_total", "Records given up because nobody took them", labels=("kind",)
+        )
+        for kind, count in self._lost().items():
+            lost.add_metric([kind], count)
+        yield lost
+
+
+class SharedCollector(Collector):
+    """Several gateways in front of the fleet; without `server.shared` nothing."""
+
+    def __init__(self, gateways: Gateways | None, fleet: Fleet) -> None:
+        self._gateways = gateways
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        joined = gauge("gateway_shared_joined", "1 while the gateways decide together, 0 while Redis is away")
+        count = gauge("gateway_shared_gateways", "Gateways in front of the fleet, as last seen")
+        away = CounterMetricFamily("gateway_shared_away_total", "Times that Redis went away")
+        trips = CounterMetricFamily("gateway_shared_trips_total", "Round trips to Redis")
+        elsewhere = gauge("gateway_elsewhere", "Sequences that other gateways have under way", "backend")
+        over = gauge("gateway_slots_excess", "Sequences beyond a backend's slots", "backend")
+        if self._gateways is not None:
+            joined.add_metric([], float(self._gateways.joined))
+            count.add_metric([], self._gateways.gateways)
+            away.add_metric([], self._gateways.times_away)
+            trips.add_metric([], self._gateways.trips)
+            for name, state in self._fleet.states.items():
+                elsewhere.add_metric([name], state.elsewhere)
+                over.add_metric([name], excess(state))
+        yield from (joined, count, away, trips, elsewhere, over)
+
+
+def excess(state: BackendState) -> int:
+    """Sequences that run there beyond its slots, as far as is known here."""
+    if state.backend.slots is None:
+        return 0
+    return max(0, state.under_way + state.foreign - state.backend.slots)

@@ -1,0 +1,201 @@
+"""The line that the log has for each request, and the lines of everything else, in two forms: JSON for machines, pretty
+for people. Pure: written by log_writer.py. No prompts, no keys, no text of a client's but its `x-request-id`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
+from gateway.observe.spans import is_failure, served_by
+
+if TYPE_CHECKING:
+    from gateway.relay import Relay
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RequestLine(NamedTuple):
+    """A request that has ended. `at`: Unix seconds. `backend`: who answered it, else the last that was tried, "" = none
+    was. `left`: (backend, why) of those that did not answer. `detour`: ("fallback" | "routed", reason). `queued`,
+    `first_token` (None = there was none) and `total` in seconds."""
+
+    at: float
+    id: str
+    client: str
+    alias: str
+    endpoint: str
+    stream: bool
+    backend: str
+    attempts: int
+    outcome: str
+    detour: tuple[str, str] | None
+    adapted: Sequence[str]
+    left: Sequence[tuple[str, str]]
+    tokens: Tokens
+    queued: float
+    first_token: float | None
+    total: float
+
+    @property
+    def level(self) -> int:
+        """A warning is what was not served as it is meant to be."""
+        return logging.WARNING if is_failure(self.outcome) or self.detour is not None else logging.INFO
+
+
+class EventLine(NamedTuple):
+    """Anything else that was logged; `text` may have several lines (a traceback)."""
+
+    at: float
+    level: int
+    logger: str
+    text: str
+
+
+def request_line(relay: Relay, at: float, seconds: float) -> RequestLine:
+    """What is told of a request that ended at `at` after `seconds`."""
+    served = served_by(relay)
+    request = getattr(relay, "request", None)  # not there when the body could not be read
+    left = [(tried.backend, tried.kind) for tried in relay.tried] if relay.tried else ()
+    alias, entrance = relay.alias, relay.entrance
+    if served is not None:
+        backend = served.candidate.state.name
+        tokens = read_usage(served.usage) if served.usage is not None else NO_TOKENS
+        first = served.first_token - relay.began if served.first_token else None
+    else:
+        backend = relay.trying.name if relay.trying is not None else left[-1][0] if left else ""
+        tokens, first = NO_TOKENS, None
+    return RequestLine(
+        at,
+        relay.request_id,
+        relay.client.label,
+        alias.name if alias is not None else "",
+        relay.endpoint.name,
+        request.stream if request is not None else False,
+        backend,
+        len(relay.attempts),
+        relay.outcome,
+        served.detour if served is not None else None,
+        served.adapted if served is not None else (),
+        left,
+        tokens,
+        entrance.queued if entrance is not None else 0.0,
+        first,
+        seconds,
+    )
+
+
+# -- for machines -----------------------------------------------------------------------------------------------------
+
+
+def as_json(line: RequestLine | EventLine) -> bytes:
+    """One JSON object, with its line end."""
+    fields = _request_fields(line) if isinstance(line, RequestLine) else _event_fields(line)
+    return _encode(fields) + b"\n"
+
+
+def _request_fields(line: RequestLine) -> dict[str, Any]:
+    tokens = line.tokens
+    fields: dict[str, Any] = {
+        "time": _stamp(line.at),
+        "level": _level(line.level),
+        "event": "request",
+        "id": line.id,
+        "client": line.client,
+        "alias": line.alias,
+        "endpoint": line.endpoint,
+        "stream": line.stream,
+        "backend": line.backend,
+        "attempts": line.attempts,
+        "outcome": line.outcome,
+        "tokens_in": tokens.prompt,
+        "tokens_out": tokens.completion,
+        "tokens_cached": tokens.cached,
+        "tokens_reasoning": tokens.reasoning,
+        "queued_ms": round(line.queued * 1000),
+        "total_ms": round(line.total * 1000),
+    }
+    if line.first_token is not None:
+        fields["first_token_ms"] = round(line.first_token * 1000)
+    if line.detour is not None:
+        fields[line.detour[0]] = line.detour[1]
+    if line.adapted:
+        fields["adapted"] = line.adapted
+    if line.left:
+        fields["left"] = [f"{backend}: {why}" for backend, why in line.left]
+    return fields
+
+
+def _event_fields(line: EventLine) -> dict[str, Any]:
+    text = line.text.encode(errors="replace").decode()  # a lone surrogate is no JSON
+    return {
+        "time": _stamp(line.at),
+        "level": _level(line.level),
+        "event": "log",
+        "logger": line.logger,
+        "message": text,
+    }
+
+
+def _stamp(at: float) -> str:
+    return f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@lru_cache(maxsize=16)
+def _level(level: int) -> str:
+    return logging.getLevelName(level).lower()
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+
+
+def as_pretty(line: RequestLine | EventLine, *, colours: bool = False) -> bytes:
+    """One line (an event's traceback may need more), with its end; times are this machine's."""
+    text = _request_text(line) if isinstance(line, RequestLine) else line.text
+    stamp = f"{_local_second(int(line.at))}.{int(line.at % 1 * 1000):03d}"
+    level = f"{logging.getLevelName(line.level):7}"
+    if colours and line.level in _COLOURS:
+        level = f"{_COLOURS[line.level]}{level}{_PLAIN}"
+    return f"{stamp} {level} {text}\n".encode(errors="replace")
+
+
+@lru_cache(maxsize=8)
+def _local_second(at: int) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _request_text(line: RequestLine) -> str:
+    """`200 hermes chat* writer -> gemma4 (fallback: down)  1203+45 tokens, first 0.08 s, 1.20 s  ID`; * = a stream."""
+    words = [line.outcome, line.client, line.endpoint + ("*" if line.stream else "")]
+    if line.alias:
+        words.append(line.alias)
+    if line.backend:
+        words.append(f"-> {line.backend}")
+    notes = [f"{line.detour[0]}: {line.detour[1]}"] if line.detour is not None else []
+    notes += line.adapted
+    notes += [f"left {backend}: {why}" for backend, why in line.left]
+    if notes:
+        words.append(f"({'; '.join(notes)})")
+    numbers = []
+    if line.tokens is not NO_TOKENS:
+        cached = f" ({line.tokens.cached} cached)" if line.tokens.cached else ""
+        numbers.append(f"{line.tokens.prompt}{cached}+{line.tokens.completion} tokens")
+    if line.queued >= 0.001:
+        numbers.append(f"queued {line.queued:.2f} s")
+    if line.stream and line.first_token is not None:
+        numbers.append(f"first {line.first_token:.2f} s")
+    numbers.append(f"{line.total:.2f} s")
+    return f"{' '.join(words)}  {', '.join(numbers)}  {line.id}"

@@ -1,0 +1,275 @@
+"""What a span says of a request and of each of its attempts. Pure.
+
+Attributes are named by OpenTelemetry's semantic conventions for generative AI where these have a name
+(github.com/open-telemetry/semantic-conventions-genai, in development), else under `gateway.`.
+
+Tokens stand on the attempts alone: whoever adds them up over a trace counts each once, and those of an answer that was
+thrown away too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.errors import CATALOGUE
+from gateway.exchange import ClientGone
+from gateway.observe.prices import read_usage
+from gateway.observe.standing import shown
+from gateway.streaming import StreamTrack
+from gateway.upstream.whole import WholeAnswer
+from gateway.watch import ReaderStalled, Stopping
+
+if TYPE_CHECKING:
+    from gateway.attempt import Attempt
+    from gateway.config.snapshot import Backend
+    from gateway.relay import Relay
+    from gateway.routing.request import InferenceRequest
+
+Value = str | bool | int | float | tuple[str, ...]
+Attributes = dict[str, Value]
+
+PROMPT_MOST = 64 * 1024  # bytes of messages that one span carries; of longer ones the latest
+
+_OPERATIONS = {"completions": "text_completion", "responses": "chat", "messages": "chat"}  # else the endpoint's name
+_WORDS: dict[type[BaseException], str] = {
+    ClientGone: "client_gone",
+    ReaderStalled: "client_stalled",
+    Stopping: "stopping",
+}
+_CANCELLED = ("client_gone", "client_stalled")  # nobody's failure
+
+
+def operation(endpoint: str) -> str:
+    """`gen_ai.operation.name` of an endpoint's name."""
+    return _OPERATIONS.get(endpoint, endpoint)
+
+
+# -- the request ------------------------------------------------------------------------------------------------------
+
+
+def request_name(relay: Relay) -> str:
+    """Few different ones: the alias' own name, not what the client called it."""
+    name = operation(relay.endpoint.name)
+    return f"{name} {relay.alias.name}" if relay.alias is not None else name
+
+
+def request_attributes(relay: Relay) -> Attributes:
+    """Of a request that has ended."""
+    found: Attributes = {
+        "gen_ai.operation.name": operation(relay.endpoint.name),
+        "http.request.method": "POST",
+        "url.path": "/v1" + relay.endpoint.path,
+        "gateway.request_id": relay.request_id,
+        "gateway.client": relay.client.label,
+        "gateway.outcome": relay.outcome,
+        "gateway.attempts": len(relay.attempts),
+    }
+    request: InferenceRequest | None = getattr(relay, "request", None)  # not there when the body could not be read
+    if request is not None:
+        found["gen_ai.request.model"] = request.model
+        found["gen_ai.request.stream"] = request.stream
+    if relay.alias is not None:
+        found["gateway.alias"] = relay.alias.name
+    if relay.entrance is not None:
+        found["gateway.queue_seconds"] = relay.entrance.queued
+    if (served := served_by(relay)) is not None:
+        found["gateway.backend"] = served.candidate.state.name
+        if served.detour is not None:
+            found[f"gateway.{served.detour[0]}"] = served.detour[1]
+        if served.adapted:
+            found["gateway.adapted"] = tuple(served.adapted)
+    if (status := http_status(relay)) is not None:
+        found["http.response.status_code"] = status
+    if relay.outcome != "200" and relay.outcome not in _CANCELLED:
+        found["error.type"] = relay.outcome
+    return found
+
+
+def served_by(relay: Relay) -> Attempt | None:
+    """The attempt that the client has its answer from, or the beginning of one."""
+    attempts = relay.attempts
+    answered = next((attempt for attempt in attempts if attempt.answered), None)
+    return answered or (attempts[-1] if attempts and attempts[-1].first_token else None)
+
+
+def http_status(relay: Relay) -> int | None:
+    """What the client got; None = nothing."""
+    outcome = relay.outcome
+    if outcome == "200" or (relay.reply is not None and relay.reply.committed):
+        return 200
+    code = CATALOGUE.get(outcome)
+    return code.status if code is not None else int(outcome) if outcome.isdigit() else None
+
+
+def is_failure(outcome: str) -> bool:
+    """Ours or a backend's, not the client's."""
+    code = CATALOGUE.get(outcome)
+    return code is not None and code.status >= 500
+
+
+# -- an attempt -------------------------------------------------------------------------------------------------------
+
+
+def attempt_name(attempt: Attempt) -> str:
+    name = operation(attempt.request.endpoint.name)
+    model = attempt.candidate.state.model
+    return f"{name} {model}" if model is not None else name
+
+
+def attempt_attributes(attempt: Attempt, outcome: str, waited: float | None) -> Attributes:
+    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds to its first content, None = there was none."""
+    state, request = attempt.candidate.state, attempt.request
+    found: Attributes = {
+        "gen_ai.operation.name": operation(request.endpoint.name),
+        "gen_ai.provider.name": provider(state.backend),
+        "gen_ai.request.stream": request.stream,
+        "gateway.backend": state.name,
+        "gateway.attempt": attempt.number,
+        "gateway.outcome": outcome,
+    }
+    if state.model is not None:
+        found["gen_ai.request.model"] = state.model
+    if (limit := request.limit()) is not None:
+        found["gen_ai.request.max_tokens"] = limit
+    if request.choices != 1:
+        found["gen_ai.request.choice.count"] = request.choices
+    if state.backend.url is not None:
+        _, found["server.address"], found["server.port"] = state.backend.origin
+    if waited is not None and request.stream:
+        found["gen_ai.response.time_to_first_chunk"] = waited
+    usage = attempt.usage or attempt.unused
+    if usage is not None:
+        found |= usage_attributes(usage)
+    model, reasons = answer_of(attempt.answer)
+    if model is not None:
+        found["gen_ai.response.model"] = model
+    if reasons:
+        found["gen_ai.response.finish_reasons"] = reasons
+    if outcome != "ok" and outcome not in _CANCELLED:
+        found["error.type"] = outcome
+    return found
+
+
+def provider(backend: Backend) -> str:
+    """`gen_ai.provider.name`: as litellm calls it, else what kind of server it is."""
+    if backend.engine == "litellm":
+        return (backend.model or "litellm").partition("/")[0]
+    return backend.engine
+
+
+def usage_attributes(usage: Mapping[str, Any]) -> Attributes:
+    """Tokens as the backend reported them; `input_tokens` includes the cached ones."""
+    used = read_usage(usage)
+    found: Attributes = {
+        "gen_ai.usage.input_tokens": used.prompt,
+        "gen_ai.usage.output_tokens": used.completion,
+    }
+    if used.cached:
+        found["gen_ai.usage.cache_read.input_tokens"] = used.cached
+    if used.reasoning:
+        found["gen_ai.usage.reasoning.output_tokens"] = used.reasoning
+    return found
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: Any = None
+
+
+class _Finished(msgspec.Struct):
+    choices: list[_Choice] | None = None
+
+
+_decode_finished = msgspec.json.Decoder(_Finished).decode
+
+
+def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tuple[str, ...]]:
+    """(the model that the answer names, its finish reasons)."""
+    if answer is None:
+        return None, ()
+    if isinstance(answer, StreamTrack):
+        model, reasons = answer.model, list(answer.finished.values())
+    else:
+        model = answer.model
+        reasons = [choice.finish_reason for choice in _decode_finished(answer.body).choices or ()]
+    return (model if isinstance(model, str) else None), tuple(str(reason) for reason in reasons if reason is not None)
+
+
+def outcome_of(error: BaseException) -> tuple[str, str]:
+    """Why an attempt ended without an answer: (a word of a short list, a reason for people, which never holds the
+    backend's own words: they may repeat the prompt)."""
+    from gateway.attempt import Broken, Left  # which imports what this is imported by
+
+    if isinstance(error, Left):
+        return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
+    if isinstance(error, Broken):
+        return "stream_interrupted", shown(str(error))
+    return _WORDS.get(type(error), type(error).__name__), ""
+
+
+# -- prompts, where they are asked for --------------------------------------------------------------------------------
+
+
+def input_messages(request: InferenceRequest) -> str | None:
+    """`gen_ai.input.messages`, as JSON: of a chat the messages, the latest PROMPT_MOST bytes of them, without pictures
+    and sound; else the prompt or input. None = there is none that can be read."""
+    name = request.endpoint.prompt[0]
+    if name not in request.fields:
+        return None
+    try:
+        value = msgspec.json.decode(request.fields[name])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if name != "messages":
+        value = [{"role": "user", "content": value if isinstance(value, str) else msgspec.json.encode(value).decode()}]
+    if not isinstance(value, list):
+        return None
+    kept: list[bytes] = []
+    room = PROMPT_MOST
+    for message in reversed(value):
+        encoded = msgspec.json.encode(_message(message))
+        room -= len(encoded) + 1
+        if room < 0:
+            break
+        kept.append(encoded)
+    return "[" + b",".join(reversed(kept)).decode() + "]"
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """OpenAI's message in the conventions' form: a role and parts."""
+    if not isinstance(message, dict):
+        return {"role": "user", "parts": [_text(message)]}
+    role, content = str(message.get("role", "user")), message.get("content")
+    parts = [_part(part) for part in content] if isinstance(content, list) else []
+    if isinstance(content, str) and content:
+        if role == "tool":
+            parts.append({"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content})
+        else:
+            parts.append(_text(content))
+    calls = message.get("tool_calls")
+    parts += [_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return {"role": role, "parts": parts}
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if not isinstance(part, dict):
+        return _text(part)
+    text = part.get("text")
+    return _text(text) if isinstance(text, str) else {"type": str(part.get("type")), "left_out": True}
+
+
+def _text(content: object) -> dict[str, Any]:
+    return {"type": "text", "content": content if isinstance(content, str) else str(content)}
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    called = function if isinstance(function, dict) else {}
+    return {
+        "type": "tool_call",
+        "id": call.get("id"),
+        "name": called.get("name"),
+        "arguments": called.get("arguments"),
+    }

@@ -1,0 +1,216 @@
+"""OpenTelemetry traces: a span per request, a child for each of its attempts. Only made, and OpenTelemetry only
+imported, where `traces.endpoint` is set.
+
+A span's id is needed when a request goes up; all else is known when it has ended. So a running request keeps some
+numbers, and its spans are made at its end, as `ReadableSpan`s: that is a sixth of what `Tracer.start_span` and
+`set_attributes` cost. What to sample, to batch, to encode and to send is the SDK's own doing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from gateway import __version__
+from gateway.observe.export import Exporter
+from gateway.observe.spans import (
+    attempt_attributes,
+    attempt_name,
+    input_messages,
+    is_failure,
+    outcome_of,
+    request_attributes,
+    request_name,
+)
+
+if TYPE_CHECKING:
+    from gateway.attempt import Attempt
+    from gateway.config.snapshot import Traces
+    from gateway.relay import Relay
+
+EVERY = 2.0  # seconds from the end of a span to its export
+KEPT = 8192  # spans that wait for it
+LAST = 3.0  # seconds for what is left at the end
+
+log = logging.getLogger("gateway.traces")
+
+_PARENT, _STATE = b"traceparent", b"tracestate"
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class Tracing:
+    """The traces of one gateway, by one `traces` section of routes.yaml."""
+
+    def __init__(self, settings: Traces) -> None:
+        self.settings = settings
+        self.exporter = Exporter(settings.endpoint.reveal())
+        self._sampler = ParentBased(TraceIdRatioBased(settings.sample))
+        self._ids = RandomIdGenerator()
+        self._propagator = TraceContextTextMapPropagator()
+        self._processor = BatchSpanProcessor(self.exporter, KEPT, EVERY * 1000)
+        self._scope = InstrumentationScope("spark-gateway", __version__)
+        self._resource = Resource.create(
+            {
+                "service.name": os.environ.get("OTEL_SERVICE_NAME", "spark-gateway"),
+                "service.version": __version__,
+                "host.name": socket.gethostname(),
+            }
+        )
+
+    def begin(self, headers: dict[bytes, bytes]) -> RequestTrace | None:
+        """At the beginning of a request; None = it is not traced. Its caller's decision holds, else `sample` decides;
+        a decision of ours not to trace is told to the backend in `headers`."""
+        given, parent = None, None
+        if _PARENT in headers:
+            carrier = {"traceparent": _text(headers, _PARENT), "tracestate": _text(headers, _STATE)}
+            given = self._propagator.extract(carrier)
+            context = get_current_span(given).get_span_context()
+            parent = context if context.is_valid else None
+        if parent is None:
+            headers.pop(_STATE, None)  # it belongs to a caller that is not named
+        trace_id = parent.trace_id if parent is not None else self._ids.generate_trace_id()
+        span_id = self._ids.generate_span_id()
+        decision = self._sampler.should_sample(given or Context(), trace_id, "").decision
+        if decision is Decision.RECORD_AND_SAMPLE:
+            return RequestTrace(self, headers, SpanContext(trace_id, span_id, False, _SAMPLED), parent)
+        if parent is None:
+            headers[_PARENT] = b"00-%032x-%016x-00" % (trace_id, span_id)
+        return None
+
+    def flush(self) -> None:
+        """Send what has ended. Blocks."""
+        self._processor.force_flush()
+
+    def close(self) -> None:
+        """Send what is left, for some seconds at most. Blocks."""
+        closing = threading.Thread(target=self._processor.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(LAST)
+
+    def child(self, of: SpanContext) -> SpanContext:
+        return SpanContext(of.trace_id, self._ids.generate_span_id(), False, _SAMPLED)
+
+    def request_ended(self, trace: RequestTrace, relay: Relay) -> None:
+        attributes = request_attributes(relay)
+        if self.settings.prompts and hasattr(relay, "request") and not _is_local(relay):
+            messages = input_messages(relay.request)
+            if messages is not None:
+                attributes["gen_ai.input.messages"] = messages
+        status = Status(StatusCode.ERROR) if is_failure(relay.outcome) else Status()
+        self._processor.on_end(
+            ReadableSpan(
+                request_name(relay),
+                trace.context,
+                trace.parent,
+                self._resource,
+                attributes,
+                kind=SpanKind.SERVER,
+                status=status,
+                start_time=trace.began,
+                end_time=time_ns(),
+                instrumentation_scope=self._scope,
+            )
+        )
+
+    def attempt_ended(self, trace: AttemptTrace) -> None:
+        attempt = trace.attempt
+        attributes = attempt_attributes(attempt, trace.outcome, trace.waited())
+        failed = "error.type" in attributes
+        self._processor.on_end(
+            ReadableSpan(
+                attempt_name(attempt),
+                trace.context,
+                trace.parent,
+                self._resource,
+                attributes,
+                kind=SpanKind.CLIENT,
+                status=Status(StatusCode.ERROR, trace.reason) if failed else Status(),
+                start_time=trace.began,
+                end_time=trace.ended,
+                instrumentation_scope=self._scope,
+            )
+        )
+
+
+class RequestTrace:
+    """One request that is traced. `headers` are those that go up with its attempts."""
+
+    __slots__ = ("_attempts", "_headers", "_tracing", "began", "context", "parent")
+
+    def __init__(
+        self, tracing: Tracing, headers: dict[bytes, bytes], context: SpanContext, parent: SpanContext | None
+    ) -> None:
+        self.context = context
+        self.parent = parent
+        self.began = time_ns()
+        self._tracing = tracing
+        self._headers = headers
+        self._attempts: list[AttemptTrace] = []
+
+    async def follow(self, attempt: Attempt) -> None:
+        """Runs the attempt; the backend is told that its work belongs to the attempt's span."""
+        trace = AttemptTrace(attempt, self._tracing.child(self.context), self.context)
+        self._attempts.append(trace)
+        context = trace.context
+        self._headers[_PARENT] = b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
+        try:
+            await attempt.run()
+        except BaseException as error:
+            trace.outcome, trace.reason = outcome_of(error)
+            raise
+        finally:
+            trace.ended = time_ns()
+
+    def end(self, relay: Relay) -> None:
+        """When the request has ended: its spans are on their way."""
+        exporter = self._tracing.exporter
+        if exporter.resting:
+            exporter.lost += 1 + len(self._attempts)
+            return
+        try:
+            for attempt in self._attempts:
+                self._tracing.attempt_ended(attempt)
+            self._tracing.request_ended(self, relay)
+        except Exception:  # the request itself has ended well
+            log.exception("the trace of request %s could not be made", relay.request_id)
+
+
+class AttemptTrace:
+    """One attempt of it. Times are Unix nanoseconds."""
+
+    __slots__ = ("_clock", "attempt", "began", "context", "ended", "outcome", "parent", "reason")
+
+    def __init__(self, attempt: Attempt, context: SpanContext, parent: SpanContext) -> None:
+        self.attempt = attempt
+        self.context = context
+        self.parent = parent
+        self.began = self.ended = time_ns()
+        self.outcome, self.reason = "ok", ""
+        self._clock = attempt.watch.now()
+
+    def waited(self) -> float | None:
+        """Seconds until its first content."""
+        first = self.attempt.first_token
+        return first - self._clock if first else None
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
+
+
+def _is_local(relay: Relay) -> bool:
+    return relay.client.local_only or relay.exchange.headers.get(b"x-gateway-local-only") == b"1"

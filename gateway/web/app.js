@@ -1,0 +1,220 @@
+// The page: what is known, where it comes from, and when it is shown anew.
+
+import { aliasesOf } from "./aliases.js";
+import { canariesOf, evidenceOf } from "./canaries.js";
+import { addSample, setHistory, toggle } from "./charts.js";
+import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
+import { at, h, show } from "./dom.js";
+import { fleetOf } from "./fleet.js";
+import { span } from "./format.js";
+import { bannerOf, problemsOf, verdictOf } from "./problems.js";
+import { openTry, wireTry } from "./trybox.js";
+import { eventsOf, usageOf } from "./usage.js";
+
+const STATUS_EVERY = 15_000; // ms; every event asks for it too
+const USAGE_EVERY = 30_000;
+const SOON = 200; // ms in which several events are one
+
+const page = { status: null, usage: null, gone: null, connected: false, chosen: null, pending: new Set() };
+
+// -- what is shown ----------------------------------------------------------------------------------------------------
+
+function render() {
+  const { status, gone, usage } = page;
+  document.body.classList.toggle("stale", Boolean(gone));
+  const now = status ? status.now : Date.now() / 1000;
+  const problems = problemsOf(status, gone);
+  const verdict = verdictOf(problems, status);
+  announce(problems);
+  at("verdict").className = `verdict ${verdict.level}`;
+  at("verdict").textContent = verdict.text;
+  document.title = `${verdict.level === "ok" ? "✓" : `✕ ${problems.length}`} spark-gateway`;
+  at("live").textContent = gone ? "not connected" : page.connected ? "live" : "connecting";
+  at("live").className = `live ${gone ? "bad" : page.connected ? "ok" : ""}`;
+  show(at("banner"), bannerOf(problems, gone ? Date.now() / 1000 : now));
+  if (!status) return;
+  at("main").hidden = false;
+  at("about").textContent = `${status.version}, up ${span(now - status.started)}`;
+  show(at("tools"), tools(status));
+  show(at("aliases"), aliasesOf(status));
+  show(at("fleet"), fleetOf(status, page.pending));
+  show(at("canaries"), canariesOf(status, page.chosen));
+  show(at("evidence"), evidenceOf(status, page.chosen));
+  show(at("usage"), usageOf(usage, status.budgets));
+  show(at("events"), eventsOf(status.events));
+}
+
+/** For those who do not see it: once, when what is wrong has changed. */
+let announced = "";
+function announce(problems) {
+  const text = problems.map((problem) => problem.text).join(" ");
+  if (text === announced) return;
+  at("announce").textContent = text || "All is well again.";
+  announced = text;
+}
+
+function tools(status) {
+  return [
+    status.you.client ? h("span", { class: "muted" }, `as ${status.you.client}${status.you.admin ? ", admin" : ""}`) : null,
+    status.config && status.you.admin ? h("button", { class: "quiet", "data-action": "reload" }, "Reload routes.yaml") : null,
+    key.get() ? h("button", { class: "quiet", "data-action": "forget" }, "Forget the key") : null,
+  ];
+}
+
+function notice(text, level = "ok") {
+  at("notice").className = `notice ${level}`;
+  at("notice").hidden = !text;
+  at("notice").textContent = text;
+}
+
+// -- where it comes from ----------------------------------------------------------------------------------------------
+
+async function loadStatus() {
+  page.status = await read("/status");
+  page.gone = null;
+  render();
+}
+
+async function loadUsage() {
+  page.usage = await read("/status/usage");
+  render();
+}
+
+let soon = 0;
+function statusSoon() {
+  clearTimeout(soon);
+  soon = setTimeout(() => quietly(loadStatus), SOON);
+}
+
+/** What fails here is told by the stream, which fails too. */
+async function quietly(load) {
+  try {
+    await load();
+  } catch (error) {
+    if (error instanceof NeedsKey) askForKey(error.message);
+  }
+}
+
+function onEvent(name, data) {
+  if (name !== "sample") return statusSoon();
+  const { status } = page;
+  if (!status) return undefined;
+  status.now = data.at;
+  for (const [backend, now] of Object.entries(data.backends)) {
+    const known = status.backends[backend];
+    if (!known) return statusSoon();
+    Object.assign(known, { now, inflight: now.inflight, foreign: now.foreign, queue: now.queue });
+  }
+  for (const [alias, now] of Object.entries(data.aliases)) if (status.aliases[alias]) status.aliases[alias].now = now;
+  for (const [node, now] of Object.entries(data.nodes)) if (status.nodes[node]) Object.assign(status.nodes[node], now);
+  addSample(data);
+  return render();
+}
+
+async function live() {
+  const on = {
+    connected: async () => {
+      page.connected = true;
+      await loadStatus();
+      setHistory(await read("/status/history"));
+      quietly(loadUsage);
+    },
+    event: onEvent,
+    gone: () => {
+      page.connected = false;
+      page.gone ??= Date.now() / 1000;
+      render();
+    },
+  };
+  try {
+    await follow(on);
+  } catch (error) {
+    if (!(error instanceof NeedsKey)) throw error;
+    askForKey(error.message);
+  }
+}
+
+// -- keys and buttons -------------------------------------------------------------------------------------------------
+
+let following = false;
+async function start() {
+  if (following) return;
+  following = true;
+  at("key-form").hidden = true;
+  await live();
+  following = false;
+}
+
+function askForKey(message) {
+  page.status = page.usage = null;
+  at("main").hidden = true;
+  at("verdict").textContent = "A key is needed";
+  at("verdict").className = "verdict";
+  at("about").textContent = at("live").textContent = "";
+  show(at("tools"));
+  show(at("banner"));
+  at("key-error").hidden = !key.get();
+  at("key-error").textContent = message;
+  key.forget();
+  at("key-form").hidden = false;
+  at("key").focus();
+}
+
+async function act(path, name, done) {
+  const doing = `${path} ${name}`;
+  page.pending.add(doing);
+  render();
+  try {
+    const answer = await ask(path === "reload" ? "/admin/reload" : `/admin/backends/${encodeURIComponent(name)}/${path}`, { method: "POST" });
+    if (answer.ok) notice(done(await answer.json()));
+    else notice(await messageOf(answer), "bad");
+  } catch (error) {
+    if (error instanceof NeedsKey) askForKey(error.message);
+    else notice(`${path} ${name}: ${error.message}`, "bad");
+  } finally {
+    page.pending.delete(doing);
+  }
+  statusSoon();
+}
+
+const ACTIONS = {
+  try: ({ name }) => openTry(page.status, name),
+  toggle: ({ name }) => toggle(name),
+  evidence: ({ name, check }) => {
+    page.chosen = { name, check };
+    render();
+  },
+  forget: () => {
+    key.forget();
+    location.reload();
+  },
+  drain: ({ name }) => {
+    if (confirm(`Drain ${name}? What runs there ends, nothing new comes until it is resumed.`)) {
+      act("drain", name, (told) => `${name} is ${told.state}; ${told.inflight} under way there.`);
+    }
+  },
+  resume: ({ name }) => act("resume", name, (told) => `${name} is ${told.state}.`),
+  probe: ({ name }) => {
+    notice(`Probing ${name}: it is asked as soon as nothing else runs there.`);
+    act("probe", name, (told) => `${name} was probed: ${told.problems.length ? told.problems.join("; ") : "nothing is wrong"}.`);
+  },
+  reload: () => act("reload", "", () => "routes.yaml was read again."),
+};
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-action]");
+  if (button) ACTIONS[button.dataset.action](button.dataset);
+});
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key.set(at("key").value.trim());
+  at("key").value = "";
+  start();
+});
+
+wireTry();
+setInterval(() => { if (!document.hidden && page.connected) quietly(loadStatus); }, STATUS_EVERY);
+setInterval(() => { if (!document.hidden && page.connected) quietly(loadUsage); }, USAGE_EVERY);
+setInterval(() => { if (page.gone) render(); }, 1000);
+start();

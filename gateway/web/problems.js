@@ -1,0 +1,91 @@
+// What is wrong, from what /status says: the banner, and the verdict in one line.
+
+import { h } from "./dom.js";
+import { number, percent, span, time, usd } from "./format.js";
+
+const OUT = new Set(["down", "misconfigured", "suspect", "warming"]);
+
+/** [{level: bad | warn, text, more, since}], the worst first. `text` and `more` hold no time that runs. */
+export function problemsOf(status, gone) {
+  const found = [];
+  const add = (level, text, more = "", since = null) => found.push({ level, text, more, since });
+  if (gone) {
+    add("bad", "The gateway does not answer.", "What you see is how it was. Trying again.", gone);
+  }
+  if (!status) return found;
+  if (status.stopping) add("bad", "The gateway is stopping.", "Running requests may end; new ones are refused.");
+  if (status.config && status.config.error) {
+    const loaded = status.config.loaded_at ? ` The version of ${time(status.config.loaded_at)} stays in force.` : "";
+    add("bad", `${status.config.path || "routes.yaml"} was edited and is not valid.${loaded}`, status.config.error);
+  }
+  for (const { course, names, aliases, by } of awayOf(status)) {
+    const one = names.length === 1;
+    const who = `${names.join(", ")} ${one ? "is" : "are"}`;
+    const since = Math.min(...aliases.map((alias) => alias.since));
+    if (course === "nothing") add("bad", `${names.join(", ")}: nobody serves ${one ? "it" : "them"}.`, whyOf(aliases), since);
+    if (course === "cloud") add("bad", `${who} on the cloud: ${by}. Prompts leave the LAN.`, costs(aliases, true), since);
+    if (course === "fallback") add("warn", `${who} on a fallback: ${by}.`, costs(aliases, false), since);
+  }
+  for (const [name, node] of Object.entries(status.nodes)) {
+    if (node.state === "down") add("bad", `Node ${name} is down.`, node.why);
+  }
+  for (const [name, backend] of Object.entries(status.backends)) {
+    if (OUT.has(backend.state)) {
+      add(backend.state === "down" || backend.state === "misconfigured" ? "bad" : "warn",
+        `${name} is ${backend.state}.`, backend.reason, backend.since);
+    }
+  }
+  for (const [name, backend] of Object.entries(status.backends)) {
+    if (backend.drift.length) add("warn", `${name} is not what routes.yaml says.`, backend.drift.join("; "));
+  }
+  for (const [name, share] of Object.entries(status.budgets || {})) {
+    if (share >= 0.8) add(share >= 1 ? "bad" : "warn", `Budget of ${name}: ${percent(share)} is spent.`);
+  }
+  return found.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
+}
+
+/** The aliases that are not served by their first step, those that fare alike together. */
+function awayOf(status) {
+  const groups = new Map();
+  for (const [name, alias] of Object.entries(status.aliases)) {
+    if (alias.implicit || !["nothing", "cloud", "fallback"].includes(alias.course)) continue; // those of a backend's own name are told of as backends
+    const by = alias.serving.join(", ");
+    const like = `${alias.course} ${by} ${alias.why}`;
+    if (!groups.has(like)) groups.set(like, { course: alias.course, by, names: [], aliases: [] });
+    groups.get(like).names.push(name);
+    groups.get(like).aliases.push(alias);
+  }
+  return groups.values();
+}
+
+const whyOf = (aliases) => `${aliases[0].why}.`;
+
+function costs(aliases, cloud) {
+  const sum = aliases.reduce((total, alias) => total + (alias.usd || 0), 0);
+  return whyOf(aliases) + (sum || cloud ? ` Cost since then: ${usd(sum)}.` : "");
+}
+
+export function bannerOf(problems, now) {
+  return problems.map((problem) =>
+    h(
+      "div", { class: `problem ${problem.level}`, "data-key": problem.text },
+      h("span", { class: "mark", "aria-hidden": "true" }, problem.level === "bad" ? "✕" : "!"),
+      h("p", {}, h("strong", {}, problem.text), " ", h("span", { class: "more" }, problem.more)),
+      problem.since
+        ? h("p", { class: "since" }, `since ${time(problem.since)} (${span(now - problem.since)})`)
+        : h("p", { class: "since" }),
+    ),
+  );
+}
+
+export function verdictOf(problems, status) {
+  const bad = problems.filter((problem) => problem.level === "bad").length;
+  const all = problems.length;
+  const level = bad ? "bad" : all ? "warn" : "ok";
+  const backends = status ? Object.values(status.backends) : [];
+  const well = backends.filter((backend) => backend.state === "ready" || backend.state === "busy").length;
+  const looked = backends.filter((backend) => backend.state !== "parked" && backend.state !== "unknown").length;
+  const parked = backends.filter((backend) => backend.state === "parked").length;
+  const text = all ? `${number(all)} ${all === 1 ? "problem" : "problems"}` : `All well: ${number(well)} of ${number(looked)} backends serve${parked ? `, ${parked} parked` : ""}`;
+  return { level, text };
+}

@@ -1,0 +1,63 @@
+"""The real agents as processes, with the config of their quick start and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.demo_process import ROOT
+
+CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
+PATIENCE = 240.0  # seconds for one turn of an agent; starting it takes most of that
+PLACE = "http://127.0.0.1:4000/v1"
+
+
+def config_of(page: str, language: str, base_url: str, key: str) -> str:
+    """The first config of docs/quickstart-PAGE.md, for this gateway and this key."""
+    text = (ROOT / f"docs/quickstart-{page}.md").read_text()
+    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    assert found is not None
+    assert PLACE in found[1]
+    return found[1].replace(PLACE, f"{base_url}/v1").replace('"none"', f'"{key}"').replace("none", key)
+
+
+@dataclass
+class Agent:
+    """`home` is all that it finds of its user; `ask` is one turn, from a new process."""
+
+    home: Path
+    base_url: str
+
+    def _run(self, *command: str, **environ: str) -> str:
+        kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+        path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
+        environ = {**kept, "PATH": path, "HOME": str(self.home), "NO_PROXY": "*", **environ}
+        done = subprocess.run(command, cwd=self.home, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+        return done.stdout + done.stderr
+
+
+class Hermes(Agent):
+    def ask(self, prompt: str, key: str = "none", *options: str) -> str:
+        """What it printed."""
+        folder = self.home / ".hermes"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(config_of("hermes", "yaml", self.base_url, key))
+        return self._run(str(CLIENTS / "hermes/bin/hermes"), "chat", "-Q", "--yolo", *options, "-q", prompt)
+
+
+class OpenClaw(Agent):
+    def ask(self, prompt: str, key: str = "none") -> dict[str, Any]:
+        """Its envelope: `ok`, `final`, `toolSummary`, ..."""
+        file = self.home / "openclaw.json"
+        file.write_text(config_of("openclaw", "json", self.base_url, key))
+        command = ("openclaw", "agent", "exec", "--config", str(file), "--cwd", str(self.home), "--json", prompt)
+        said = self._run(*command)
+        found = re.search(r"^\{$.*?^\}$", said, re.M | re.S)
+        assert found is not None, said
+        envelope: dict[str, Any] = json.loads(found[0])
+        return envelope

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The quick starts with the real agents, in front of `gateway demo`. usage: tests/clients/run.sh [pytest arguments]
+# CLIENTS: where the agents are, or are to be installed (default .venv-clients in the repository; some 2 GB).
+# Needs npm. The versions are those that the pages of docs/ name.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export CLIENTS=${CLIENTS:-$PWD/.venv-clients}
+version() { grep -oE "$2[@=]+[0-9.]+[0-9]" "docs/quickstart-$1.md" | head -n 1 | grep -oE "[0-9.]+$"; }
+
+if [ ! -x "$CLIENTS/hermes/bin/hermes" ]; then
+  "${PYTHON:-python3}" -m venv "$CLIENTS/hermes"
+  "$CLIENTS/hermes/bin/pip" install --quiet "hermes-agent==$(version hermes hermes-agent)"
+fi
+if [ ! -x "$CLIENTS/node_modules/.bin/openclaw" ]; then
+  mkdir -p "$CLIENTS"
+  npm install --silent --prefix "$CLIENTS" node@24
+  PATH="$CLIENTS/node_modules/.bin:$PATH" npm install --silent --prefix "$CLIENTS" "openclaw@$(version openclaw openclaw)"
+fi
+[ "$#" -gt 0 ] || set -- tests/clients
+exec "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -o norecursedirs=.hypothesis "$@"

@@ -1,0 +1,104 @@
+"""Hermes and OpenClaw work with the config of their quick starts: `make test-clients`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.clients.agents import PATIENCE, Agent, Hermes, OpenClaw
+from tests.demo_process import ROOT, Demo, running_demo
+
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
+
+CLIENTS = """
+clients:
+  agent: {key: right-key, aliases: ["spark-*"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    folder = tmp_path_factory.mktemp("demo")
+    routes = folder / "routes.yaml"
+    routes.write_text((ROOT / "routes.yaml").read_text() + CLIENTS)
+    with running_demo(folder, "--config", str(routes)) as running:
+        yield running
+
+
+@pytest.fixture
+def hermes(demo: Demo, tmp_path: Path) -> Hermes:
+    return Hermes(tmp_path, demo.url)
+
+
+@pytest.fixture
+def openclaw(demo: Demo, tmp_path: Path) -> OpenClaw:
+    return OpenClaw(tmp_path, demo.url)
+
+
+def dies_in_the_middle(demo: Demo) -> None:
+    """The next stream of the alias' first backend breaks after its first tokens of content or of a call."""
+    fault = {"kind": "die_mid", "after": 15, "count": 1}
+    url = f"{demo.control}/_sim/qwen36/fault"
+    httpx.post(url, json=fault, timeout=PATIENCE, trust_env=False).raise_for_status()
+
+
+def served(demo: Demo, agent: Agent) -> None:
+    """The whole turn was answered by the gateway, and nothing is left under way."""
+    metrics = httpx.get(f"{demo.url}/metrics", timeout=PATIENCE, trust_env=False).text
+    assert 'endpoint="chat"' in metrics
+    assert 'gateway_inflight{backend="qwen36"} 0.0' in metrics
+
+
+def test_hermes_chats(demo: Demo, hermes: Hermes) -> None:
+    assert "12*17 is 204." in hermes.ask("What is 12*17?", "right-key")
+    served(demo, hermes)
+
+
+def test_hermes_calls_a_tool_and_reads_its_result(hermes: Hermes) -> None:
+    assert "The tool answered:" in hermes.ask("Use search_files to find note.txt", "right-key")
+
+
+def test_hermes_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, hermes: Hermes) -> None:
+    dies_in_the_middle(demo)
+    assert "The tool answered:" in hermes.ask("Use search_files to find note.txt", "right-key")
+
+
+def test_hermes_is_served_by_the_fallback(demo: Demo, hermes: Hermes) -> None:
+    demo.steer("qwen36", "kill")
+    try:
+        assert "12*17 is 204." in hermes.ask("What is 12*17?", "right-key")
+    finally:
+        demo.steer("qwen36", "revive")
+
+
+def test_hermes_goes_on_after_a_key_or_an_alias_was_refused(hermes: Hermes) -> None:
+    assert "HTTP 401" in hermes.ask("What is 12*17?", "wrong-key")
+    assert "12*17 is 204." in hermes.ask("What is 12*17?", "right-key")
+    assert "HTTP 403" in hermes.ask("What is 12*17?", "right-key", "-m", "writer")
+    assert "12*17 is 204." in hermes.ask("What is 12*17?", "right-key")
+
+
+def test_openclaw_chats(demo: Demo, openclaw: OpenClaw) -> None:
+    assert openclaw.ask("What is 12*17?", "right-key")["final"] == "12*17 is 204."
+    served(demo, openclaw)
+
+
+def test_openclaw_calls_a_tool_and_reads_its_result(openclaw: OpenClaw) -> None:
+    told = openclaw.ask("Use apply_patch on note.txt", "right-key")
+    assert told["toolSummary"]["tools"] == ["apply_patch"]
+    assert told["final"].startswith("The tool answered:")
+
+
+def test_openclaw_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, openclaw: OpenClaw) -> None:
+    dies_in_the_middle(demo)
+    told = openclaw.ask("Use apply_patch on note.txt", "right-key")
+    assert told["final"].startswith("The tool answered:")
+
+
+def test_openclaw_says_that_its_key_is_wrong(openclaw: OpenClaw) -> None:
+    told = openclaw.ask("What is 12*17?", "wrong-key")
+    assert not told["ok"]
+    assert "401" in told["error"]["message"]

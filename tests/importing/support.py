@@ -1,0 +1,43 @@
+"""A source converted, written and loaded: what the tests of the formats look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+from gateway.config.snapshot import Snapshot
+from gateway.importing.draft import Draft, Note
+from gateway.importing.formats import FORMATS
+from gateway.importing.prove import prove
+from gateway.importing.render import render
+from gateway.importing.source import read_source
+
+DATA = Path(__file__).parents[1] / "data" / "importing"
+
+
+@dataclass
+class Imported:
+    """`text` is the routes.yaml, `snapshot` what the gateway makes of it."""
+
+    draft: Draft
+    text: str
+    snapshot: Snapshot
+
+    def note(self, path: str) -> Note:
+        """The only note about this path of the source."""
+        (found,) = [note for note in self.draft.notes if note.problem.path == path]
+        return found
+
+    def steps(self, alias: str) -> list[list[str]]:
+        return [list(step) for step in self.snapshot.aliases[alias].steps]
+
+
+def imported(kind: str, text: str, file: str = "source.yaml") -> Imported:
+    draft = FORMATS[kind](read_source(dedent(text), file))
+    written = render(draft)
+    return Imported(draft, written, prove(written, draft, {}).snapshot)
+
+
+def imported_file(kind: str, name: str) -> Imported:
+    return imported(kind, (DATA / name).read_text(), name)

@@ -1,0 +1,89 @@
+"""Whatever stands in a llama-swap or Olla config: what comes out is loaded. (LiteLLM's is in test_litellm.py.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.importing import llama_swap, olla
+from gateway.importing.draft import Draft
+from gateway.importing.prove import prove
+from gateway.importing.render import render
+from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, TAGS, Reply, identify
+from gateway.importing.source import Source, read_source
+
+WORDS = st.sampled_from(
+    ["a", "b:c", "http://h:1", "${PORT}", "${env.X}", "${a}", "vllm serve m --max-model-len 8k", "", "é ü", "sk-abcdef",
+     "none", "10s", "*", "'", "$", "https://x.example/v1", "/health", "localhost"]
+)  # fmt: skip
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**6), st.floats(allow_nan=False, width=32), WORDS)
+ANY = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def some(*keys: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Mappings with some of these keys, and one that nobody knows."""
+    return st.dictionaries(st.sampled_from([*keys, "odd"]), st.one_of(WORDS, ANY), max_size=6)
+
+
+MODEL = some(
+    "cmd", "proxy", "aliases", "useModelName", "filters", "unlisted", "concurrencyLimit", "checkEndpoint", "ttl"
+)
+FILTERED = st.builds(
+    lambda model, filters: {**model, "filters": filters}, MODEL, some("setParams", "setParamsByID", "stripParams")
+)
+SWAP = st.fixed_dictionaries(
+    {"models": st.dictionaries(WORDS, st.one_of(MODEL, FILTERED, ANY), max_size=4)},
+    optional={
+        "peers": st.dictionaries(WORDS, st.one_of(some("proxy", "models", "apiKey"), ANY), max_size=2),
+        "macros": st.dictionaries(WORDS, LEAVES, max_size=3),
+        "apiKeys": ANY,
+        "startPort": LEAVES,
+        "odd": ANY,
+    },
+)
+ENDPOINT = some("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter")
+OLLA = st.fixed_dictionaries(
+    {
+        "discovery": st.fixed_dictionaries(
+            {"static": st.fixed_dictionaries({"endpoints": st.lists(ENDPOINT, max_size=4)})}
+        )
+    },
+    optional={"server": some("host", "port", "shutdown_timeout", "request_limits"), "odd": ANY},
+)
+
+
+def source(data: dict[str, Any]) -> Source:
+    return Source("s.yaml", data, read_source("{}", "s.yaml").report)
+
+
+def is_loaded(draft: Draft) -> None:
+    if draft.backends:
+        prove(render(draft), draft, {})
+
+
+@settings(max_examples=50)
+@given(SWAP)
+def test_llama_swap(data: dict[str, Any]) -> None:
+    is_loaded(llama_swap.convert(source(data)))
+
+
+@settings(max_examples=50)
+@given(OLLA)
+def test_olla(data: dict[str, Any]) -> None:
+    is_loaded(olla.convert(source(data)))
+
+
+@settings(max_examples=50)
+@given(
+    st.dictionaries(
+        st.sampled_from([MODELS, OLLAMA_VERSION, TAGS, LOADED]), st.builds(Reply, st.sampled_from([200, 401, 404]), ANY)
+    )
+)
+def test_a_server_may_answer_anything(replies: dict[str, Reply]) -> None:
+    identify("http://h:1", replies)

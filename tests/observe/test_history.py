@@ -1,0 +1,238 @@
+"""The last hour in numbers: rates, shares, percentiles, rings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.snapshot import Backend
+from gateway.fleet import BackendState
+from gateway.health.exporter import Machine
+from gateway.health.progress import Progress, Sample, read
+from gateway.health.state import Health, State
+from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
+from gateway.observe.history_engine import STALE, EngineNow, Looks
+from gateway.observe.history_first_token import Recent, quantile
+from gateway.observe.metrics import Metrics
+
+SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
+
+
+def state(name: str, url: str = "http://10.0.0.1:1") -> BackendState:
+    backend = Backend(name, url=url, slots=4)
+    return BackendState(backend, None, Health(name, backend.health, state=State.READY), lambda _: None)
+
+
+def history(states: Mapping[str, BackendState], metrics: Metrics, **machines: Machine) -> History:
+    return History(lambda: states, lambda: machines, metrics)
+
+
+# -- engines ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_real_engines_prefix_cache_and_drafts_are_read() -> None:
+    sample = read(SPECULATING, 1.0)
+    assert sample is not None
+    assert (sample.queries, sample.hits) == (17.0, 0.0)
+    assert (sample.drafts, sample.accepted) == (10.0, (5.0, 4.0, 3.0))
+
+
+def test_rates_are_of_the_last_seconds_and_shares_of_the_last_minutes() -> None:
+    looks = Looks()
+    looks.take(Sample(0.0, queries=100.0, hits=100.0, drafts=10.0, accepted=(10.0, 10.0)))
+    looks.take(
+        Sample(
+            100.0, generated=1000.0, prompted=5000.0, queries=1100.0, hits=900.0, drafts=110.0, accepted=(90.0, 50.0)
+        )
+    )
+    assert looks.now(100.0) == EngineNow(10.0, (5000.0 - 800.0) / 100.0, 0.0, 0.8, (0.8, 0.4))
+    looks.take(
+        Sample(
+            110.0,
+            generated=1500.0,
+            prompted=5000.0,
+            kv=0.5,
+            queries=1100.0,
+            hits=900.0,
+            drafts=110.0,
+            accepted=(90.0, 50.0),
+        )
+    )
+    assert looks.now(110.0) == EngineNow(50.0, 0.0, 0.5, 0.8, (0.8, 0.4))
+
+
+def test_an_engine_that_was_started_anew_begins_anew() -> None:
+    looks = Looks()
+    looks.take(Sample(0.0, generated=1000.0))
+    looks.take(Sample(10.0, generated=5.0, kv=0.1))
+    assert looks.now(10.0) == EngineNow(kv=0.1)
+    looks.take(Sample(20.0, generated=105.0))
+    assert looks.now(20.0).decode == 10.0
+
+
+def test_of_an_engine_that_is_not_looked_at_any_more_nothing_is_said() -> None:
+    looks = Looks()
+    assert looks.now(0.0) == EngineNow()
+    looks.take(Sample(0.0))
+    looks.take(Sample(10.0, generated=100.0))
+    assert looks.now(10.0 + STALE).decode == 10.0
+    assert looks.now(10.1 + STALE) == EngineNow()
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 6), min_size=1, max_size=30))
+def test_whatever_is_counted_shares_are_shares_and_rates_are_not_negative(rows: list[tuple[float, ...]]) -> None:
+    looks = Looks()
+    for at, (generated, prompted, hits, queries, drafts, right) in enumerate(rows):
+        looks.take(
+            Sample(
+                at * 7.0,
+                generated=generated,
+                prompted=prompted,
+                hits=hits,
+                queries=queries,
+                drafts=drafts,
+                accepted=(right,),
+            )
+        )
+        now = looks.now(at * 7.0)
+        assert now.decode is None or now.decode >= 0.0
+        assert now.prefill is None or now.prefill >= 0.0
+        assert now.prefix_hits is None or 0.0 <= now.prefix_hits <= 1.0
+        assert all(0.0 <= share <= 1.0 for share in now.accepted)
+
+
+# -- time to first token ----------------------------------------------------------------------------------------------
+
+BOUNDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+def spread_over(values: list[float]) -> list[int]:
+    counts = [0] * (len(BOUNDS) + 1)
+    for value in values:
+        counts[sum(bound < value for bound in BOUNDS)] += 1
+    return counts
+
+
+@given(st.lists(st.floats(0.001, 2.0), min_size=1, max_size=60), st.floats(0.01, 1.0))
+def test_a_percentile_is_in_the_bucket_of_the_real_one(values: list[float], share: float) -> None:
+    found = quantile(BOUNDS, spread_over(values), share)
+    rank = share * len(values)
+    below = [sum(value <= bound for value in values) for bound in BOUNDS]
+    bucket = next(index for index, count in enumerate(below) if count >= rank)
+    assert (BOUNDS[bucket - 1] if bucket else 0.0) <= found <= BOUNDS[bucket]
+
+
+def test_what_lies_beyond_the_last_bound_is_told_as_that_bound() -> None:
+    assert quantile(BOUNDS, [0, 0, 0, 0, 0, 3], 0.5) == 2.0
+
+
+def test_only_the_window_counts() -> None:
+    recent = Recent(BOUNDS, 2)
+    assert recent.percentiles() is None
+    recent.tick(spread_over([0.15] * 9))
+    first = recent.percentiles()
+    assert first is not None
+    assert first.count == 9
+    assert first.p50 == pytest.approx(0.15)
+    recent.tick(spread_over([0.15] * 9 + [0.9]))
+    recent.tick(spread_over([0.15] * 9 + [0.9]))
+    second = recent.percentiles()
+    assert second is not None
+    assert second.count == 1
+    assert 0.5 < second.p50 <= 1.0
+    recent.tick(spread_over([0.15] * 9 + [0.9]))
+    assert recent.percentiles() is None
+
+
+# -- rings ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_hour_is_kept_and_no_more() -> None:
+    series = Series()
+    for number in range(5 * POINTS):
+        series.append(float(number))
+        assert len(series._values) < 2 * POINTS
+    assert series.last(POINTS) == [float(n) for n in range(4 * POINTS, 5 * POINTS)]
+
+
+def test_what_is_not_known_is_a_gap_and_what_never_was_is_left_out() -> None:
+    lines = Lines(("a", "b"))
+    for value in (1.0, None, 2.0):
+        lines.append({"a": value})
+    told = lines.told()
+    assert list(told) == ["a"]
+    assert [None if isnan(v) else v for v in told["a"]] == [1.0, None, 2.0]
+
+
+# -- the fleet --------------------------------------------------------------------------------------------------------
+
+
+def sampled(of: History, times: int = 1, start: float = 1000.0) -> dict[str, Any]:
+    for number in range(times):
+        of.sample(start + number * EVERY, number * EVERY)
+    return of.latest
+
+
+def test_a_sample_has_the_numbers_of_all_backends_aliases_and_machines() -> None:
+    metrics = Metrics()
+    states = {"a": state("a"), "b": state("b")}
+    states["a"].inflight = 2
+    states["a"].progress = Progress()
+    states["a"].progress.take(Sample(0.0, kv=0.25))
+    metrics.first_token.child("w", "a").observe(0.2)
+    metrics.first_token.child("v", "a").observe(0.2)
+    metrics.requests.child("w", "a", "chat", "200").value = 10
+    metrics.requests.child("w", "", "chat", "backend_warming").value = 5
+    told = sampled(history(states, metrics, n=Machine(1.0, True, 5e9, 1e10, 50.0)))
+    a, b = told["backends"]["a"], told["backends"]["b"]
+    assert (a["from"], a["inflight"], a["kv"]) == ("engine", 2, 0.25)
+    assert 0.1 < a["ttft_p50"] <= 0.25
+    assert (b["from"], b["decode"], b["ttft_p95"]) == ("gateway", 0.0, None)
+    assert set(told["aliases"]) == {"w", "v"}
+    assert told["nodes"] == {"n": {"memory_used": 5e9, "temperature": 50.0, "power": None, "gpu": None}}
+    assert told["gateway"] == {"requests": 15 / EVERY, "errors": 5 / EVERY}
+
+
+def test_without_an_engines_metrics_our_own_counts_make_the_rates() -> None:
+    metrics = Metrics()
+    of = history({"a": state("a")}, metrics)
+    sampled(of)
+    metrics.tokens.child("open", "w", "a", "completion").value = 600
+    metrics.tokens.child("open", "w", "a", "prompt").value = 1000
+    metrics.tokens.child("open", "w", "a", "cached").value = 400
+    told = sampled(of, TOKENS_OVER)["backends"]["a"]
+    seconds = TOKENS_OVER * EVERY
+    assert (told["decode"], told["prefill"]) == (round(600 / seconds, 1), round(600 / seconds, 1))
+    assert sampled(of, TOKENS_OVER + 1)["backends"]["a"]["decode"] == 0.0
+
+
+def test_a_backend_that_is_another_one_begins_anew_and_one_that_went_is_forgotten() -> None:
+    states = {"a": state("a"), "b": state("b")}
+    of = history(states, Metrics())
+    sampled(of, 3)
+    states["a"] = state("a", "http://10.0.0.2:1")
+    del states["b"]
+    sampled(of)
+    told = dict(value for part, value in of.told() if part == "backends")
+    assert set(told) == {"a"}
+    assert len(told["a"]["inflight"]) == 1
+
+
+def test_an_hour_of_thirty_backends_takes_little_room() -> None:
+    states = {f"b{n}": state(f"b{n}") for n in range(30)}
+    of = history(states, Metrics())
+    rng = random.Random(1)
+    for number in range(POINTS + 10):
+        for backend in states.values():
+            backend.inflight = rng.randrange(4)
+        of.sample(1000.0 + number * EVERY, number * EVERY)
+    held = sum(len(s._values) for kept in of._backends.values() for s in kept.lines._series.values())
+    assert held * 8 < 3_000_000
+    assert all(len(values) == POINTS for part, values in of.told() if part == "at")

@@ -1,0 +1,68 @@
+"""docs/reference.md is what the code says, and nothing of it is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gateway.cli.main import COMMANDS
+from gateway.config.keys import all_keys
+from gateway.errors import CATALOGUE
+from gateway.headers import RESPONSE
+from tests.demo_process import PATIENCE, ROOT
+
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "gateway").rglob("*.py")))
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    """As the code has it now."""
+    command = [sys.executable, "docs/tools/reference.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def part(reference: str, title: str) -> set[str]:
+    """The first names of the rows under this heading."""
+    (text,) = re.findall(rf"^## {title}$(.*?)(?=^## |\Z)", reference, re.M | re.S)
+    return set(re.findall(r"^\| `([^`]+)`", text, re.M))
+
+
+def test_the_page_is_current(reference: str) -> None:
+    assert (ROOT / "docs/reference.md").read_text() == reference, "run `make reference`"
+
+
+def test_every_key_is_there(reference: str) -> None:
+    leaves = {key for key in all_keys() if not any(other.startswith(f"{key}.") for other in all_keys())}
+    shown = part(reference, "Keys of routes.yaml")
+    overrides = tuple(key for key in shown if key in ("backends.*.timeouts", "backends.*.health", "backends.*.queue"))
+    assert len(overrides) == 3
+    assert {key for key in leaves if not key.startswith(overrides)} == shown - set(overrides)
+
+
+def test_every_error_and_every_metric_is_there(reference: str) -> None:
+    assert part(reference, "Error codes") == set(CATALOGUE)
+    assert part(reference, "Metrics") == set(re.findall(r'"(gateway_[a-z_]+)"', SOURCE))
+
+
+def test_every_header_is_there(reference: str) -> None:
+    named = set(re.findall(r"x-gateway-[a-z-]*[a-z]", SOURCE)) | {"x-gateway-fallback", "x-gateway-routed"}
+    shown = part(reference, "Request headers") | part(reference, "Response headers")
+    assert {name for name in shown if name.startswith("x-gateway-")} == named
+    assert {"retry-after", "x-request-id"} <= set(RESPONSE)
+
+
+def test_every_command_is_there(reference: str) -> None:
+    assert {name.split()[1] for name in part(reference, "Commands")} == set(COMMANDS)
+
+
+def test_every_path_of_the_operators_page_is_there(reference: str) -> None:
+    page = (ROOT / "docs/operating.md").read_text()
+    named = set(re.findall(r"`(?:GET|POST) (/[^`{]*)", page))
+    shown = re.findall(r"^\| (?:GET|POST) \| `(/[^`{]*)", reference, re.M)
+    assert named
+    assert named <= set(shown)
