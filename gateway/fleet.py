@@ -238,6 +238,7 @@ class Fleet:
         self._on_gone = on_gone
         self._on_stalled = on_stalled
         self.on_news: OnNews | None = None  # of the backends that are made from now on
+        self.sharers = 1  # likewise
 
     def __getitem__(self, name: str) -> BackendState:
         return self.states[name]
@@ -264,7 +265,7 @@ class Fleet:
         health.canaried = canaried(backend)
         client = self._open_client(backend)
         state = BackendState(backend, client, health, self._on_transition, self._on_gone, self._on_stalled)
-        state.on_news = self.on_news
+        state.on_news, state.sharers = self.on_news, self.sharers
         return state
 
     async def close(self) -> None:

@@ -56,7 +56,8 @@ class Board:
         """See `BackendState.on_news`."""
         if self._believing:
             return
-        if news == "known":  # which engine it is: what others have said of that one counts now
+        if news == "known":  # which engine it is: what was said of that one counts now
+            self._unfit.update(dict.fromkeys(f for f in self._words if f.startswith(key_of(state.backend) + "\t")))
             self._believe_all()
         elif news == "lack":
             self._say(state, f"lack\t{what}", True, state.learned[what] - time.monotonic())

@@ -48,6 +48,7 @@ class Gateways:
         self.reason = "not joined yet"
         self.times_away = 0
         self._folder = folder
+        self._fleet = fleet
         self._accounts = accounts
         self._emit = emit
         self._memory = Memory("")
@@ -179,6 +180,7 @@ class Gateways:
     def _joined(self, _: Any) -> None:
         assert self._purse is not None
         self._purse.tell_all()
+        self._fleet.sharers = 1
         self.slots.join()
         self._renew = True  # what came and went while the answer was on its way
         self._change(f"joined the gateways at redis {self._link.where}")
@@ -216,6 +218,7 @@ class Gateways:
         self._tried.set()
         if self.joined or not self.times_away:
             self.times_away += 1
+            self._fleet.sharers = self.gateways
             self.slots.part(self.gateways)
             share = f"with a share of the slots (1 of {self.gateways} gateways)"
             self._change(f"redis {self._link.where} is away ({reason}): goes on alone, {share}")

@@ -87,7 +87,7 @@ class Link:
         try:
             async with asyncio.timeout(CONNECT):
                 if self._pubsub is not None:
-                    await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+                    await self._pubsub.aclose()  # type: ignore[no-untyped-call]  # redis has no type for it
                 await self._redis.aclose()
         except (RedisError, OSError, TimeoutError) as error:
             log.debug("a connection to redis ended badly: %s", _words(error))

@@ -40,7 +40,8 @@ class Place:
     def left(self) -> set[str]:
         """The keys that hold slots, or who waits for them."""
         kinds = ("leases:", "inflight:", "running:", "waiters", "queue", "tied")
-        keys = [key.decode().removeprefix(PREFIX) for key in self.client.keys(f"{PREFIX}*")]  # type: ignore[union-attr]
+        found: list[bytes] = self.client.keys(f"{PREFIX}*")  # type: ignore[assignment]  # not of the asyncio client
+        keys = [key.decode().removeprefix(PREFIX) for key in found]
         return {key for key in keys if key.startswith(kinds)}
 
 
@@ -59,7 +60,9 @@ class MadeUp:
         self.waiters: dict[str, Waiter] = {}
         self.ended: dict[str, str] = {}
         self.knew = 1
-        self.mailbox = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self.mailbox = redis.client.pubsub(  # type: ignore[no-untyped-call]  # redis has no type for it
+            ignore_subscribe_messages=True
+        )
         self.mailbox.subscribe(f"{PREFIX}to:{name}")
         self.mailbox.get_message(timeout=5.0)  # that it has
 
@@ -186,5 +189,6 @@ def settle(*gateways: MadeUp) -> None:
 
 def lent(redis: Place, state: BackendState) -> int:
     """Slots of a backend that are lent, as Redis adds them up."""
-    values: list[bytes] = redis.client.hvals(f"{PREFIX}inflight:{key_of(state.backend)}")  # type: ignore[assignment]
+    name = f"{PREFIX}inflight:{key_of(state.backend)}"
+    values: list[bytes] = redis.client.hvals(name)  # type: ignore[assignment]  # not of the asyncio client
     return sum(map(int, values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -46,6 +47,10 @@ def shared(gateway: RunningGateway) -> Gateways:
     found = gateway.gateway.shared
     assert found is not None
     return found
+
+
+async def until_joined(gateway: RunningGateway, joined: bool) -> None:
+    await gateway.until(lambda: shared(gateway).joined is joined)
 
 
 @asynccontextmanager
@@ -228,6 +233,8 @@ async def test_max_inflight_and_rpm_of_a_client_count_at_all_gateways(redis: Red
         asked = [found[n % 3].client.post(CHAT, json=chat("a"), headers=slow) for n in range(12)]
         answers = await asyncio.gather(*asked)
         assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429] * 7
+        windows = [gateway.gateway.accounts.limits._clients["slow"].requests for gateway in found]
+        assert sum(window.used(time.monotonic()) for window in windows) == 5, "what was refused counts nowhere"
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert 1 <= int(refused.headers["retry-after"]) <= 61
@@ -338,7 +345,7 @@ async def test_a_refusal_teaches_all_gateways_and_those_that_come_later(redis: R
         assert len(a.requests) == 1
         one.gateway.fleet["a"].start_over()  # as a probe does
         for gateway in (two, new):
-            await gateway.until(lambda g=gateway: not g.gateway.fleet["a"].learned)  # type: ignore[misc]
+            await gateway.until(lambda g=gateway: not g.gateway.fleet["a"].learned)  # type: ignore[misc]  # binds the name
 
 
 async def test_what_was_learned_of_another_engine_is_not_believed(redis: RedisServer) -> None:
@@ -436,7 +443,7 @@ async def test_when_redis_dies_and_comes_back_no_request_fails_and_the_excess_is
             assert sim.most <= 6
             own_redis.kill()
             for gateway in found:
-                await gateway.until(lambda g=gateway: not shared(g).joined)  # type: ignore[misc]
+                await until_joined(gateway, False)
                 assert gateway.gateway.fleet["a"].sharers == 3
                 assert gateway.metric("gateway_shared_joined") == 0
             before = len(sim.requests)
@@ -444,7 +451,7 @@ async def test_when_redis_dies_and_comes_back_no_request_fails_and_the_excess_is
             assert sim.most <= 6 + 2 * 2, "at most a share of each of the others beside what runs"
             own_redis.start()
             for gateway in found:
-                await gateway.until(lambda g=gateway: shared(g).joined)  # type: ignore[misc]
+                await until_joined(gateway, True)
             await found[0].until(lambda: all(shared(g).gateways == 3 for g in found))
             sim.most = 0
         over = True
@@ -470,7 +477,7 @@ async def test_a_frozen_redis_is_away_after_a_bounded_wait(own_redis: RedisServe
         assert "no answer within 250 ms" in shared(found[0]).reason
         own_redis.thaw()
         for gateway in found:
-            await gateway.until(lambda g=gateway: shared(g).joined)  # type: ignore[misc]
+            await until_joined(gateway, True)
         assert [(await ask(gateway)).status_code for gateway in found] == [200, 200]
 
 
@@ -494,7 +501,7 @@ async def test_what_was_learned_while_redis_was_away_is_told_when_it_is_back(own
     async with SimVllm("a").serve() as url, gateways(own_redis, FAST + slots_of(url, 2)) as (one, two):
         own_redis.kill()
         for gateway in (one, two):
-            await gateway.until(lambda g=gateway: not shared(g).joined)  # type: ignore[misc]
+            await until_joined(gateway, False)
         one.gateway.fleet["a"].drain()
         own_redis.start()
         await two.until(lambda: two.state("a") is State.DRAINING)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.admission.scheduler import Quota
+from gateway.admission.scheduler import QueueFull, Quota
 from gateway.config.snapshot import Client
 from gateway.errors import GatewayError
 from gateway.health.state import State
+from gateway.shared.library import key_of
+from tests.admission.scheduling import place as made_up_place
 from tests.shared.office import MadeUp, Place, lent, settle
 from tests.shared.redis_server import RedisServer
 
@@ -239,6 +241,62 @@ def test_one_that_plans_anew_keeps_its_place(three: list[MadeUp]) -> None:
     one.end("z0")
     settle(*three)
     assert served(two, three_) == ["first"]
+
+
+def test_one_that_plans_anew_keeps_its_turn_too(three: list[MadeUp]) -> None:
+    one, two, three_ = three
+    for name in ("x", "y"):
+        one.ask(name, "a")
+    for number in range(4):
+        one.ask(f"z{number}", "b")
+    one.go()
+    for name in ("c1", "c2"):
+        two.ask(name, "a", "b", client="c")
+    two.go()
+    three_.ask("d", "a", client="d")
+    three_.go()
+    one.end("x")
+    settle(*three)
+    assert served(two, three_) == ["c1"]
+    two.states["b"].health.state = State.DOWN
+    two.scheduler.changed(two.states["b"], 0.0)
+    two.go()
+    one.end("y")
+    settle(*three)
+    assert served(two, three_) == ["c1", "d"], "its client has had its turn"
+
+
+def test_a_lease_that_is_told_anew_waits_no_more(three: list[MadeUp], place: Place) -> None:
+    """However a gateway came to hold what it waits for in Redis: it is counted once."""
+    one, two, _ = three
+    for name in ("x", "y"):
+        one.ask(name, "a")
+    one.go()
+    waiter = two.ask("r", "a")
+    two.go()
+    key, backend = waiter.key, key_of(two.states["a"].backend)
+    place.run("g2", ("renew", 0, [(key, backend, 1, "")], [], []))
+    assert lent(place, two.states["a"]) == 3
+    place.run("g2", ("drop", key), ("drop", key))
+    for name in ("x", "y"):
+        one.end(name)
+    settle(one)
+    assert place.left() == set()
+    two.leave("r")
+
+
+def test_a_queue_that_is_full_at_its_gateway_is_full(place: Place) -> None:
+    alone = MadeUp("g1", place, {"a": 1})
+    alone.states["a"] = made_up_place("a", 1, length=0)
+    alone.renew()
+    alone.ask("x")
+    alone.ask("y")
+    alone.go()
+    assert isinstance(alone.waiters["y"].refused, QueueFull)
+    alone.ask("z")
+    alone.part()  # before it was asked for
+    assert isinstance(alone.waiters["z"].refused, QueueFull)
+    alone.close()
 
 
 def test_a_grant_whose_message_was_lost_is_told_at_the_next_renewal(three: list[MadeUp]) -> None:
