@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.admission.accounts import Accounts, today
@@ -18,7 +19,7 @@ from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
-from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector
+from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, SharedCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gateway.observe.log_writer import LogWriter
     from gateway.observe.traces import Tracing
     from gateway.reload import Reloader
+    from gateway.shared.gateways import Gateways
 
 log = logging.getLogger("gateway")
 
@@ -62,6 +64,12 @@ class Gateway:
         self._stop_timer: asyncio.TimerHandle | None = None
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
+        self.shared: Gateways | None = None  # the others in front of the same fleet
+        if snapshot.server.shared is not None:
+            from gateway.shared.gateways import Gateways
+
+            parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
+            self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts)
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path)
         self.alerter = Alerter(self.standing, self._budgets)
@@ -73,6 +81,8 @@ class Gateway:
         await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
+        if self.shared is not None:
+            await self.shared.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
         self.history.open()
@@ -107,6 +117,8 @@ class Gateway:
         await self.history.close()
         await self.alerter.close()
         await self.prober.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.fleet.close()
         await self.accounts.close()
         if self.tracing is not None:
@@ -142,6 +154,7 @@ class Gateway:
         registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
         registry.register(AliasCollector(self.standing))
         registry.register(GatewayCollector(self._budgets, self._lost, lambda: self.alerter.refused is None))
+        registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:
         """Not ready any more; what runs has `server.shutdown` to end by itself."""

@@ -31,6 +31,7 @@ STILL_USED = 0.1  # seconds between two looks whether a backend that was taken o
 OpenClient = Callable[[Backend], Client | None]
 OnTransition = Callable[[Transition], None]
 OnGone = Callable[["BackendState"], None]
+OnNews = Callable[["BackendState", str, Any], None]
 Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # facts are replaced, never changed in place
@@ -63,6 +64,11 @@ class BackendState:
     known: Cached | None = None  # its capabilities, as last worked out (compat/capabilities.py)
     progress: Progress | None = None  # what its /metrics tell; None = it has none
     foreign: int = 0  # sequences that others run there, as its engine counts them
+    # where other gateways front it, too
+    on_news: OnNews | None = None  # is told what was found out: what kind of news, and about what
+    elsewhere: int = 0  # sequences that they have under way there
+    elsewhere_lately: int = 0  # the most of the last few seconds
+    sharers: int = 1  # so many gateways share its slots, each on its own
 
     @property
     def name(self) -> str:
@@ -82,6 +88,11 @@ class BackendState:
     @property
     def slots(self) -> int:
         return self.backend.slots or 1_000_000
+
+    @property
+    def under_way(self) -> int:
+        """Sequences there, of all gateways."""
+        return self.inflight + self.elsewhere
 
     @property
     def prefill_rate(self) -> float | None:
@@ -104,34 +115,51 @@ class BackendState:
 
     def learn_lack(self, capability: str, now: float) -> None:
         self.learned = MappingProxyType({**self.learned, capability: now + LEARNED_FOR})
+        self._report("lack", capability)
 
     def unlearn(self, capability: str) -> None:
         """It was not so."""
         self.learned = MappingProxyType({name: until for name, until in self.learned.items() if name != capability})
+        self._report("no lack", capability)
 
     def observe(self, found: Mapping[str, Observation]) -> None:
         """Take in what checks saw, beside what others saw before."""
         self.observed = MappingProxyType({**self.observed, **found})
+        self._report("seen", found)
 
     def forget(self) -> None:
         """Drop all that was learned and seen: it may be another engine now, or one with other flags."""
         self.learned = self.observed = _NOTHING
+
+    def start_over(self) -> None:
+        """The same, for all gateways."""
+        self.forget()
+        self._report("another")
+
+    def _report(self, news: str, what: Any = "") -> None:
+        if self.on_news is not None:
+            self.on_news(self, news, what)
 
     def cool_down(self, seconds: float, now: float) -> None:
         self.cooldown_until = max(self.cooldown_until, now + min(seconds, COOLDOWN_MOST))
 
     def saw_version(self, version: str | None) -> None:
         """What was learned of another version means nothing."""
-        if version != self.version:
+        before, self.version = self.version, version
+        if version != before:
             self.forget()
-        self.version = version
+            self._report("known" if before is None else "another")
 
     def saw_start(self, started: float | None) -> None:
         """When its engine was started (Unix seconds; None = it does not say). Another time = a restart."""
-        if started is not None and self.started is not None and started != self.started:
-            self.forget()
+        before = self.started
         if started is not None:
             self.started = started
+        if started is not None and started != before:
+            if before is None:
+                self._report("known")
+            else:
+                self.start_over()
 
     def define(self, backend: Backend) -> None:
         """The same running thing, as routes.yaml describes it now."""
@@ -173,42 +201,44 @@ class BackendState:
         self._tell(self.health.failed(reason, time.monotonic()))
 
     def misconfigured(self, reason: str) -> None:
-        self._tell(self.health.misconfigured(reason, time.monotonic()))
+        self._tell(self.health.misconfigured(reason, time.monotonic()), "misconfigured")
 
     def configured(self) -> None:
         self._tell(self.health.configured(time.monotonic()))
 
     def stalled(self, reason: str) -> None:
         """Its engine stands still: nothing that runs there will end."""
-        self._tell(self.health.stalled(reason, time.monotonic()))
+        self._tell(self.health.stalled(reason, time.monotonic()), "stalled")
         self.on_stalled(self)
 
     def load(self) -> None:
         """A look at how much runs there."""
-        full = self.backend.slots is not None and self.inflight + self.foreign >= self.backend.slots
+        full = self.backend.slots is not None and self.under_way + self.foreign >= self.backend.slots
         self._tell(self.health.load(full, time.monotonic()))
 
     def proved(self, reason: str = "passed its canary") -> None:
-        self._tell(self.health.proved(time.monotonic(), reason))
+        self._tell(self.health.proved(time.monotonic(), reason), "proved")
 
     def disproved(self, reason: str) -> None:
-        self._tell(self.health.disproved(reason, time.monotonic()))
+        self._tell(self.health.disproved(reason, time.monotonic()), "disproved")
 
     def doubted(self, reason: str) -> None:
-        self._tell(self.health.doubted(reason, time.monotonic()))
+        self._tell(self.health.doubted(reason, time.monotonic()), "doubted")
 
     def drain(self) -> None:
-        self._tell(self.health.drain(time.monotonic()))
+        self._tell(self.health.drain(time.monotonic()), "drained")
 
     def resume(self) -> None:
-        self._tell(self.health.resume(time.monotonic()))
+        self._tell(self.health.resume(time.monotonic()), "resumed")
 
-    def _tell(self, transition: Transition | None) -> None:
+    def _tell(self, transition: Transition | None, verdict: str = "") -> None:
+        """`verdict`: what kind of proof moved it, where other gateways may rely on that."""
         if transition is None:
             return
         if transition.after is State.DOWN:
             self.forget()  # it may come back with other flags
         self.on_transition(transition)
+        self._report(verdict or transition.after.value, transition)
 
 
 class Fleet:
@@ -233,6 +263,8 @@ class Fleet:
         self._on_gone = on_gone
         self._on_stalled = on_stalled
         self._on_closed = on_closed
+        self.on_news: OnNews | None = None  # of the backends that are made from now on
+        self.sharers = 1  # likewise
 
     def __getitem__(self, name: str) -> BackendState:
         return self.states[name]
@@ -272,7 +304,7 @@ class Fleet:
         return state
 
     def _new(self, backend: Backend) -> BackendState:
-        return BackendState(
+        state = BackendState(
             backend,
             self._open_client(backend),
             _unknown(backend),
@@ -280,6 +312,8 @@ class Fleet:
             self._on_gone,
             self._on_stalled,
         )
+        state.on_news, state.sharers = self.on_news, self.sharers
+        return state
 
     def _retire(self, state: BackendState) -> None:
         identity = state.backend.identity

@@ -7,7 +7,7 @@ Requests under way count with an estimate until they are settled, so that many a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Literal, NamedTuple
 
@@ -44,11 +44,15 @@ def next_day(per: Literal["day", "week", "month"], today: int) -> int:
 
 
 class Budgets:
-    """Spent and reserved USD of each account."""
+    """Spent and reserved USD of each account: our own, and what other gateways have told of theirs. `on_change` is told
+    which account has changed on which day, None = what is under way."""
 
     def __init__(self) -> None:
         self._spent: dict[Account, dict[int, float]] = defaultdict(dict)  # account -> day -> USD
         self._reserved: dict[Account, float] = {}
+        self._spent_elsewhere: Mapping[Account, Mapping[int, float]] = {}
+        self._reserved_elsewhere: Mapping[Account, float] = {}
+        self.on_change: Callable[[Account, int | None], None] | None = None
 
     def remember(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
         """Take in (day, backend, client, USD) of before the start."""
@@ -62,9 +66,13 @@ class Budgets:
             if len(days) > 2 * LONGEST:
                 for old in [d for d in days if d <= day - LONGEST]:
                     del days[old]
+            if self.on_change is not None:
+                self.on_change(account, day)
 
     def reserve(self, account: Account, usd: float) -> None:
         self._reserved[account] = self._reserved.get(account, 0.0) + usd
+        if self.on_change is not None:
+            self.on_change(account, None)
 
     def release(self, account: Account, usd: float) -> None:
         """Give back what `reserve` took; an account without reservations is exactly 0 again."""
@@ -73,14 +81,19 @@ class Budgets:
             self._reserved[account] = rest
         else:
             self._reserved.pop(account, None)
+        if self.on_change is not None:
+            self.on_change(account, None)
 
     def spent(self, account: Account, budget: Budget, today: int) -> float:
         """USD of the running period; reservations not counted."""
         first = first_day(budget.per, today)
-        return sum(usd for day, usd in self._spent.get(account, {}).items() if day >= first)
+        found = sum(usd for day, usd in self._spent.get(account, {}).items() if day >= first)
+        if self._spent_elsewhere:
+            found += sum(usd for day, usd in self._spent_elsewhere.get(account, {}).items() if day >= first)
+        return found
 
     def reserved(self, account: Account) -> float:
-        return self._reserved.get(account, 0.0)
+        return self.own_reserved(account) + self._reserved_elsewhere.get(account, 0.0)
 
     def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
         """Why nothing more may be spent now, in words; None = something may."""
@@ -90,3 +103,30 @@ class Budgets:
         until = EPOCH + timedelta(days=next_day(budget.per, today))
         running = f" and {reserved:.2f} under way" if reserved and spent < budget.usd else ""
         return f"{spent:.2f} USD{running} of {budget.usd:g} USD/{budget.per} until {until} 00:00 UTC"
+
+    # -- with other gateways --------------------------------------------------------------------------------------
+
+    def own(self, account: Account, day: int) -> float:
+        """What was spent here on this day."""
+        return self._spent.get(account, {}).get(day, 0.0)
+
+    def own_reserved(self, account: Account) -> float:
+        return self._reserved.get(account, 0.0)
+
+    def totals(self) -> Iterator[tuple[int, Account, float]]:
+        """All that was spent here, as (day, account, USD)."""
+        for account, days in self._spent.items():
+            for day, usd in days.items():
+                yield day, account, usd
+
+    def accounts_reserved(self) -> Iterable[Account]:
+        return self._reserved
+
+    def take_over(self, account: Account, day: int, usd: float) -> None:
+        """It was spent here, too, though nothing here remembers it."""
+        days = self._spent[account]
+        days[day] = days.get(day, 0.0) + usd
+
+    def elsewhere(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
+        """What the others have spent, and have under way."""
+        self._spent_elsewhere, self._reserved_elsewhere = spent, reserved

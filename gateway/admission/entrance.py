@@ -8,7 +8,8 @@ from math import inf
 
 from gateway.access import Identity
 from gateway.admission.course import Course, is_on_trial
-from gateway.admission.scheduler import QueueFull, Waiter, is_open
+from gateway.admission.limits import estimate
+from gateway.admission.scheduler import QueueFull, Quota, Waiter, is_open
 from gateway.admission.slots import Lease
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Alias
@@ -50,6 +51,7 @@ class Entrance:
         self._alias = alias
         self._client = client
         self._limit = client.client.max_inflight if client.client is not None else None
+        self._quota = self._new_quota() if admission.scheduler.others is not None else None
         self._request_id = request_id
         self._watch = watch
         self._began = began
@@ -67,7 +69,9 @@ class Entrance:
                     course.take(candidate)
                     course.leave(candidate, "too_long")
                     continue
-                lease = self._admission.at_once(candidate, self._request, self._client.name, self._limit)
+                lease = self._admission.at_once(
+                    candidate, self._request, self._client.name, self._limit, asks=self._quota is not None
+                )
             else:
                 lease = None
             if lease is None:
@@ -105,6 +109,7 @@ class Entrance:
         self._watch.total_at = inf
         try:
             self.queued += await self._admission.wait(waiter)
+            self._quota = waiter.quota
         except QueueFull as full:
             raise self._not_admitted(waiter, str(full), full.seconds) from None
         if waiter.granted is not None:
@@ -120,7 +125,15 @@ class Entrance:
         waiter = Waiter(self._client.name, self._began, _nobody, self._replan, limit=self._limit)
         own = self._client.client.priority if self._client.client is not None else None
         waiter.weight, waiter.batch = self._request.choices, (own or self._alias.priority) == "batch"
+        waiter.quota = self._quota
         return waiter
+
+    def _new_quota(self) -> Quota | None:
+        """What this request counts against limits that other gateways count, too."""
+        client = self._client.client
+        if client is None or (client.rpm is None and client.tpm is None):
+            return None
+        return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic())
 
     def _choose(self, waiter: Waiter, now: float) -> bool:
         """Set what the waiter takes: what is offered, else those that are coming before its deadline. False = nothing,

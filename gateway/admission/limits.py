@@ -99,13 +99,18 @@ class Limits:
         requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
         tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
         if requests_wait or tokens_wait:
-            raise _refused(client, requests_wait, tokens_wait)
+            raise refused(client, requests_wait, tokens_wait)
         if client.rpm is not None:
             windows.requests.add(1, now)
         if client.tpm is None:
             return None
         windows.tokens.add(tokens, now)
         return Charge(windows.tokens, tokens, now)
+
+    def uncount(self, client: str, at: float, now: float) -> None:
+        """A request that was counted at `at` was refused by all gateways together. (Its tokens `spent` corrects.)"""
+        if (windows := self._clients.get(client)) is not None:
+            windows.requests.take_back(1, at, now)
 
     def spent(self, charge: Charge, tokens: int, now: float) -> None:
         """A request has ended and had `tokens` in all: what it had more counts now, what it had less is taken back."""
@@ -124,7 +129,8 @@ def estimate(request: InferenceRequest) -> int:
     return max(1, prompt + request.choices * min(request.limit() or ANSWER_MOST, ANSWER_MOST))
 
 
-def _refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+    """Both in seconds; the longer one is told."""
     wait = max(requests_wait, tokens_wait)
     key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")
     had = f"Client '{client.name}' has had its {getattr(client, key)} {what} ({key}) of this minute"

@@ -2,6 +2,8 @@
 
 A pure structure: no clock, no task, no sleep. Time is passed in (the fleet's monotonic seconds), and the one effect is
 a waiter's `wake`. What is held is `BackendState.inflight`, so that whoever else counts there is respected too.
+Where other gateways front the same backends, `others` are told who waits and what is held; while they decide together
+who gets what (`serves` is False) nobody is served here.
 
 The order of those who wait for a backend: interactive before batch; in each of the two first those that come back from
 a failed attempt; then by turns between clients. A request's turn is its arrival, or the last time that a slot was given
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from gateway.config.snapshot import Client
 from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.plan import unavailable
@@ -31,11 +34,21 @@ class QueueFull(Exception):
 
 
 class Held(NamedTuple):
-    """Slots of one backend that are taken, since when."""
+    """Slots of one backend that are taken, since when. `key`: their name among gateways."""
 
     state: BackendState
     slots: int
     since: float
+    key: str = ""
+
+
+class Quota(NamedTuple):
+    """What counts once against the limits of a client that gateways share: a request and its probable tokens. `at`:
+    when it was counted here."""
+
+    client: Client
+    tokens: int
+    at: float
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +76,32 @@ class Waiter:
     turn: int = 0
     granted: Held | None = None
     late: bool = False
+    # where other gateways decide with us
+    key: str = ""  # under which it waits there
+    ticket: tuple[int, int] = (0, 0)  # its place and turn there
+    quota: Quota | None = None  # not counted yet
+    counted: int = 0  # the second there in which it was
+    full: QueueFull | None = None  # why it may not wait
+    refused: Exception | None = None  # it gets nothing, for this reason
+
+
+class Others(Protocol):
+    """Other gateways in front of the same backends."""
+
+    def waits(self, waiter: Waiter) -> None:
+        """It waits, for other backends than before maybe."""
+
+    def gone(self, waiter: Waiter) -> None:
+        """It does not wait any more."""
+
+    def took(self, held: Held, client: str) -> None:
+        """`client`: where it has a limit, else empty."""
+
+    def gave(self, held: Held) -> None:
+        """These slots are free again."""
+
+    def key(self) -> str:
+        """A name for slots that are taken without asking."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +124,8 @@ class Scheduler:
     """Slots are taken by `at_once` or `offer` and given back by `release`. All calls take the time `now`."""
 
     def __init__(self) -> None:
+        self.others: Others | None = None
+        self.serves = True
         self.waiters: dict[Waiter, None] = {}
         self._lines: dict[int, Line] = {}  # by id of the state: two backends of one name may be there for a while
         self._running: dict[str, int] = {}  # requests with slots, of clients with a limit
@@ -95,7 +136,9 @@ class Scheduler:
     def at_once(
         self, state: BackendState, weight: int, now: float, client: str = "", limit: int | None = None
     ) -> Held | None:
-        """Slots, if there is room and nobody waits for this backend."""
+        """Slots, if there is room and nobody waits for this backend. None also where others have to be asked."""
+        if not self.serves and (limit is not None or state.backend.slots is not None):
+            return None
         line = self._lines.get(id(state))
         if line is None:
             line = self._line(state)
@@ -116,8 +159,15 @@ class Scheduler:
         if first:
             self._count += 1
             waiter.place = waiter.turn = self._count
-        waiter.granted, waiter.late = None, False
+        waiter.granted, waiter.late, waiter.refused = None, False, None
         self._join(waiter, now)
+        if not self.serves:
+            why = self._why_full(waiter, now) if first else None
+            waiter.full = QueueFull(why, self.expected(waiter, now)) if why is not None else None
+            if waiter.full is not None and waiter.pending:  # there is nothing to ask the others for
+                self._leave(waiter)
+                raise waiter.full
+            return False
         self._serve([self._line(state) for state in waiter.choices], now)
         if waiter.granted is not None:
             return True
@@ -135,6 +185,8 @@ class Scheduler:
         line = self._line(state)
         state.inflight -= held.slots
         line.freed = now
+        if self.others is not None:
+            self.others.gave(held)
         if served:
             took = now - held.since
             line.service = took if line.service is None else line.service + (took - line.service) * LEARN
@@ -152,6 +204,39 @@ class Scheduler:
         elif waiter.granted is not None:
             held, waiter.granted = waiter.granted, None
             self.release(held, now, waiter.client, waiter.limit, served=False)
+
+    # -- with others ----------------------------------------------------------------------------------------------
+
+    def given(self, waiter: Waiter, state: BackendState, slots: int, key: str, now: float) -> bool:
+        """Others have given it slots. False = it does not take them: it has left, or they are of no use to it now."""
+        if waiter not in self.waiters or waiter.pending or state not in waiter.choices or not is_open(state, now):
+            return False
+        self._grant(waiter, self._line(state), slots, now, key)
+        return True
+
+    def refuse(self, waiter: Waiter, reason: Exception) -> None:
+        """It gets nothing."""
+        if waiter in self.waiters:
+            self._leave(waiter)
+            waiter.refused = reason
+            waiter.wake()
+
+    def replan(self, waiter: Waiter, now: float) -> None:
+        """What it goes by has changed, for it alone."""
+        if waiter in self.waiters:
+            self._leave(waiter)
+            if waiter.replan(now):
+                self._join(waiter, now)
+            else:
+                waiter.wake()
+
+    def alone(self, now: float) -> None:
+        """The others cannot be asked any more: those who wait are served here, or may not wait after all."""
+        self.serves = True
+        self._serve([line for line in self._lines.values() if line.waiting], now)
+        for waiter in [waiter for waiter in self.waiters if waiter.full is not None]:
+            assert waiter.full is not None
+            self.refuse(waiter, waiter.full)
 
     # -- time and changes -----------------------------------------------------------------------------------------
 
@@ -174,12 +259,7 @@ class Scheduler:
         line = self._line(state)
         line.looks = looks(state, now)
         for waiter in list(line.watching):
-            if waiter in self.waiters:
-                self._leave(waiter)
-                if waiter.replan(now):
-                    self._join(waiter, now)
-                else:
-                    waiter.wake()
+            self.replan(waiter, now)
         self._serve([other for other in self._lines.values() if other.waiting], now)
 
     def forget(self, state: BackendState) -> None:
@@ -191,8 +271,7 @@ class Scheduler:
     def is_busy(self, state: BackendState, weight: int) -> bool:
         """No room there for one that comes now."""
         line = self._lines.get(id(state))
-        most = room(state)
-        return (line is not None and bool(line.waiting)) or state.inflight + min(weight, most) > most
+        return (line is not None and bool(line.waiting)) or is_full(state, weight)
 
     def depth(self) -> dict[str, int]:
         """Backend name -> how many wait for it. One that takes any of several counts at each."""
@@ -222,14 +301,18 @@ class Scheduler:
             line = self._lines[id(state)] = Line(state)
         return line
 
-    def _take(self, line: Line, slots: int, now: float, client: str, limit: int | None) -> Held:
+    def _take(self, line: Line, slots: int, now: float, client: str, limit: int | None, key: str = "") -> Held:
         state = line.state
         if not state.inflight:
             line.freed = now
         state.inflight += slots
         if limit is not None:
             self._running[client] = self._running.get(client, 0) + 1
-        return Held(state, slots, now)
+        if self.others is None:
+            return Held(state, slots, now)
+        held = Held(state, slots, now, key or self.others.key())
+        self.others.took(held, client if limit is not None else "")
+        return held
 
     def _one_less(self, client: str) -> None:
         self._running[client] -= 1
@@ -248,17 +331,23 @@ class Scheduler:
             if not line.watching:
                 line.looks = looks(state, now)
             line.watching[waiter] = None
+        if self.others is not None:
+            self.others.waits(waiter)
 
     def _leave(self, waiter: Waiter) -> None:
         del self.waiters[waiter]
         for line in self._lines.values():
             line.waiting.pop(waiter, None)
             line.watching.pop(waiter, None)
+        if self.others is not None:
+            self.others.gone(waiter)
 
     def _serve(self, lines: Iterable[Line], now: float) -> None:
         """Give what is free to whoever is next, backend by backend. Heavy ones and clients with a limit tie backends
         together (what one holds up here may change with what it gets there): then all are looked at until nobody gets
         anything more."""
+        if not self.serves:
+            return
         tied = any(w.weight > 1 or w.limit is not None for w in self.waiters)
         self._serve_once(lines, now)
         while tied and self._serve_once([line for line in self._lines.values() if line.waiting], now):
@@ -297,8 +386,8 @@ class Scheduler:
         others = (state for state in waiter.choices if state is not line.state)
         return any(is_open(state, now) and room(state) - state.inflight > free for state in others)
 
-    def _grant(self, waiter: Waiter, line: Line, slots: int, now: float) -> None:
-        waiter.granted = self._take(line, slots, now, waiter.client, waiter.limit)
+    def _grant(self, waiter: Waiter, line: Line, slots: int, now: float, key: str = "") -> None:
+        waiter.granted = self._take(line, slots, now, waiter.client, waiter.limit, key)
         self._leave(waiter)
         self._count += 1
         for other in line.waiting:
@@ -339,9 +428,16 @@ def rank(waiter: Waiter) -> tuple[bool, bool, int, int]:
 
 
 def room(state: BackendState) -> int:
-    """Slots that we may use: all but those that others hold there, and never none."""
+    """Slots that we may use: all but those that others hold there, and at most our share; never none."""
     foreign = state.foreign
-    return state.slots if not foreign else max(1, state.slots - foreign)
+    most = state.slots if not foreign else max(1, state.slots - foreign)
+    return most if state.sharers == 1 else max(1, min(most, state.slots // state.sharers))
+
+
+def is_full(state: BackendState, weight: int) -> bool:
+    """Is there no room for so much more?"""
+    most = room(state)
+    return state.under_way + min(weight, most) > most
 
 
 def is_open(state: BackendState, now: float) -> bool:

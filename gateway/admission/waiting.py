@@ -31,9 +31,17 @@ class Admission:
         metrics.queue_depth = self._depth
 
     def at_once(
-        self, candidate: Candidate, request: InferenceRequest, client: str = "", limit: int | None = None
+        self,
+        candidate: Candidate,
+        request: InferenceRequest,
+        client: str = "",
+        limit: int | None = None,
+        *,
+        asks: bool = False,
     ) -> Lease | None:
-        """A lease, if there is room and nobody waits for this backend."""
+        """A lease, if there is room and nobody waits for this backend. `asks`: it has to be counted by others, too."""
+        if asks and not self.scheduler.serves:
+            return None
         held = self.scheduler.at_once(candidate.state, request.choices, time.monotonic(), client, limit)
         if held is None:
             return None
@@ -42,7 +50,8 @@ class Admission:
 
     async def wait(self, waiter: Waiter) -> float:
         """Until the waiter has got its slots, its time is up, or nothing is left to wait for: the waiter tells which.
-        Returns the seconds that it took. Raises `QueueFull`. Cancelled, it leaves the set and what it may have got."""
+        Returns the seconds that it took. Raises `QueueFull`, and what gateways together refuse it for. Cancelled, it
+        leaves the set and what it may have got."""
         began = time.monotonic()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.wake = partial(_wake, woken)
@@ -53,6 +62,8 @@ class Admission:
         except asyncio.CancelledError:
             self.scheduler.left(waiter, time.monotonic())
             raise
+        if waiter.refused is not None:
+            raise waiter.refused
         seconds = time.monotonic() - began
         self.seconds.observe(seconds)
         return seconds

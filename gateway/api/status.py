@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from gateway import __version__
 from gateway.access import identify
 from gateway.admission.accounts import today
+from gateway.admission.scheduler import room
 from gateway.api.admin import may_admin
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
@@ -111,6 +112,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "now": time.time(),
         "stopping": gateway.stopping,
         "config": gateway.reloader.describe() if gateway.reloader is not None else None,
+        "shared": gateway.shared.describe() if gateway.shared is not None else None,
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
             name: {
@@ -145,6 +147,8 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "slots_assumed": backend.slots_assumed,
         "inflight": state.inflight,
         "foreign": state.foreign,
+        "elsewhere": state.elsewhere,
+        "room": room(state) if backend.slots is not None else None,
         "queue": waiting,
         "window": state.context,
         "model": state.model,

@@ -12,7 +12,6 @@ from gateway.config.keys import pattern_of
 from gateway.config.problems import Path, Report
 
 NOT_YET = (
-    "server.shared",
     "launch",
     "profiles",
     "modes",

@@ -56,7 +56,7 @@ async def probe(
     if left is None:
         return {name: Observation("untested", _busy(state), time.time()) for name in names}
     if set(names) >= set(ALL):
-        state.forget()
+        state.start_over()
     replies = replies if replies is not None else {}
     for name in names:
         if not now and left is not None:
@@ -78,7 +78,7 @@ async def probe(
 async def wait_idle(state: BackendState, seconds: float) -> float | None:
     """Wait until nothing is under way there. The seconds that are left of those given; None = it is still busy."""
     until = time.monotonic() + seconds
-    while state.inflight:
+    while state.under_way:
         if time.monotonic() >= until:
             return None
         await asyncio.sleep(LOOK)

@@ -51,6 +51,7 @@ class Prober:
         self._work_of = work_of
         self._asker = Asker()
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
+        self._hurried: dict[str, asyncio.Task[None]] = {}
         self._nodes = Nodes()
         self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
@@ -129,7 +130,7 @@ class Prober:
         return [*jobs, self._watch_progress(state)] if state.backend.engine == "vllm" else jobs
 
     async def close(self) -> None:
-        tasks = [task for group in self._tasks.values() for task in group]
+        tasks = [*(task for group in self._tasks.values() for task in group), *self._hurried.values()]
         self._tasks.clear()
         for task in tasks:
             task.cancel()
@@ -195,7 +196,7 @@ class Prober:
         if state.progress is None:
             state.progress = Progress()
         state.progress.take(sample)
-        state.foreign = state.progress.foreign(state.inflight, now)
+        state.foreign = state.progress.foreign(state.inflight + state.elsewhere_lately, now)
         work = self._work_of(state)
         if not state.progress.stalled(work, now):
             return
@@ -204,6 +205,19 @@ class Prober:
             state.stalled(f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours")
         else:
             state.on_stalled(state)  # one that came in meanwhile, or could not be ended before
+
+    def hurry(self, state: BackendState) -> None:
+        """Look at it now: something seems to have happened there."""
+        if probe_of(state.backend) is not None and state.name not in self._hurried:
+            task = asyncio.create_task(self._look_now(state), name=f"look at {state.name}")
+            self._hurried[state.name] = task
+            task.add_done_callback(lambda _: self._hurried.pop(state.name, None))
+
+    async def _look_now(self, state: BackendState) -> None:
+        try:
+            await self.check(state, read_models=False)
+        except Exception:
+            log.exception("the probe of %s failed inside the gateway", state.name)
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""

@@ -48,6 +48,7 @@ class Canaries:
         self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
         self._asked: dict[BackendKey, float] = {}  # when it was last asked
         self._drift: dict[BackendKey, str] = {}
+        self._proved: dict[BackendKey, float] = {}  # when another gateway's canary was answered rightly
 
     def look(self, state: BackendState) -> None:
         """Is one due? Called after each health check."""
@@ -56,18 +57,29 @@ class Canaries:
             return
         now = time.monotonic()
         suspect = state.health.state is State.SUSPECT
-        if state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
+        if state.health.proof_due(now) and self._proved.get(key_of(state), 0.0) > state.health.since:
+            self._on_proved(state)
+            state.proved("passed the canary of another gateway")
+        elif state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
             state.health.trial = True
             self._tasks[key_of(state)] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
         elif self._due(state, now):
             self._tasks[key_of(state)] = asyncio.create_task(self._confirm(state), name=f"canary {state.name}")
+
+    def seen_elsewhere(self, state: BackendState, at: float) -> None:
+        """Another gateway has asked it at `at` (monotonic seconds), and all know what it saw."""
+        self._asked[key_of(state)] = max(at, self._asked.get(key_of(state), at))
+
+    def proved_elsewhere(self, state: BackendState, at: float) -> None:
+        """Another gateway's canary has brought it back at `at` (monotonic seconds): where one is due, it counts."""
+        self._proved[key_of(state)] = at
 
     def _due(self, state: BackendState, now: float) -> bool:
         """When well and idle, and not asked for `health.canary`."""
         every = state.backend.health.canary
         if every is None or state.backend.engine == "http" or state.health.state not in (*WELL, State.UNKNOWN):
             return False
-        if state.inflight or state.foreign or state.cooldown_until > now:
+        if state.under_way or state.foreign or state.cooldown_until > now:
             return False
         return now - self._asked.get(key_of(state), float("-inf")) >= every
 
@@ -75,7 +87,7 @@ class Canaries:
         """From now on only these are asked."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
-        for known in (self._asked, self._drift):
+        for known in (self._asked, self._drift, self._proved):
             for key in known.keys() - backends:
                 del known[key]
 

@@ -72,7 +72,7 @@ class Standby:
             state = states.get(name)
             if state is None or state.health.state not in SERVING:
                 del self.ours[name]
-            elif not state.inflight:
+            elif not state.under_way:
                 del self.ours[name]
                 log.info("%s is no longer needed: unloaded", name)
                 await self._loader.load(state, 0)

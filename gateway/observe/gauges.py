@@ -15,6 +15,7 @@ from gateway.observe.standing import AWAY, BackendView, Course, Standing
 
 if TYPE_CHECKING:
     from gateway.fleet import BackendState, Fleet
+    from gateway.shared.gateways import Gateways
 
 COURSES: tuple[str, ...] = get_args(Course)
 
@@ -136,3 +137,35 @@ class GatewayCollector(Collector):
         for kind, count in self._lost().items():
             lost.add_metric([kind], count)
         yield lost
+
+
+class SharedCollector(Collector):
+    """Several gateways in front of the fleet; without `server.shared` nothing."""
+
+    def __init__(self, gateways: Gateways | None, fleet: Fleet) -> None:
+        self._gateways = gateways
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        joined = gauge("gateway_shared_joined", "1 while the gateways decide together, 0 while Redis is away")
+        count = gauge("gateway_shared_gateways", "Gateways in front of the fleet, as last seen")
+        away = CounterMetricFamily("gateway_shared_away_total", "Times that Redis went away")
+        trips = CounterMetricFamily("gateway_shared_trips_total", "Round trips to Redis")
+        elsewhere = gauge("gateway_elsewhere", "Sequences that other gateways have under way", "backend")
+        over = gauge("gateway_slots_excess", "Sequences beyond a backend's slots", "backend")
+        if self._gateways is not None:
+            joined.add_metric([], float(self._gateways.joined))
+            count.add_metric([], self._gateways.gateways)
+            away.add_metric([], self._gateways.times_away)
+            trips.add_metric([], self._gateways.trips)
+            for name, state in self._fleet.states.items():
+                elsewhere.add_metric([name], state.elsewhere)
+                over.add_metric([name], excess(state))
+        yield from (joined, count, away, trips, elsewhere, over)
+
+
+def excess(state: BackendState) -> int:
+    """Sequences that run there beyond its slots, as far as is known here."""
+    if state.backend.slots is None:
+        return 0
+    return max(0, state.under_way + state.foreign - state.backend.slots)

@@ -38,6 +38,8 @@ def settle(relay: Relay) -> None:
         used += _settle_served(relay, served, seconds)
     if relay.charge is not None:
         accounts.limits.spent(relay.charge, used, time.monotonic())
+        if relay.gateway.shared is not None and relay.entrance is not None:
+            relay.gateway.shared.slots.settled(relay.entrance.waiter, relay.charge.tokens, used)
     writer = relay.gateway.log
     if writer is not None and writer.requests:
         writer.request_ended(relay, seconds)

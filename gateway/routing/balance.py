@@ -31,9 +31,9 @@ def order(
     else:
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
-            ordered.sort(key=lambda m: m.inflight)
+            ordered.sort(key=lambda m: m.under_way)
     # Stable: health first (one that is due for a trial gets this request), then a free slot, then the balancing above.
-    ordered.sort(key=lambda m: (_doubt(m, now), m.inflight >= m.slots))
+    ordered.sort(key=lambda m: (_doubt(m, now), m.under_way >= m.slots))
     return ordered
 
 
@@ -54,9 +54,9 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
         return hashed.digest()
 
     ordered = sorted(members, key=score, reverse=True)
-    least = min(m.inflight for m in members)
-    if ordered[0].inflight - least >= LEAD:
-        ordered.sort(key=lambda m: m.inflight)
+    least = min(m.under_way for m in members)
+    if ordered[0].under_way - least >= LEAD:
+        ordered.sort(key=lambda m: m.under_way)
     return ordered
 
 

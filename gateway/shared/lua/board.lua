@@ -1,0 +1,115 @@
+-- The board: what one gateway has found out and all may know; and what was spent.
+--
+-- board          HASH  field -> {at, until or 0, value}: the latest word on each
+-- changes        ZSET  field -> revision;  revision: the latest
+-- spent:DAY      HASH  "OWNER\tACCOUNT" -> USD; an owner is a gateway over its restarts
+-- reserved:GATEWAY  HASH  account -> USD that its requests under way will probably cost
+-- owners         HASH  owner -> the gateway that is it now
+
+local KEPT = 40 * 86400 -- seconds that a day's spending is kept
+
+local function erase(field)
+  call('HDEL', prefix .. 'board', field)
+  call('ZREM', prefix .. 'changes', field)
+end
+
+-- {'post', field, at, until or 0, value}: unless something later was said of it.
+function operations.post(op)
+  local _, field, at, ends, value = unpack(op)
+  local known = call('HGET', prefix .. 'board', field)
+  if known and cmsgpack.unpack(known)[1] >= at then
+    return {}
+  end
+  call('HSET', prefix .. 'board', field, cmsgpack.pack({ at, ends, value }))
+  call('ZADD', prefix .. 'changes', call('INCR', prefix .. 'revision'), field)
+  call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'news', me }))
+  return {}
+end
+
+-- {'wipe', beginning of fields, at}: what was said of them before that means nothing any more.
+function operations.wipe(op)
+  local _, beginning, at = unpack(op)
+  for _, field in ipairs(call('HKEYS', prefix .. 'board')) do
+    if begins(field, beginning) and cmsgpack.unpack(call('HGET', prefix .. 'board', field))[1] < at then
+      erase(field)
+    end
+  end
+  return {}
+end
+
+-- {'news', revision}: {the latest revision, {{field, at, until, value}, ...}} of what has changed since, oldest first.
+function operations.news(op)
+  local found = {}
+  local latest = tonumber(call('GET', prefix .. 'revision') or 0)
+  local since = op[2] <= latest and op[2] or 0
+  if since == latest then
+    return { latest, found }
+  end
+  for _, field in ipairs(call('ZRANGEBYSCORE', prefix .. 'changes', '(' .. since, '+inf')) do
+    local entry = cmsgpack.unpack(call('HGET', prefix .. 'board', field))
+    if entry[2] > 0 and entry[2] <= now then
+      erase(field)
+    else
+      found[#found + 1] = { field, unpack(entry) }
+    end
+  end
+  return { latest, found }
+end
+
+-- {'spend', owner, {{day, account, USD}, ...}, {{account, USD}, ...}}: its totals, and what is under way, where changed.
+function operations.spend(op)
+  local _, owner, spent, reserved = unpack(op)
+  for _, row in ipairs(spent) do
+    call('HSET', key('spent', row[1]), owner .. '\t' .. row[2], row[3])
+    call('EXPIRE', key('spent', row[1]), KEPT)
+  end
+  for _, row in ipairs(reserved) do
+    if row[2] > 0 then
+      call('HSET', key('reserved', me), row[1], row[2])
+    else
+      call('HDEL', key('reserved', me), row[1])
+    end
+  end
+  call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'spend', me, owner, spent, reserved }))
+  return {}
+end
+
+-- {'purse', {day, ...}}: {{{day, owner\taccount, USD}, ...}, {{gateway, account, USD}, ...}}, as text.
+function operations.purse(op)
+  local spent, reserved = {}, {}
+  for _, day in ipairs(op[2]) do
+    local flat = call('HGETALL', key('spent', day))
+    for index = 1, #flat, 2 do
+      spent[#spent + 1] = { day, flat[index], flat[index + 1] }
+    end
+  end
+  for _, gateway in ipairs(call('ZRANGE', prefix .. 'gateways', 0, -1)) do
+    local flat = call('HGETALL', key('reserved', gateway))
+    for index = 1, #flat, 2 do
+      reserved[#reserved + 1] = { gateway, flat[index], flat[index + 1] }
+    end
+  end
+  return { spent, reserved }
+end
+
+-- {'claim', owner, {day, ...}}: {true} = this gateway is that owner from now on, {false} = another that is present is.
+-- What gateways that have gone have spent beside the owner, from the same ledger, is in its own totals.
+function operations.claim(op)
+  local _, owner, days = unpack(op)
+  local holder = call('HGET', prefix .. 'owners', owner)
+  if holder and holder ~= me and call('ZSCORE', prefix .. 'gateways', holder) then
+    return { false }
+  end
+  call('HSET', prefix .. 'owners', owner, me)
+  for _, day in ipairs(days) do
+    for _, field in ipairs(call('HKEYS', key('spent', day))) do
+      if begins(field, owner .. '/') then
+        local gateway = string.match(string.sub(field, #owner + 2), '^[^\t]*')
+        if not call('ZSCORE', prefix .. 'gateways', gateway) then
+          call('HDEL', key('spent', day), field)
+        end
+      end
+    end
+  end
+  return { true }
+end

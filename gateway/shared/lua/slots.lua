@@ -1,0 +1,413 @@
+-- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/scheduler.py.
+
+local SETTLE = 3000 -- ms in which gateways that were on their own may come back
+
+local asking -- the waiter of the operation under way: it needs no message, the answer tells
+
+-- leases -------------------------------------------------------------------------------------------------------------
+
+local function used(backend)
+  return total(key('inflight', backend))
+end
+
+local function room(backend)
+  return tonumber(call('HGET', prefix .. 'rooms', backend) or 0)
+end
+
+local function used_by(gateway, backend)
+  return tonumber(call('HGET', key('inflight', backend), gateway) or 0)
+end
+
+-- While gateways that have been on their own are still coming back each gets no more than it had: its share.
+local function share(backend)
+  local split, ends = unpack(call('HMGET', prefix .. 'settling', 'split', 'until'))
+  if not split or now >= tonumber(ends) then
+    return nil
+  end
+  return math.max(1, math.floor(room(backend) / tonumber(split)))
+end
+
+local function fits(gateway, backend, slots)
+  if used(backend) + slots > room(backend) then
+    return false
+  end
+  local most = share(backend)
+  return not most or used_by(gateway, backend) + slots <= most
+end
+
+local function at_limit(client, limit)
+  return limit > 0 and total(key('running', client)) >= limit
+end
+
+local function lend(gateway, id, backend, slots, client)
+  call('HSET', key('leases', gateway), id, cmsgpack.pack({ backend, slots, client }))
+  call('HINCRBY', key('inflight', backend), gateway, slots)
+  if client ~= '' then
+    call('HINCRBY', key('running', client), gateway, 1)
+  end
+end
+
+local function lease_of(gateway, id)
+  local raw = call('HGET', key('leases', gateway), id)
+  return raw and cmsgpack.unpack(raw)
+end
+
+local function give_back(gateway, id)
+  local lease = lease_of(gateway, id)
+  if not lease then
+    return nil
+  end
+  local backend, slots, client = unpack(lease)
+  call('HDEL', key('leases', gateway), id)
+  less(key('inflight', backend), gateway, slots)
+  if client ~= '' then
+    less(key('running', client), gateway, 1)
+  end
+  return backend
+end
+
+-- waiters ------------------------------------------------------------------------------------------------------------
+
+local FIELDS = { 'gateway', 'client', 'limit', 'batch', 'returning', 'place', 'turn', 'weight', 'choices' }
+
+local function keep(waiter)
+  local values = {}
+  for index, field in ipairs(FIELDS) do
+    values[index] = waiter[field]
+  end
+  call('HSET', prefix .. 'waiters', waiter.id, cmsgpack.pack(values))
+end
+
+local function read_waiter(id, raw)
+  local waiter = { id = id }
+  for index, value in ipairs(cmsgpack.unpack(raw)) do
+    waiter[FIELDS[index]] = value
+  end
+  return waiter
+end
+
+local function waiter_of(id)
+  local raw = call('HGET', prefix .. 'waiters', id)
+  return raw and read_waiter(id, raw)
+end
+
+local function enter(waiter)
+  local count = tonumber(call('GET', prefix .. 'count') or 0)
+  if waiter.place == 0 then
+    waiter.place = count + 1
+    waiter.turn = waiter.place
+  end
+  call('SET', prefix .. 'count', math.max(count, waiter.place, waiter.turn))
+  keep(waiter)
+  for _, backend in ipairs(waiter.choices) do
+    call('SADD', key('queue', backend), waiter.id)
+    call('SADD', prefix .. 'queues', backend)
+  end
+  if waiter.weight > 1 or waiter.limit > 0 then
+    call('SADD', prefix .. 'tied', waiter.id)
+  end
+end
+
+local function remove(waiter)
+  call('HDEL', prefix .. 'waiters', waiter.id)
+  call('SREM', prefix .. 'tied', waiter.id)
+  for _, backend in ipairs(waiter.choices) do
+    call('SREM', key('queue', backend), waiter.id)
+    if call('SCARD', key('queue', backend)) == 0 then
+      call('SREM', prefix .. 'queues', backend)
+    end
+  end
+end
+
+local function queue_of(backend)
+  local ids, found = call('SMEMBERS', key('queue', backend)), {}
+  for first = 1, #ids, 1000 do
+    local some = { unpack(ids, first, math.min(first + 999, #ids)) }
+    for index, raw in ipairs(call('HMGET', prefix .. 'waiters', unpack(some))) do
+      found[#found + 1] = raw and read_waiter(some[index], raw) or nil
+    end
+  end
+  return found
+end
+
+-- who is next --------------------------------------------------------------------------------------------------------
+
+local function before(one, other)
+  if one.batch ~= other.batch then
+    return other.batch
+  elseif one.returning ~= other.returning then
+    return one.returning
+  elseif one.turn ~= other.turn then
+    return one.turn < other.turn
+  end
+  return one.place < other.place
+end
+
+-- A heavy one that does not fit here waits where it has more room, and holds up nobody here.
+local function better_off(waiter, backend)
+  local taken = used(backend)
+  local free = room(backend) - taken
+  if waiter.weight <= free or taken == 0 then
+    return false
+  end
+  for _, other in ipairs(waiter.choices) do
+    if other ~= backend and room(other) - used(other) > free then
+      return true
+    end
+  end
+  return false
+end
+
+local function beyond_share(waiter, backend)
+  local most = share(backend)
+  return most and used_by(waiter.gateway, backend) + math.min(waiter.weight, room(backend)) > most
+end
+
+local function next_of(backend, list)
+  local best
+  for index, waiter in ipairs(list) do
+    local out = at_limit(waiter.client, waiter.limit) or beyond_share(waiter, backend)
+    out = out or (waiter.weight > 1 and better_off(waiter, backend))
+    if not out and (not best or before(waiter, list[best])) then
+      best = index
+    end
+  end
+  return best
+end
+
+local function grant(waiter, backend, slots, others)
+  remove(waiter)
+  lend(waiter.gateway, waiter.id, backend, slots, waiter.limit > 0 and waiter.client or '')
+  local count = call('INCR', prefix .. 'count')
+  for _, other in ipairs(others) do
+    if other.client == waiter.client then
+      other.turn = count
+      keep(other)
+    end
+  end
+  if waiter.id ~= asking then
+    call('PUBLISH', key('to', waiter.gateway), cmsgpack.pack({ 'granted', waiter.id, backend, slots }))
+  end
+end
+
+local function serve_one(backend)
+  if used(backend) >= room(backend) then
+    return false
+  end
+  local list, granted = queue_of(backend), false
+  while #list > 0 do
+    local best = next_of(backend, list)
+    if not best then
+      break
+    end
+    local slots = math.min(list[best].weight, room(backend))
+    if used(backend) + slots > room(backend) then
+      break -- nobody behind it may have what it waits for
+    end
+    grant(table.remove(list, best), backend, slots, list)
+    granted = true
+  end
+  return granted
+end
+
+-- Give what is free at these backends to whoever is next. Where some tie backends together all are looked at until
+-- nobody gets anything more.
+local function serve(backends)
+  if call('EXISTS', prefix .. 'queues') == 0 then
+    return
+  end
+  local tied = call('EXISTS', prefix .. 'tied') == 1
+  for _, backend in ipairs(backends) do
+    serve_one(backend)
+  end
+  while tied do
+    tied = false
+    for _, backend in ipairs(call('SMEMBERS', prefix .. 'queues')) do
+      tied = serve_one(backend) or tied
+    end
+  end
+end
+
+local function serve_all()
+  serve(call('SMEMBERS', prefix .. 'queues'))
+end
+
+local function set_room(backend, slots)
+  local known = room(backend)
+  if known ~= slots then
+    call('HSET', prefix .. 'rooms', backend, slots)
+    if slots > known then
+      serve({ backend })
+    end
+  end
+end
+
+-- Everything that a gateway had, when it has gone.
+local function bury(gateway)
+  call('ZREM', prefix .. 'gateways', gateway)
+  for _, id in ipairs(call('HKEYS', key('leases', gateway))) do
+    give_back(gateway, id)
+  end
+  for _, id in ipairs(call('HKEYS', prefix .. 'waiters')) do
+    if begins(id, gateway .. ':') then
+      remove(waiter_of(id))
+    end
+  end
+  call('DEL', key('reserved', gateway))
+  call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'gone', gateway }))
+end
+
+-- operations ---------------------------------------------------------------------------------------------------------
+
+local function loads(backends)
+  local found = {}
+  for index, backend in ipairs(backends) do
+    found[index] = { backend, used(backend), used_by(me, backend) }
+  end
+  return found
+end
+
+-- The short way: room, and nobody before it. False = it may be that somebody is.
+local function at_once(id, client, limit, weight, backends)
+  if at_limit(client, limit) then
+    return
+  end
+  for _, backend in ipairs(backends) do
+    local slots = math.min(weight, room(backend))
+    if call('EXISTS', key('queue', backend)) == 1 then
+      if used(backend) < room(backend) then
+        return
+      end
+    elseif fits(me, backend, slots) then
+      lend(me, id, backend, slots, limit > 0 and client or '')
+      return
+    end
+  end
+end
+
+-- {'take', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, room}, ...}, may wait,
+-- {rpm or 0, tpm or 0, tokens} or {}}: slots of the first that has room, else a place in the queues of all. `was`: the
+-- id under which it waited until now. Answers: {'granted', second, backend, slots, loads}, {'waits', second, place,
+-- turn, loads}, {'full', second}, {'limited', seconds for rpm, seconds for tpm}; `second` is when it was counted.
+function operations.take(op)
+  local _, id, was, client, limit, batch, returning, place, turn, weight, choices, may_wait, quota = unpack(op)
+  local touched, second, backends = {}, 0, {}
+  if was ~= '' then
+    local waiter = waiter_of(was)
+    if waiter then
+      remove(waiter)
+      place, turn, touched = waiter.place, waiter.turn, waiter.choices
+    else
+      touched = { give_back(me, was) }
+    end
+  end
+  if #quota > 0 then
+    local requests, tokens = count_request(client, unpack(quota))
+    if requests > 0 or tokens > 0 then
+      serve(touched)
+      return { 'limited', requests, tokens }
+    end
+    second = math.floor(now / 1000)
+  end
+  for index, choice in ipairs(choices) do
+    backends[index] = choice[1]
+    set_room(choice[1], choice[2])
+  end
+  at_once(id, client, limit, weight, backends)
+  local lease, waiter = lease_of(me, id), nil
+  if not lease then
+    waiter = {
+      id = id, gateway = me, client = client, limit = limit, batch = batch, returning = returning, place = place,
+      turn = turn, weight = weight, choices = backends,
+    }
+    enter(waiter)
+    asking = id
+    serve(backends)
+    asking = nil
+    lease = lease_of(me, id)
+  end
+  if not lease and not may_wait then
+    remove(waiter)
+    serve(backends)
+  end
+  serve(touched)
+  if lease then
+    return { 'granted', second, lease[1], lease[2], loads(backends) }
+  elseif not may_wait then
+    return { 'full', second }
+  end
+  return { 'waits', second, waiter.place, waiter.turn, loads(backends) }
+end
+
+-- {'drop', id}: a lease has ended, or who waited under this id has left.
+function operations.drop(op)
+  local backend = give_back(me, op[2])
+  if backend then
+    serve({ backend })
+    return {}
+  end
+  local waiter = waiter_of(op[2])
+  if waiter then
+    remove(waiter)
+    serve(waiter.choices)
+  end
+  return {}
+end
+
+-- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
+-- here, what is not here any more is taken in. Leases are {id, backend, slots, client or ''}, waiters {id, client, limit,
+-- batch, returning, place, turn, weight, choices}. Answers {gateways present, loads, {{id, backend, slots}, ...}}: the
+-- last are waiters that have got slots already. A gateway that knew others, and finds fewer than it knew, has them
+-- settle: for some seconds nobody gets more than a share, since what the others hold is not told yet.
+function operations.renew(op)
+  local _, knew, leases, waiters, rooms = unpack(op)
+  local known, granted, backends = {}, {}, {}
+  for index, place in ipairs(rooms) do
+    backends[index] = place[1]
+    call('HSET', prefix .. 'rooms', place[1], place[2])
+  end
+  for _, lease in ipairs(leases) do
+    known[lease[1]] = true
+    if call('HEXISTS', key('leases', me), lease[1]) == 0 then
+      local waiter = waiter_of(lease[1])
+      if waiter then
+        remove(waiter)
+      end
+      lend(me, unpack(lease))
+    end
+  end
+  for _, values in ipairs(waiters) do
+    local id = values[1]
+    known[id] = true
+    local lease = lease_of(me, id)
+    if lease then
+      granted[#granted + 1] = { id, lease[1], lease[2] }
+    elseif call('HEXISTS', prefix .. 'waiters', id) == 0 then
+      values[1] = me
+      enter(read_waiter(id, cmsgpack.pack(values)))
+    end
+  end
+  for _, id in ipairs(call('HKEYS', key('leases', me))) do
+    if not known[id] then
+      give_back(me, id)
+    end
+  end
+  for _, id in ipairs(call('HKEYS', prefix .. 'waiters')) do
+    if begins(id, me .. ':') and not known[id] then
+      remove(waiter_of(id))
+    end
+  end
+  local present = call('ZCARD', prefix .. 'gateways')
+  if present < knew then
+    call('HSET', prefix .. 'settling', 'split', knew, 'until', now + SETTLE)
+  end
+  serve_all()
+  return { present, loads(backends), granted }
+end
+
+-- {'leave'}: the gateway stops.
+function operations.leave()
+  bury(me)
+  serve_all()
+  return {}
+end

@@ -1,0 +1,43 @@
+"""What a gateway remembers over its restarts: who it is, and how many gateways there were."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from pathlib import Path
+
+import msgspec
+
+log = logging.getLogger("gateway.shared")
+
+NAME = "shared.json"
+
+
+class Memory(msgspec.Struct):
+    """`owner` stays the same over restarts: what it has spent is counted under this name. `gateways`: as last seen,
+    itself included."""
+
+    owner: str
+    gateways: int = 1
+
+
+def recall(folder: Path) -> Memory:
+    """What was remembered in the folder `server.data`; of nothing, or what cannot be read, a new beginning."""
+    try:
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=Memory)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("%s cannot be read (%s): this gateway counts as a new one", folder / NAME, error)
+    return Memory(uuid.uuid4().hex)
+
+
+def remember(folder: Path, memory: Memory) -> None:
+    """Blocks. What cannot be written is said and left."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / (NAME + ".part")
+        part.write_bytes(msgspec.json.encode(memory))
+        part.replace(folder / NAME)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", folder / NAME, error)
