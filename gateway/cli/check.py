@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gateway.cli.options import config_option, examples, fail_with, json_option, no_file, problem_json
+from gateway.cli.options import config_option, counted, examples, fail_with, json_option, no_file, problem_json
 from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
 
     snapshot = loaded.snapshot
     facts = describe(snapshot)
-    counts = f"{len(snapshot.backends)} backends, {len(snapshot.aliases)} aliases, {len(snapshot.clients)} clients"
-    click.echo(f"{path}: fine ({counts})")
+    kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
+    click.echo(f"{path}: fine ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:

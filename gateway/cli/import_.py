@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import examples, fail_with, json_option, problem_json
+from gateway.cli.options import counted, examples, fail_with, json_option, problem_json
 from gateway.cli.writing import STDOUT, made, output_options, refuse_to_overwrite, write
 from gateway.config.problems import ConfigError
 
@@ -146,7 +146,7 @@ def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: P
     notes = ", ".join(f"{counts[k]} {word}" for k, word in _WORDS.items() if counts[k]) or "nothing to note"
     target = "stdout" if output == STDOUT else str(output)
     sections = (("backend", draft.backends), ("alias", draft.aliases), ("client", draft.clients))
-    made_of = ", ".join(f"{len(found)} {word}{_plural(word, len(found))}" for word, found in sections)
+    made_of = ", ".join(counted(len(found), word) for word, found in sections)
     click.echo(f"\n{file} ({kind}) -> {target}: {made_of}; {notes}", err=True)
     for warning in loaded.warnings:
         click.echo(f"{click.style('warning', fg='yellow')}   {warning}", err=True)
@@ -154,10 +154,6 @@ def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: P
         click.echo(f"Set before it is served (in the environment or .env): {', '.join(names)}", err=True)
     if output != STDOUT:
         click.echo(f"Next: gateway check --live --config {output}", err=True)
-
-
-def _plural(word: str, count: int) -> str:
-    return "" if count == 1 else "es" if word.endswith("s") else "s"
 
 
 def _variables_of(draft: Draft) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import examples, json_option
+from gateway.cli.options import counted, examples, json_option
 from gateway.cli.writing import STDOUT, fail, made, output_options, refuse_to_overwrite, write
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ def _as_json(draft: Draft, found: Scan, text: str, loaded: Loaded, output: Path)
 
 def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
     target = "stdout" if output == STDOUT else str(output)
-    click.echo(f"\n{target}: {len(draft.backends)} backends, aliases {', '.join(draft.aliases) or 'none'}", err=True)
+    click.echo(
+        f"\n{target}: {counted(len(draft.backends), 'backend')}, aliases {', '.join(draft.aliases) or 'none'}", err=True
+    )
     for warning in loaded.warnings:
         click.echo(f"{click.style('warning', fg='yellow')}  {warning}", err=True)
     if output != STDOUT:

@@ -86,3 +86,8 @@ def fail_with(error: ConfigError, *, as_json: bool) -> NoReturn:
 
 def problem_json(problem: Problem, level: str) -> dict[str, Any]:
     return {"level": level, **asdict(problem)}
+
+
+def counted(number: int, what: str) -> str:
+    """`1 backend`, `2 backends`, `3 aliases`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"

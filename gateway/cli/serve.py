@@ -60,16 +60,28 @@ def run(
     from gateway.server import listen
 
     server = loaded.snapshot.server
-    host = server.host if host is None else host
     port = server.port if port is None else port
+    warnings = warnings_of(loaded, host, port)
+    host = server.host if host is None else host
     try:
         sock = listen(host, port, takeover=takeover)
     except OSError as error:
         click.echo(f"Cannot listen on {host}:{port}: {error.strerror}. Is another gateway running there?", err=True)
         sys.exit(1)
     snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=sock.getsockname()[1]))
-    announce(snapshot, [str(warning) for warning in loaded.warnings])
+    announce(snapshot, warnings)
     serve(config, loaded, snapshot, sock)
+
+
+def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
+    """What is odd about the file; of its `listen` nothing where `host` is said instead."""
+    from gateway.config.resolve import SHUT, exposure
+
+    if host is None:
+        return [str(warning) for warning in loaded.warnings]
+    found = [str(warning) for warning in loaded.warnings if warning.path != "server.listen"]
+    message = exposure(host, port, clients=bool(loaded.snapshot.clients))
+    return found if message is None else [*found, f"{message} - {SHUT}"]
 
 
 def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket) -> None:
@@ -102,7 +114,8 @@ def announce(snapshot: Snapshot, warnings: list[str]) -> None:
     """Where it listens, what it serves, what is odd."""
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
-    click.echo(f"gateway on http://{shown}:{snapshot.server.port}/v1  (listening on {address})", err=True)
+    url = f"http://{shown}:{snapshot.server.port}"
+    click.echo(f"gateway on {url}/v1  (listening on {address}), its page on {url}/", err=True)
     for alias in snapshot.aliases.values():
         steps = " -> ".join(" | ".join(step) for step in alias.steps) or "(asks " + ", ".join(alias.ask_all) + ")"
         cloud = "   LEAVES THE LAN" if snapshot.leaves_lan(alias) else ""

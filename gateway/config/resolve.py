@@ -44,13 +44,21 @@ def _nodes(file: m.RoutesFile, backends: Iterable[Backend], report: Report) -> M
     return declared or {name: Node(name) for backend in backends for name in backend.nodes}
 
 
+SHUT = "add clients with keys, or listen on 127.0.0.1"
+
+
+def exposure(host: str, port: int, *, clients: bool) -> str | None:
+    """What is odd about listening there; None = nothing."""
+    if clients or host in ("localhost", "::1") or host.startswith("127."):
+        return None
+    return f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
+
+
 def _server(file: m.RoutesFile, report: Report) -> Server:
     section = file.server
     host, port = section.listen
-    loopback = host in ("localhost", "::1") or host.startswith("127.")
-    if not loopback and not file.clients and not report.was_dropped("clients"):
-        message = f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
-        report.warn(("server", "listen"), message, "add clients with keys, or listen on 127.0.0.1")
+    if not report.was_dropped("clients") and (message := exposure(host, port, clients=bool(file.clients))):
+        report.warn(("server", "listen"), message, SHUT)
     _check_secret_url(section.shared, ("server", "shared"), ("redis", "rediss", "unix"), report)
     return Server(
         host=host,

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.cli.serve import warnings_of
+from gateway.config.load import load_text
 from gateway.sim import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE, free_ports
 
@@ -136,6 +138,24 @@ def with_absent(routes: Path, sim: SimVllm) -> Path:
     more = f'gone: {{url: "{nobody}"}}, job: {{url: "{nobody}", run: on_demand}}'
     routes.write_text(f'backends: {{chat: {{url: "{sim.url}"}}, {more}}}\naliases: {{main: [chat], lost: [gone]}}\n')
     return routes
+
+
+@pytest.mark.parametrize(
+    ("listens", "host", "warned"),
+    [
+        ("0.0.0.0", None, True),
+        ("0.0.0.0", "127.0.0.1", False),
+        ("127.0.0.1", "0.0.0.0", True),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_who_can_reach_it_is_told_of_the_address_that_counts(listens: str, host: str | None, warned: bool) -> None:
+    loaded = load_text(
+        f"server: {{listen: '{listens}:4000'}}\nbackends: {{a: {{url: 'http://10.0.0.1:1'}}}}", "r.yaml", {}
+    )
+    told = [text for text in warnings_of(loaded, host, 4000) if "without `clients`" in text]
+    assert len(told) == warned
+    assert all("listening on 0.0.0.0" in text for text in told)
 
 
 async def test_it_says_who_is_there_and_who_is_not(with_absent: Path) -> None:
