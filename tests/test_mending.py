@@ -376,6 +376,14 @@ async def test_an_answer_that_is_garbage_is_counted(stream: bool) -> None:
 
 
 @both_ways
+async def test_garbage_that_a_parser_takes_for_thoughts_is_counted_as_such(stream: bool) -> None:
+    async with fleet(says(*({"reasoning": "!"} for _ in range(90)), finish="length")) as chat:
+        reply = await chat.ask(stream)
+    assert reply.reasoning == "!" * 90
+    assert chat.violations("garbage") == 1
+
+
+@both_ways
 async def test_calls_that_cannot_be_run_are_counted(stream: bool) -> None:
     async with fleet(says(call("get_weather", "{}"), finish="tool_calls"), keys=HERMES) as chat:
         await chat.ask(stream, tools=TOOLS)

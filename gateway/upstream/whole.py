@@ -99,7 +99,7 @@ def _check(
             wanted = _implied(expected, thoughts, text)
         elif expected is None and (style := opened(text, thoughts)) is not None:
             wanted = Expected(thoughts=style)
-        if is_garbage(text):
+        if is_garbage(text) or any(is_garbage(one) for name in FIELDS if isinstance(one := message.get(name), str)):
             answer.violations.add("garbage")
         if choice.finish_reason == "repetition":
             wanted = wanted or Expected()
