@@ -33,6 +33,7 @@ from gateway.watch import Pulse, Stopping
 if TYPE_CHECKING:
     from gateway.observe.log_writer import LogWriter
     from gateway.observe.traces import Tracing
+    from gateway.reload import Reloader
     from gateway.shared.gateways import Gateways
 
 log = logging.getLogger("gateway")
@@ -47,7 +48,7 @@ class Gateway:
         self.snapshot = snapshot
         self.metrics = Metrics()
         self.accounts = Accounts(snapshot.server.data)
-        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled)
+        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
@@ -59,7 +60,7 @@ class Gateway:
         self.started = time.time()
         self.stopping = False
         self._turns: dict[str, int] = {}
-        self._preparing: list[asyncio.Task[None]] = []
+        self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> what makes it ready
         self._stop_timer: asyncio.TimerHandle | None = None
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
@@ -72,23 +73,46 @@ class Gateway:
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path)
         self.alerter = Alerter(self.standing, self._budgets)
+        self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
 
     async def open(self) -> None:
-        await self.fleet.apply(self.snapshot)
+        self.fleet.apply(self.snapshot)
         await self.apply_traces()
-        used = {backend.engine for backend in self.snapshot.backends.values()} & ENGINES.keys()
-        # Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain.
-        self._preparing = [asyncio.create_task(ENGINES[name].prepare()) for name in used]
+        self._prepare_engines(self.snapshot)
         await self.accounts.open()
         if self.shared is not None:
             await self.shared.open()
         await self.prober.start(self.snapshot)
         self.alerter.open()
         self.history.open()
+        if self.reloader is not None:
+            self.reloader.open()
+
+    def _prepare_engines(self, snapshot: Snapshot) -> None:
+        """Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain."""
+        used = {backend.engine for backend in snapshot.backends.values()} & ENGINES.keys()
+        for name in used - self._preparing.keys():
+            self._preparing[name] = asyncio.create_task(ENGINES[name].prepare())
+
+    async def take(self, snapshot: Snapshot) -> None:
+        """Put another snapshot in force. Backends that are new are looked at first, so that requests find them known;
+        then everything changes at once. Requests under way stay with the snapshot that they began with."""
+        await self.prober.meet(self.fleet.prepare(snapshot))
+        self._prepare_engines(snapshot)
+        gone = self.fleet.apply(snapshot)
+        self.snapshot = snapshot
+        self.prober.follow_fleet(snapshot)
+        for state in gone:
+            self.admission.changed(state)
+        self._forget_names()
+        self.standing.look()
+        await self.apply_traces()
 
     async def close(self) -> None:
-        for task in self._preparing:
+        if self.reloader is not None:
+            await self.reloader.close()
+        for task in self._preparing.values():
             task.cancel()
         await self.history.close()
         await self.alerter.close()
@@ -151,6 +175,17 @@ class Gateway:
             watch = relay.watch
             if relay.trying is state and watch.heard < state.refused_since and not watch.writing:
                 watch.interrupt(ResetFailure("silent, and its port is closed"))
+
+    def _closed(self, state: BackendState) -> None:
+        """It was taken out of routes.yaml, and all that ran there has ended."""
+        self.admission.forget(state)
+        self._forget_names()
+
+    def _forget_names(self) -> None:
+        """Metrics speak of what is in routes.yaml, and of what was taken out and still runs."""
+        snapshot, retired = self.snapshot, self.fleet.retired.values()
+        backends = {*snapshot.backends, *(state.name for state in retired)}
+        self.metrics.keep(backend=backends, alias=snapshot.aliases, client=snapshot.clients)
 
     def _stalled(self, state: BackendState) -> None:
         """Its engine stands still. Who waits for it is ended here, and goes on elsewhere where it can."""

@@ -53,6 +53,7 @@ CATALOGUE: dict[str, Code] = {
         Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
         Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
+        Code("invalid_config", 409, "invalid_request_error", "routes.yaml is not valid: of `/admin/reload` only."),
         Code("internal_error", 500, "server_error", "A defect in the gateway; the log has the traceback."),
     )
 }

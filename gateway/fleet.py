@@ -1,13 +1,15 @@
 """What is running: one `BackendState` per backend, with its health, slots, connections and learned facts.
 
-The fleet outlives snapshots: a backend whose definition did not change keeps all of it. Everything here is changed from
-the event loop's thread only.
+The fleet outlives snapshots: a backend that means the same running thing (name, engine and url) keeps all of it.
+Everything here is changed from the event loop's thread only.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -20,13 +22,17 @@ from gateway.health.state import Health, State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 
+log = logging.getLogger("gateway.fleet")
+
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
 COOLDOWN_MOST = 600.0
+STILL_USED = 0.1  # seconds between two looks whether a backend that was taken out has come to its end
 
 OpenClient = Callable[[Backend], Client | None]
 OnTransition = Callable[[Transition], None]
 OnGone = Callable[["BackendState"], None]
 OnNews = Callable[["BackendState", str, Any], None]
+Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # facts are replaced, never changed in place
 
@@ -155,6 +161,19 @@ class BackendState:
             else:
                 self.start_over()
 
+    def define(self, backend: Backend) -> None:
+        """The same running thing, as routes.yaml describes it now."""
+        if backend.model not in (None, self.model):  # nothing that is known of another model holds for this one
+            self.forget()
+            self.observed_model = self.observed_context = None
+            self.ratio = TokenRatio()
+        self.backend = backend
+        self.health.settings = backend.health
+        self.health.on_demand = backend.run == "on_demand"
+        self.health.canaried = canaried(backend)
+        if self.client is not None:
+            self.client.connect_timeout = backend.timeouts.connect
+
     # -- health, with its events ----------------------------------------------------------------------------------
 
     def alive(self) -> None:
@@ -223,7 +242,8 @@ class BackendState:
 
 
 class Fleet:
-    """All backends of the current snapshot."""
+    """All backends of the current snapshot. `states` is replaced, never changed: a request may keep the one it began
+    with."""
 
     def __init__(
         self,
@@ -231,45 +251,99 @@ class Fleet:
         on_transition: OnTransition,
         on_gone: OnGone,
         on_stalled: OnGone = lambda _: None,
+        on_closed: OnGone = lambda _: None,
     ) -> None:
-        self.states: dict[str, BackendState] = {}
+        self.states: Mapping[str, BackendState] = {}
+        self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
+        self._fresh: dict[Identity, BackendState] = {}
+        self._closing: dict[Identity, asyncio.Task[None]] = {}  # of what is in `retired`
+        self._tasks: set[asyncio.Task[None]] = set()  # the same, to their very end
         self._open_client = open_client
         self._on_transition = on_transition
         self._on_gone = on_gone
         self._on_stalled = on_stalled
+        self._on_closed = on_closed
         self.on_news: OnNews | None = None  # of the backends that are made from now on
         self.sharers = 1  # likewise
 
     def __getitem__(self, name: str) -> BackendState:
         return self.states[name]
 
-    async def apply(self, snapshot: Snapshot) -> None:
-        """Make the fleet that of `snapshot`. Backends that mean the same running thing are kept as they are."""
-        before, self.states = self.states, {}
-        for backend in snapshot.backends.values():
-            state = before.get(backend.name)
-            if state is not None and state.backend.identity == backend.identity:
-                del before[backend.name]
-                state.backend = backend
-                state.health.settings = backend.health
-                state.health.on_demand = backend.run == "on_demand"
-                state.health.canaried = canaried(backend)
-            else:
-                state = self._new(backend)
-            self.states[backend.name] = state
-        await close_clients(before)
+    def prepare(self, snapshot: Snapshot) -> list[BackendState]:
+        """What `apply` of this snapshot would have to make, so that it can be looked at before it is used."""
+        known = {state.backend.identity for state in self.states.values()}
+        self._fresh = {
+            backend.identity: self._new(backend)
+            for backend in snapshot.backends.values()
+            if backend.identity not in known and backend.identity not in self.retired
+        }
+        return list(self._fresh.values())
+
+    def apply(self, snapshot: Snapshot) -> list[BackendState]:
+        """Make the fleet that of `snapshot`, and return what is in it no longer: that ends what runs there, and is
+        closed then. A backend that means the same running thing is kept; one that was taken out and has not ended is
+        taken back, with what runs there."""
+        before = {state.backend.identity: state for state in self.states.values()}
+        self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
+        self._fresh = {}
+        for state in before.values():
+            self._retire(state)
+        return list(before.values())
+
+    def _state_of(self, backend: Backend, before: dict[Identity, BackendState]) -> BackendState:
+        identity = backend.identity
+        if identity in before:
+            state = before.pop(identity)
+        elif identity in self.retired:
+            state = self.retired.pop(identity)
+            self._closing.pop(identity).cancel()
+            state.health = _unknown(backend)  # nobody has looked at it meanwhile
+        else:
+            return self._fresh.pop(identity, None) or self._new(backend)
+        state.define(backend)
+        return state
 
     def _new(self, backend: Backend) -> BackendState:
-        now = time.monotonic()
-        health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
-        health.canaried = canaried(backend)
-        client = self._open_client(backend)
-        state = BackendState(backend, client, health, self._on_transition, self._on_gone, self._on_stalled)
+        state = BackendState(
+            backend,
+            self._open_client(backend),
+            _unknown(backend),
+            self._on_transition,
+            self._on_gone,
+            self._on_stalled,
+        )
         state.on_news, state.sharers = self.on_news, self.sharers
         return state
 
+    def _retire(self, state: BackendState) -> None:
+        identity = state.backend.identity
+        state.health.remove(time.monotonic())
+        self.retired[identity] = state
+        task = self._closing[identity] = asyncio.create_task(self._close_at_the_end(state))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close_at_the_end(self, state: BackendState) -> None:
+        while state.inflight:
+            await asyncio.sleep(STILL_USED)
+        identity = state.backend.identity
+        del self.retired[identity], self._closing[identity]
+        log.info("%s has ended what ran there: closed", state.name)
+        await close_clients([state])
+        self._on_closed(state)
+
     async def close(self) -> None:
-        await close_clients(self.states)
+        for task in self._closing.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await close_clients([*self.states.values(), *self.retired.values(), *self._fresh.values()])
+
+
+def _unknown(backend: Backend) -> Health:
+    now = time.monotonic()
+    health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
+    health.canaried = canaried(backend)
+    return health
 
 
 def canaried(backend: Backend) -> bool:
@@ -277,7 +351,7 @@ def canaried(backend: Backend) -> bool:
     return backend.health.canary is not None and backend.health.every is not None and backend.engine != "http"
 
 
-async def close_clients(states: Mapping[str, BackendState]) -> None:
-    for state in states.values():
+async def close_clients(states: Iterable[BackendState]) -> None:
+    for state in states:
         if state.client is not None:
             await state.client.close()

@@ -46,6 +46,7 @@ class Relay:
     def __init__(self, gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> None:
         self.gateway = gateway
         self.snapshot = gateway.snapshot  # this one to the end, whatever is loaded meanwhile
+        self.states = gateway.fleet.states  # the backends of that
         self.endpoint = endpoint
         self.exchange = exchange
         self.watch = Watch(gateway.pulse, exchange.task(), self._beat)
@@ -109,7 +110,7 @@ class Relay:
         while (lease := await entrance.admit(returning=bool(self.attempts))) is not None:
             candidate = lease.candidate
             try:
-                await self._attempt(alias, candidate, entrance.queued)
+                await self._attempt(self.course.plan.alias, candidate, entrance.queued)
                 return
             except Left as left:
                 lease.served = False
@@ -143,11 +144,13 @@ class Relay:
                 self.watch.beat_at = self.began + first[0].state.backend.timeouts.hold
 
     def _made_plan(self, resort: Resort | None = None, met: Mapping[str, str] | None = None) -> Plan:
-        headers, alias = self.exchange.headers, self.alias
+        headers, alias, states = self.exchange.headers, self.alias, self.states
         assert alias is not None
+        if self.snapshot is not self.gateway.snapshot:
+            alias, states = self._as_it_is_now(alias)
         return make_plan(
             alias,
-            self.gateway.fleet.states,
+            states,
             self.request,
             time.monotonic(),
             local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
@@ -158,6 +161,14 @@ class Relay:
             broke=self.gateway.accounts.broke(self.snapshot, self.client.client),
             met=met,
         )
+
+    def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
+        """routes.yaml was edited since the request came. Its alias stays what it was, with the backends that bear those
+        names now, and those taken out, which nobody may ask any more. Where all of them were, it is as it is now."""
+        fleet = self.gateway.fleet.states
+        if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
+            alias = self.gateway.snapshot.aliases.get(alias.name, alias)
+        return alias, {**self.states, **fleet}
 
     # -- admit and attempt ----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import logging
@@ -9,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,9 @@ class Server(uvicorn.Server):
         self._app = app
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        reloader = self._app.gateway.reloader
+        if reloader is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
         await super().startup(sockets=sockets)
         for sock in sockets or ():
             draw_connections(sock)

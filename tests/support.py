@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 
 from gateway.app import App
-from gateway.config.load import load_text
+from gateway.config.load import load, load_text
 from gateway.config.snapshot import Server as ServerSettings
 from gateway.config.snapshot import Snapshot
 from gateway.core import Gateway
 from gateway.health.state import State
+from gateway.reload import Reloader
 from gateway.server import Server, listen, make_server
 
 DATA = ServerSettings().data  # what routes.yaml says when it says nothing
@@ -62,17 +64,36 @@ def without_canaries(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, backends=quiet)
 
 
+def read(file: Path) -> str:
+    return file.read_text()
+
+
+def write(file: Path, text: str) -> None:
+    """Write a small file in place."""
+    file.write_text(text)
+
+
+async def _without_canaries(snapshot: Snapshot) -> Snapshot:
+    return without_canaries(snapshot)
+
+
 @asynccontextmanager
-async def running_gateway(routes: str, environ: dict[str, str] | None = None) -> AsyncIterator[RunningGateway]:
+async def running_gateway(
+    routes: str, environ: dict[str, str] | None = None, file: Path | None = None
+) -> AsyncIterator[RunningGateway]:
     """A gateway that serves the routes.yaml text `routes` on a free port; `canary: none` unless it says something of
-    canaries. At the end it must be idle."""
-    snapshot = load_text(routes, "routes.yaml", environ or {}).snapshot
-    if "canary:" not in routes:
-        snapshot = without_canaries(snapshot)
+    canaries. With `file` it is written there, and followed as it is edited. At the end it must be idle."""
+    if file is not None:
+        write(file, routes)
+    loaded = load_text(routes, "routes.yaml", environ or {}) if file is None else load(file)
+    quiet = "canary:" not in routes
+    snapshot = without_canaries(loaded.snapshot) if quiet else loaded.snapshot
     folder = TemporaryDirectory(prefix="gateway-test-")
     if snapshot.server.data == DATA:
         snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
     app = App(snapshot)
+    if file is not None:
+        app.gateway.reloader = Reloader(app.gateway, file, loaded, _without_canaries if quiet else None)
     sock = listen("127.0.0.1", 0)
     server = make_server(app)
     task = asyncio.create_task(server.serve(sockets=[sock]))

@@ -1,5 +1,6 @@
-"""Backends that fail in every way at random, clients of every manner, all at once: each answer is whole and right, or a
-plain error, or a stream that is told to be broken. The single cases are in the other files."""
+"""Backends that fail in every way at random, clients of every manner, a routes.yaml that is edited, all at once: each
+answer is whole and right, or a plain error, or a stream that is told to be broken. The single cases are in the other
+files."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +25,7 @@ from gateway.health.state import State
 from gateway.sim import SimOllama, SimVllm
 from gateway.sim.base import Sim
 from gateway.sim.faults import KINDS
+from tests.editing import Editor, edited
 from tests.raw_client import RawClient, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
 
@@ -191,16 +195,22 @@ def check_stream(asked: Asked, answer: Answer) -> str:
 class Storm:
     """Clients and faults by a fixed seed; `seen` counts how the answers ended."""
 
-    def __init__(self, gateway: RunningGateway, sims: dict[str, Sim]) -> None:
+    def __init__(self, gateway: RunningGateway, editor: Editor, sims: dict[str, Sim]) -> None:
         self.gateway = gateway
+        self.editor = editor
         self.sims = sims
         self.seen = Counter[str]()
 
     async def run(self) -> None:
+        text = self.editor.text
         faults = asyncio.create_task(self.break_things(Random(1)))
+        edits = asyncio.create_task(self.edit(Random(0), text))
         async with asyncio.TaskGroup() as group:
             for number in range(CLIENTS):
                 group.create_task(self.client(Random(number + 2)))
+        edits.cancel()
+        await asyncio.gather(edits, return_exceptions=True)
+        await self.editor.until_in_force(text)
         faults.cancel()
         for sim in self.sims.values():
             if not sim.alive:
@@ -227,6 +237,16 @@ class Storm:
                     random.choice([1, 3, 9]),
                 )
                 sim.fault(kind, status=status, after=after, count=count, delay=0.2, reset=random.random() < 0.5)
+
+    async def edit(self, random: Random, text: str) -> None:
+        """Other slots; v3 taken out, and back; every fourth time a mistake."""
+        for number in count(1):
+            await asyncio.sleep(random.uniform(0.1, 0.5))
+            edited = text.replace("slots: 16", f"slots: {random.randint(4, 16)}") + f"# {number}\n"
+            if random.random() < 0.4:
+                lines = [line for line in edited.splitlines(keepends=True) if not line.startswith("  v3:")]
+                edited = "".join(lines).replace(", v3", "")
+            await self.editor.save(edited if number % 4 else edited + "oops: [")
 
     async def client(self, random: Random) -> None:
         end, asked = time.monotonic() + SECONDS, 0
@@ -277,7 +297,7 @@ class Storm:
 
 
 async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_be_broken(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("BACKOFF", "STALL", "QUIET"):  # else the backends are out for most of the storm
         monkeypatch.setattr(f"gateway.health.state.{name}_LEAST", 0.1)
@@ -288,14 +308,17 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
         sims: dict[str, Sim] = {name: SimVllm(name, slots=16, decode=2000) for name in ("v1", "v2", "v3")}
         sims["o1"] = SimOllama("o1", models=["small"], context=65536, slots=16, decode=2000, load=0.01)
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
-        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(**urls)))
+        file = tmp_path / "routes.yaml"
+        gateway = await stack.enter_async_context(running_gateway(ROUTES.format(**urls), file=file))
+        editor = await stack.enter_async_context(edited(gateway, file))
         await gateway.until_ready(*sims)
         for state in gateway.gateway.fleet.states.values():
             state.health.backoff = 0.1
-        storm = Storm(gateway, sims)
+        storm = Storm(gateway, editor, sims)
         await storm.run()
         await storm.calm()
         await gateway.until(gateway.idle)
+        await gateway.until(lambda: not gateway.gateway.fleet.retired)
         states = gateway.gateway.fleet.states.values()
         assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * 4
         for kind, least in {"whole": 20, "stream": 30, "told to be broken": 2, "left": 20}.items():
@@ -305,4 +328,6 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
     gc.collect()
     assert asyncio.all_tasks() == tasks
     assert len(os.listdir("/proc/self/fd")) <= files
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert {error for error in errors if "is not valid, what was before stays in force" not in error} == set()
+    assert {result.after for result in editor.results} == {"taken", "refused"}

@@ -229,6 +229,8 @@ def test_it_runs_from_a_wheel_with_the_routes_that_are_in_it(tmp_path: Path) -> 
     with running_demo(tmp_path, cwd=tmp_path, program=[sys.executable, "-c", start], environ=environ) as demo:
         assert str(installed) in demo.log.read_text()
         assert {model["id"] for model in _get(f"{demo.url}/v1/models")["data"]} >= {alias.name for alias in CHAT}
+        for path in ("/", "/web/app.js", "/web/vendor/uplot/uPlot.iife.min.js"):
+            assert httpx.get(demo.url + path, trust_env=False).status_code == 200, path
 
 
 def test_a_taken_port_is_said_plainly(demo: Demo) -> None:

@@ -142,7 +142,8 @@ async def process(
     async with sim.serve() as url:
         routes = folder / "routes.yaml"
         routes.write_text(
-            f"server: {{data: '{folder}/state', log: none}}\nbackends: {{a: {{url: '{url}', health: {{canary: none}}}}}}\n"
+            f"server: {{data: '{folder}/state', log: none}}\n"
+            f"backends: {{a: {{url: '{url}', health: {{canary: none}}}}}}\n"
         )
         command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port)]
         with (folder / "log").open("wb") as log:

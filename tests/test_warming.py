@@ -392,7 +392,7 @@ async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     routes += "aliases: {chain: [big, small]}\n"
     snapshot = load_text(routes, "routes.yaml", {}).snapshot
     fleet = Fleet(lambda _: None, lambda _: None, lambda _: None)
-    await fleet.apply(snapshot)
+    fleet.apply(snapshot)
     fleet["big"].health.state, fleet["small"].health.state = State.DOWN, State.READY
     gib = float(1 << 30)
     machines = {"n1": Machine(0.0, there=True, memory_total=128 * gib, memory_used=(128 - is_free) * gib)}

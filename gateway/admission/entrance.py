@@ -125,7 +125,6 @@ class Entrance:
         waiter = Waiter(self._client.name, self._began, _nobody, self._replan, limit=self._limit)
         own = self._client.client.priority if self._client.client is not None else None
         waiter.weight, waiter.batch = self._request.choices, (own or self._alias.priority) == "batch"
-        waiter.watches = self._course.states()
         waiter.quota = self._quota
         return waiter
 
@@ -140,6 +139,7 @@ class Entrance:
         """Set what the waiter takes: what is offered, else those that are coming before its deadline. False = nothing,
         or what is offered is not what it was when it was planned."""
         course, scheduler = self._course, self._admission.scheduler
+        waiter.watches = course.states()
         offered = course.offered(lambda state: scheduler.is_busy(state, waiter.weight))
         waiter.pending = not offered
         waiter.choices = tuple(c.state for c in offered) or course.coming(now)

@@ -127,7 +127,7 @@ class Scheduler:
         self.others: Others | None = None
         self.serves = True
         self.waiters: dict[Waiter, None] = {}
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[int, Line] = {}  # by id of the state: two backends of one name may be there for a while
         self._running: dict[str, int] = {}  # requests with slots, of clients with a limit
         self._count = 0
 
@@ -139,8 +139,8 @@ class Scheduler:
         """Slots, if there is room and nobody waits for this backend. None also where others have to be asked."""
         if not self.serves and (limit is not None or state.backend.slots is not None):
             return None
-        line = self._lines.get(state.backend.name)
-        if line is None or line.state is not state:
+        line = self._lines.get(id(state))
+        if line is None:
             line = self._line(state)
         if line.waiting or not is_open(state, now):
             return None
@@ -262,16 +262,23 @@ class Scheduler:
             self.replan(waiter, now)
         self._serve([other for other in self._lines.values() if other.waiting], now)
 
+    def forget(self, state: BackendState) -> None:
+        """This backend is gone for good: nothing is held there, nobody may go there."""
+        self._lines.pop(id(state), None)
+
     # -- what is told ---------------------------------------------------------------------------------------------
 
     def is_busy(self, state: BackendState, weight: int) -> bool:
         """No room there for one that comes now."""
-        line = self._lines.get(state.backend.name)
+        line = self._lines.get(id(state))
         return (line is not None and bool(line.waiting)) or is_full(state, weight)
 
     def depth(self) -> dict[str, int]:
         """Backend name -> how many wait for it. One that takes any of several counts at each."""
-        return {name: len(line.waiting) for name, line in self._lines.items()}
+        found: dict[str, int] = {}
+        for line in self._lines.values():
+            found[line.state.name] = found.get(line.state.name, 0) + len(line.waiting)
+        return found
 
     def expected(self, waiter: Waiter, now: float) -> float | None:
         """Seconds until it would get its slots if it came now; None = nothing tells.
@@ -289,11 +296,9 @@ class Scheduler:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _line(self, state: BackendState) -> Line:
-        line = self._lines.get(state.backend.name)
+        line = self._lines.get(id(state))
         if line is None:
-            line = self._lines[state.backend.name] = Line(state)
-        elif line.state is not state:  # another backend under the same name
-            line.state, line.service = state, None
+            line = self._lines[id(state)] = Line(state)
         return line
 
     def _take(self, line: Line, slots: int, now: float, client: str, limit: int | None, key: str = "") -> Held:

@@ -72,6 +72,10 @@ class Admission:
         """This backend went, came back, has more room or ends a pause."""
         self.scheduler.changed(state, time.monotonic())
 
+    def forget(self, state: BackendState) -> None:
+        """This backend was taken out of routes.yaml, and has ended what ran there."""
+        self.scheduler.forget(state)
+
     def _tick_soon(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)

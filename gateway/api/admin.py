@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.access import identify
 from gateway.compat.observation import Observation
+from gateway.config.problems import ConfigError
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.fleet import BackendState
@@ -28,7 +29,7 @@ STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`POST /admin/backends/{name}/probe | drain | resume`."""
+    """`POST /admin/backends/{name}/probe | drain | resume`, `POST /admin/reload`."""
     routes = APIRouter(prefix="/admin")
     probing: dict[str, Probing] = {}  # by backend: who asks while one runs gets its findings
 
@@ -60,6 +61,21 @@ def router(gateway: Gateway) -> APIRouter:
         state = backend_of(gateway, name)
         state.resume()
         return JSONResponse(standing(state))
+
+    @routes.post("/reload")
+    async def reload(request: Request) -> Response:
+        """Read routes.yaml again: `{path, changes, restart, warnings}`. Raises `invalid_config` with every mistake."""
+        admit(gateway, request)
+        if gateway.reloader is None:
+            raise GatewayError("not_found", "This gateway was not started from a file.")
+        path = gateway.reloader.path
+        try:
+            taken = await gateway.reloader.reload()
+        except ConfigError as error:
+            message = f"{path} is not valid, what was before stays in force:\n{error}"
+            raise GatewayError("invalid_config", message) from None
+        told = {"changes": taken.changes, "restart": taken.restart, "warnings": taken.warnings}
+        return JSONResponse({"path": str(path), **told})
 
     return routes
 

@@ -100,8 +100,8 @@ class Viewer(NamedTuple):
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, stopping, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...}, events:
-    [...]}`. Times are Unix seconds, windows tokens."""
+    """`{version, started, now, stopping, config, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...},
+    events: [...]}`. Times are Unix seconds, windows tokens."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -112,6 +112,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "now": time.time(),
         "stopping": gateway.stopping,
         "shared": gateway.shared.describe() if gateway.shared is not None else None,
+        "config": gateway.reloader.describe() if gateway.reloader is not None else None,
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
             name: {
@@ -185,7 +186,9 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
 
 
 def _event(event: Event) -> dict[str, Any]:
-    """Without `before` and `after` where no state has changed."""
+    """Without what says nothing in an event of its kind."""
+    if event.kind == "config":
+        return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
     told = {**asdict(event), "reason": shown(event.reason)}
     return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
 
@@ -218,9 +221,9 @@ async def _encode_history(gateway: Gateway) -> bytes:
 
 
 class EventStream(Response):
-    """One `event: state|drift` with its JSON for each event from now on; a comment every 15 s in which nothing happens;
-    `event: dropped` where the reader was too slow for all of them. With `samples` an `event: sample` every few seconds:
-    only ever the newest. Ends when the reader leaves or stalls, or when the gateway stops."""
+    """One `event: state|drift|config` with its JSON for each event from now on; a comment every 15 s in which nothing
+    happens; `event: dropped` where the reader was too slow for all of them. With `samples` an `event: sample` every few
+    seconds: only ever the newest. Ends when the reader leaves or stalls, or when the gateway stops."""
 
     media_type = "text/event-stream"
 

@@ -12,6 +12,7 @@ from gateway.benching.measured import Run
 
 GATEWAY, DIRECT = "gateway", "direct"
 FEW_TOKENS = 64  # an answer of fewer tells little about the rate
+RESTLESS, RESTLESS_FROM = 0.25, 3  # a spread as a share of its median, of so many values
 WHOLE_FROM = 0.8  # of the length that was asked for: a prompt of which less was counted was not read whole
 
 
@@ -89,8 +90,8 @@ class Results:
                 continue
             both = [(a, b) for a, b in zip(through, straight, strict=False) if self._comparable(a)]
             one, other = [a for a, _ in both], [b for _, b in both]
-            ttft = figures.gap(figures.pairs(one, other, lambda run: run.ttft))
-            decode = figures.ratio(figures.pairs(one, other, lambda run: run.decode_rate))
+            ttft = figures.gap(figures.pairs(one, other, _ttft))
+            decode = figures.ratio(figures.pairs(one, other, _decode))
             found.append(Added(length, ttft, decode))
         return found
 
@@ -130,6 +131,13 @@ class Results:
             told.append(f"{longer} of {len(counts)} answers have more tokens than the {self.tokens} asked for")
         if counts and min(counts) < FEW_TOKENS:
             told.append(f"answers of fewer than {FEW_TOKENS} tokens say little about decode: --tokens 256")
+        rows = [row for row, _ in self.singles()]
+        found = [row.of(value) for row in rows for value in (_ttft, _decode)] + [lv.output_rate for lv in self.levels()]
+        if any(each is not None and each.n >= RESTLESS_FROM and each.share > RESTLESS for each in found):
+            told.append(
+                f"some figures vary by more than ±{RESTLESS:.0%}: something else was at work there, or here; read the "
+                "medians with care, and measure again when it is quiet"
+            )
         if heaps := sum(not run.is_steady for run in good if run.completion):
             told.append(
                 f"in {heaps} of {len(good)} answers the text came in heaps (a parser that holds thoughts back?): their "
@@ -147,6 +155,14 @@ class Results:
         if thoughts := sum((run.reasoning or 0) > 0 for run in good):
             told.append(f"{thoughts} of {len(good)} answers hold thoughts, which count as tokens like any other")
         return told
+
+
+def _ttft(run: Run) -> float | None:
+    return run.ttft
+
+
+def _decode(run: Run) -> float | None:
+    return run.decode_rate
 
 
 def _by_size(item: tuple[tuple[str, int], Any]) -> tuple[int, bool]:

@@ -96,11 +96,11 @@ def _added(results: Results) -> list[str]:
     lines = []
     for row in results.added():
         if row.ttft is not None:
-            decode = f"; decode {_share(row.decode)}" if row.decode is not None else ""
+            decode = f"; decode {share(row.decode)}" if row.decode is not None else ""
             lines.append(f"the gateway adds at {row.asked:,} tokens: first token {added(row.ttft)}{decode}")
     for level, found in results.added_sweep():
         if found is not None:
-            lines.append(f"through the gateway, {level} at a time: {_share(found)} of the direct output rate")
+            lines.append(f"through the gateway, {level} at a time: {share(found)} of the direct output rate")
     return lines
 
 
@@ -132,13 +132,20 @@ def added(found: Gap) -> str:
     middle = f"{'+' if found.median >= 0 else ''}{seconds(found.median)}"
     if found.n == 1:
         return f"{middle} (one pair: may be noise)"
-    doubt = "" if found.clear else ": too few to tell" if found.n < CLEAR_FROM else ": within the noise"
+    doubt = _doubt(found.n, clear=found.clear)
     return f"{middle} ({seconds(found.low)} to {seconds(found.high)} in {found.n} pairs{doubt})"
 
 
-def _share(found: Spread) -> str:
+def share(found: Spread) -> str:
+    """One rate over the other."""
     text = f"{found.median:.1%}"
-    return text if found.n == 1 else f"{text} ({found.low:.1%}-{found.high:.1%})"
+    if found.n == 1:
+        return text
+    return f"{text} ({found.low:.1%}-{found.high:.1%}{_doubt(found.n, clear=found.low > 1 or found.high < 1)})"
+
+
+def _doubt(n: int, *, clear: bool) -> str:
+    return ": too few to tell" if n < CLEAR_FROM else "" if clear else ": within the noise"
 
 
 def _at(value: float | None, shown: Show) -> str:

@@ -41,15 +41,15 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     """Run a simulated fleet and the gateway in front of it.
 
     Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
-    clouds of the file are left out, and so are its alerts and traces. The simulated backends are steered over HTTP
-    (docs/simulator.md).
+    clouds of the file are left out, and so are its alerts and traces. The file is watched as by `gateway serve`. The
+    simulated backends are steered over HTTP (docs/simulator.md).
     """
     if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
         config = shipped_routes()
     loaded = load_or_exit(config)
     sock = _listen(host, port)
     with TemporaryDirectory(prefix="gateway-demo-") as data:
-        _run(loaded, sock, data, speedup)
+        _run(config, loaded, sock, data, speedup)
 
 
 def shipped_routes() -> Path:
@@ -69,7 +69,7 @@ def _listen(host: str, port: int) -> socket.socket:
         sys.exit(1)
 
 
-def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
+def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
     """Both on one loop until a signal. The simulated fleet is started and stopped around the gateway, in runs of their
     own: a Ctrl-C that ends the gateway then cancels nothing of the clean-up."""
     import uvloop
@@ -77,6 +77,7 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     from gateway.app import App
     from gateway.cli.serve import announce, set_up_logs
     from gateway.process import tune
+    from gateway.reload import Reloader
     from gateway.server import make_server
     from gateway.sim.fleet import start_fleet
 
@@ -84,6 +85,11 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
     log = set_up_logs(loaded.snapshot.server.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
+
+        async def also_simulated(edited: Snapshot) -> Snapshot:
+            await fleet.follow(edited)
+            return simulated(edited, fleet, fleet.exporters)
+
         try:
             snapshot = simulated(loaded.snapshot, fleet, fleet.exporters)
             server = replace(snapshot.server, host=host, port=port, data=data)
@@ -93,6 +99,7 @@ def _run(loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None
             tune()
             app = App(snapshot)
             app.gateway.log = log
+            app.gateway.reloader = Reloader(app.gateway, config, loaded, also_simulated)
             runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
             pass  # Ctrl-C, after the gateway has stopped

@@ -100,7 +100,7 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
     from gateway.health.prober import Prober, probe_of
 
     fleet = Fleet(open_backend, lambda _: None, lambda _: None)
-    await fleet.apply(snapshot)
+    fleet.apply(snapshot)
     prober = Prober(fleet)
     prober.open()
 

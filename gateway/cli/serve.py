@@ -37,11 +37,12 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     """Run the gateway.
 
     It says where it listens, what it serves and what is wrong: first with the file, then with the backends that it
-    finds. Replacing a running one without dropping a stream: start the new one with --takeover, then send the old one
-    SIGTERM. Exit code 0: stopped as asked; 1: the file has a mistake, or the address is taken; 2: wrong usage.
+    finds. The file is watched: a valid edit is in force within a second; SIGHUP has it read at once. Replacing a
+    running one without dropping a stream: start the new one with --takeover, then send the old one SIGTERM. Exit code
+    0: stopped as asked; 1: the file has a mistake, or the address is taken; 2: wrong usage.
     """
     loaded = load_or_exit(config)
-    run(loaded, host, port, takeover=takeover)
+    run(config, loaded, host, port, takeover=takeover)
 
 
 def set_up_logs(form: LogForm) -> LogWriter:
@@ -52,8 +53,10 @@ def set_up_logs(form: LogForm) -> LogWriter:
     return open_log(form)
 
 
-def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False) -> None:
-    """Listen and serve until a signal. Exits 1 when the address is taken."""
+def run(
+    config: Path, loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False
+) -> None:
+    """Listen and serve until a signal, by `config` as it is edited. Exits 1 when the address is taken."""
     from gateway.server import listen
 
     server = loaded.snapshot.server
@@ -66,17 +69,19 @@ def run(loaded: Loaded, host: str | None = None, port: int | None = None, *, tak
         sys.exit(1)
     snapshot = replace(loaded.snapshot, server=replace(server, host=host, port=sock.getsockname()[1]))
     announce(snapshot, [str(warning) for warning in loaded.warnings])
-    serve(snapshot, sock)
+    serve(config, loaded, snapshot, sock)
 
 
-def serve(snapshot: Snapshot, sock: socket.socket) -> None:
+def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket) -> None:
     import uvloop
 
     from gateway.app import App
     from gateway.process import tune
+    from gateway.reload import Reloader
 
     app = App(snapshot)
     app.gateway.log = set_up_logs(snapshot.server.log)
+    app.gateway.reloader = Reloader(app.gateway, config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
         uvloop.run(_serve(app, sock))

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.config.document import Plain, plain_value
 from gateway.config.problems import Path, Report
+from gateway.config.sources import Sources
 from gateway.config.suggest import did_you_mean
 
 MAX_SECRET = 64 * 1024  # bytes of a ${file:...}
@@ -44,11 +45,14 @@ class ExpandError(Exception):
 
 
 class Expander:
-    """Replaces references by the variables in `environ` and by files (relative to `folder`)."""
+    """Replaces references by the variables in `environ` and by files (relative to `folder`), read through `sources`."""
 
-    def __init__(self, environ: Mapping[str, str], folder: FilePath, env_file: str | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], folder: FilePath, sources: Sources, env_file: str | None = None
+    ) -> None:
         self.environ = environ
         self.folder = folder
+        self.sources = sources
         self.where = f"set it in the environment or in {env_file}" if env_file else "set it in the environment"
 
     def tree(self, value: Any, report: Report, path: Path = ()) -> Any:
@@ -102,10 +106,8 @@ class Expander:
         raise ExpandError(f"variable '{name}' is not set", hint or f"{self.where}, or write ${{{name}:-default}}")
 
     def _file(self, name: str) -> str:
-        path = self.folder / name
         try:
-            with path.open("rb") as stream:
-                content = stream.read(MAX_SECRET + 1)
+            content = self.sources.read(self.folder / name)
             if len(content) > MAX_SECRET:
                 raise ExpandError(f"file '{name}' is larger than {MAX_SECRET // 1024} KiB")
             text = content.decode().rstrip("\r\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gateway.config.notyet import warn_not_yet
 from gateway.config.problems import ConfigError, Problem, Report
 from gateway.config.resolve import resolve
 from gateway.config.snapshot import Snapshot
+from gateway.config.sources import Digests, Sources
 from gateway.config.validate import validated
 
 DEFAULT_ENV_FILE = ".env"
@@ -22,49 +23,64 @@ DEFAULT_ENV_FILE = ".env"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid file: what it says and what is odd about it. `files` were read besides it (the env file)."""
+    """A valid file: what it says and what is odd about it. `sources`: the files that it was made of, itself, the env
+    file and those of `${file:...}` (also an env file that is not there yet), with what was in them."""
 
     snapshot: Snapshot
     warnings: list[Problem]
-    files: tuple[Path, ...] = ()
+    sources: Digests = field(default_factory=dict)
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:
     """Read `path`. `environ` is the process environment unless given. Raises `ConfigError` with every problem."""
-    file = Path(path)
+    sources = Sources()
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        return load_text(_text_of(Path(path), str(path), sources), str(path), environ, sources)
+    except ConfigError as error:
+        error.sources = sources
+        raise
+
+
+def _text_of(file: Path, name: str, sources: Sources) -> str:
+    try:
+        return sources.read(file).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError([Problem(str(path), None, "", "not UTF-8 text")]) from None
+        raise ConfigError([Problem(name, None, "", "not UTF-8 text")]) from None
     except FileNotFoundError:
         hint = "name another one with --config, or make one with `gateway init`"
-        raise ConfigError([Problem(str(path), None, "", "there is no such file", hint)]) from None
+        raise ConfigError([Problem(name, None, "", "there is no such file", hint)]) from None
     except OSError as error:
-        raise ConfigError([Problem(str(path), None, "", "cannot be read", error.strerror)]) from None
-    return load_text(text, str(path), environ)
+        raise ConfigError([Problem(name, None, "", "cannot be read", error.strerror)]) from None
 
 
-def load_text(text: str, source: str = "routes.yaml", environ: Mapping[str, str] | None = None) -> Loaded:
-    """As `load`, from text. Relative paths in it start at the directory of `source`."""
+def load_text(
+    text: str,
+    source: str = "routes.yaml",
+    environ: Mapping[str, str] | None = None,
+    sources: Sources | None = None,
+) -> Loaded:
+    """As `load`, from text. Relative paths in it start at the directory of `source`. Other files are read through
+    `sources`."""
     report = Report(source)
+    sources = Sources() if sources is None else sources
     data = read_document(text, report)
     if data is None:
         report.finish()
     data = data or {}
     folder = Path(source).parent
     process = dict(os.environ if environ is None else environ)
-    variables, env_file = _env_file(data, folder, process, report)
+    variables, env_file = _env_file(data, folder, process, sources, report)
     # the process environment wins over the file
-    expander = Expander({**variables, **process}, folder, env_file.name if env_file else None)
+    expander = Expander({**variables, **process}, folder, sources, env_file.name if env_file else None)
     expanded = expander.tree(data, report)
     file = validated(expanded, report)
     snapshot = resolve(file, report)
     warn_not_yet(data, report)
-    return Loaded(snapshot, report.finish(), (env_file,) if env_file else ())
+    return Loaded(snapshot, report.finish(), sources)
 
 
 def _env_file(
-    data: dict[str, Any], folder: Path, process: Mapping[str, str], report: Report
+    data: dict[str, Any], folder: Path, process: Mapping[str, str], sources: Sources, report: Report
 ) -> tuple[dict[str, str], Path | None]:
     """The variables of `server.env_file`. The default `.env` may be missing, one that is named may not."""
     server = data.get("server")
@@ -74,12 +90,12 @@ def _env_file(
     if written is not None and (not isinstance(written, str) or not written.strip()):
         return {}, None  # the models report it
     try:
-        name = Expander(process, folder).text(written) if written else DEFAULT_ENV_FILE
+        name = Expander(process, folder, sources).text(written) if written else DEFAULT_ENV_FILE
     except ExpandError:
         return {}, None  # expanding the whole file reports it
     path = folder / name
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = sources.read(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         if not missing or (written and name != DEFAULT_ENV_FILE):

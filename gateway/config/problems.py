@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gateway.config.sources import Digests
+
 Path = tuple[str | int, ...]
 SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
 
@@ -31,10 +33,12 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The file was not loaded. `problems` holds every mistake that was found, in the order of their lines."""
+    """The file was not loaded. `problems` holds every mistake that was found, in the order of their lines; `sources`
+    are the files that were read, or were not there."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
+        self.sources: Digests = {}
         super().__init__(self.problems)
 
     def __str__(self) -> str:

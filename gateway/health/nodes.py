@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 
 class Nodes:
@@ -25,10 +25,12 @@ class Nodes:
         self._exporters[node] = there
         self._note(node)
 
-    def forget(self, witness: str) -> None:
-        """It is no witness any more."""
-        for seen in self._seen.values():
-            seen.pop(witness, None)
+    def keep(self, witnesses: Mapping[str, str], exporters: Collection[str]) -> None:
+        """From now on only these tell: backends that live on one node alone, with that node, and the exporters of these
+        nodes."""
+        for node, seen in self._seen.items():
+            self._seen[node] = {name: there for name, there in seen.items() if witnesses.get(name) == node}
+        self._exporters = {node: there for node, there in self._exporters.items() if node in exporters}
 
     def down(self, node: str) -> bool:
         """All that lives there alone is gone, its exporter too; and something was there before."""

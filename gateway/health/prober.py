@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -78,22 +78,45 @@ class Prober:
         self.standby.take(snapshot)
         looks: list[asyncio.Event] = []
         wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run()]}
-        for state in self._fleet.states.values():
-            health = state.backend.health
-            wanted[state.backend.identity, health.every is None, health.canary is None] = partial(
-                self._jobs, state, looks
-            )
+        for state in self._fleet.states.values():  # one that is described otherwise now is looked at anew, at once
+            wanted[state.backend] = partial(self._jobs, state, looks)
         exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
         for name, exporter in exporters.items():
             wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
-        for name in self.machines.keys() - exporters.keys():
-            del self.machines[name]
+        self._forget(snapshot, exporters)
         for key in self._tasks.keys() - wanted.keys():
             for task in self._tasks.pop(key):
                 task.cancel()
         for key in wanted.keys() - self._tasks.keys():
             self._tasks[key] = [asyncio.create_task(job) for job in wanted[key]()]
         return looks
+
+    def _forget(self, snapshot: Snapshot, exporters: Collection[str]) -> None:
+        """What was seen of that is not in the file any more. `exporters`: the nodes that have one."""
+        for name in self.machines.keys() - exporters:
+            del self.machines[name]
+        backends = snapshot.backends.values()
+        alone = {b.name: b.nodes[0] for b in backends if len(b.nodes) == 1 and b.run == "always"}
+        self._nodes.keep(alone, exporters)
+        self.canaries.keep({backend.identity for backend in backends})
+
+    async def meet(self, states: Iterable[BackendState]) -> None:
+        """A first look at backends that are about to be used, so that requests find them known. It is given up when it
+        takes too long for that."""
+        looks = [asyncio.create_task(self._first_look(state)) for state in states if probe_of(state.backend)]
+        if not looks:
+            return
+        try:
+            await asyncio.wait(looks, timeout=FIRST_LOOK)
+        finally:
+            for look in looks:
+                look.cancel()
+
+    async def _first_look(self, state: BackendState) -> None:
+        try:
+            await self.check(state, read_models=True)
+        except Exception:
+            log.exception("the probe of %s failed inside the gateway", state.name)
 
     def _exporter_jobs(self, node: str, url: str) -> Jobs:
         return [self._watch_exporter(node, url)]

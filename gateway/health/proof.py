@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from gateway.compat.capabilities import drift
@@ -45,14 +45,14 @@ class Canaries:
         self._is_loaded = is_loaded
         self._on_proved = on_proved
         self._emit = emit
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
         self._asked: dict[BackendKey, float] = {}  # when it was last asked
-        self._drift: dict[str, str] = {}
+        self._drift: dict[BackendKey, str] = {}
         self._proved: dict[BackendKey, float] = {}  # when another gateway's canary was answered rightly
 
     def look(self, state: BackendState) -> None:
         """Is one due? Called after each health check."""
-        task = self._tasks.get(state.name)
+        task = self._tasks.get(key_of(state))
         if task is not None and not task.done():
             return
         now = time.monotonic()
@@ -62,9 +62,9 @@ class Canaries:
             state.proved("passed the canary of another gateway")
         elif state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
             state.health.trial = True
-            self._tasks[state.name] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
+            self._tasks[key_of(state)] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
         elif self._due(state, now):
-            self._tasks[state.name] = asyncio.create_task(self._confirm(state), name=f"canary {state.name}")
+            self._tasks[key_of(state)] = asyncio.create_task(self._confirm(state), name=f"canary {state.name}")
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
         """Another gateway has asked it at `at` (monotonic seconds), and all know what it saw."""
@@ -82,6 +82,14 @@ class Canaries:
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
         return now - self._asked.get(key_of(state), float("-inf")) >= every
+
+    def keep(self, backends: Collection[BackendKey]) -> None:
+        """From now on only these are asked."""
+        for key in self._tasks.keys() - backends:
+            self._tasks.pop(key).cancel()
+        for known in (self._asked, self._drift, self._proved):
+            for key in known.keys() - backends:
+                del known[key]
 
     async def close(self) -> None:
         for task in self._tasks.values():
@@ -130,8 +138,8 @@ class Canaries:
 
     def _show_drift(self, state: BackendState) -> None:
         found = "; ".join(drift(state))
-        if found != self._drift.get(state.name, ""):
-            self._drift[state.name] = found
+        if found != self._drift.get(key_of(state), ""):
+            self._drift[key_of(state)] = found
             if found:
                 log.warning("%s is not what routes.yaml says: %s", state.name, found)
             self._emit(Event(time.time(), "drift", state.name, found))

@@ -28,7 +28,7 @@ class State(StrEnum):
     BUSY = "busy"  # ready, and all that it can run at a time is running
     SUSPECT = "suspect"  # failed lately, or back on trial: tried after the others
     DOWN = "down"
-    DRAINING = "draining"  # an operator's wish: what runs there ends, nothing new comes
+    DRAINING = "draining"  # an operator's wish, or taken out of routes.yaml: what runs there ends, nothing new comes
     MISCONFIGURED = "misconfigured"  # it answers, but not to our key or our model name
     PARKED = "parked"  # run: on_demand, and not there
 
@@ -308,6 +308,11 @@ class Health:
     def drain(self, now: float) -> Transition | None:
         self.half_open = False
         return self._move(State.DRAINING, "drained by an operator", now)
+
+    def remove(self, now: float) -> None:
+        """It is in routes.yaml no longer. No event: the edit is one."""
+        self.half_open = False
+        self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
         """Used again; at once only if nothing has happened to it meanwhile."""

@@ -72,6 +72,7 @@ class AlertState:
         picture is forgotten without a word."""
         self._backends = {view.name: self._backends.get(view.name) or _Told() for view in picture.backends}
         self._aliases = {view.name: self._aliases.get(view.name) or _Told() for view in picture.aliases}
+        self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
         found: list[Alert] = []
         for backend in picture.backends:
             found += self._backend(self._backends[backend.name], backend, now)

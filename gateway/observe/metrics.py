@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from gateway.observe.tally import Count, Family, Spread
 
+OPEN = "open"  # the client label where routes.yaml has no `clients`
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 _GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 
@@ -18,6 +20,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._families: list[Family] = []
         ProcessCollector(registry=self.registry)
         self.requests = self._family(
             "gateway_requests_total",
@@ -60,12 +63,14 @@ class Metrics:
         self.cloud_usd = self._family(
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
+        self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
     def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> Family:
         family = Family(name, meaning, labels.split(), bounds)
         self.registry.register(family)
+        self._families.append(family)
         return family
 
     def route(self, client: str, alias: str, backend: str, endpoint: str) -> Route:
@@ -75,6 +80,14 @@ class Metrics:
         if route is None:
             route = self._routes[key] = Route(self, *key)
         return route
+
+    def keep(self, **names: Iterable[str]) -> None:
+        """Forget every series of a `backend`, `alias` or `client` that is none of these; and the few names of ours."""
+        for label, values in names.items():
+            kept = {"", OPEN, *values}
+            for family in self._families:
+                family.keep(label, kept)
+        self._routes.clear()
 
 
 class Route:

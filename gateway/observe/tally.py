@@ -7,7 +7,7 @@ a tenth of what the gateway costs (docs/performance.md). Here one thread writes,
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -75,6 +75,12 @@ class Family(Collector):
     def inc(self, *values: str) -> None:
         """One more, for what is counted too rarely to keep its child."""
         self.child(*values).value += 1
+
+    def keep(self, label: str, values: Container[str]) -> None:
+        """Drop the children that have another value of this label, if it is one of ours."""
+        if label in self._labels:
+            at = self._labels.index(label)
+            self._children = {key: child for key, child in self._children.items() if key[at] in values}
 
     def describe(self) -> Iterable[CounterMetricFamily | HistogramMetricFamily]:
         return (self._family(),)

@@ -256,7 +256,7 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     if health.state is State.PARKED:
         return "parked", "is parked (run: on_demand)"
     if health.state is State.DRAINING:
-        return "draining", "is draining (an operator's wish)"
+        return "draining", f"is draining ({health.reason})"
     if health.state is State.SUSPECT:
         return "down", f"is on trial, and one request or canary is finding out ({health.reason})"
     if health.starting(now):

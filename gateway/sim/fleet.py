@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,17 +62,52 @@ class SimFleet(dict[str, str]):
     the simulated servers by backend name (backends of one Ollama share theirs); `exporters` the URLs of the machines'
     exporters by node."""
 
-    def __init__(self, sims: dict[str, Sim], control: SimServer, machines: dict[str, SimExporter]) -> None:
-        super().__init__({name: sim.url for name, sim in sims.items()})
-        self.sims, self._control, self._machines = sims, control, machines
-        self.exporters = {name: machine.url for name, machine in machines.items()}
+    def __init__(self, speedup: float) -> None:
+        super().__init__()
+        self.sims: dict[str, Sim] = {}
+        self._speedup = speedup
+        self.exporters: dict[str, str] = {}
+        self._servers: dict[Hashable, Sim] = {}
+        self._machines: dict[str, SimExporter] = {}
+        self._control: SimServer
 
     @property
     def control_url(self) -> str:
         return self._control.url
 
+    async def open(self, snapshot: Snapshot, control_port: int) -> None:
+        """Raises OSError when the control port can't be had."""
+        await self.follow(snapshot)
+        self._control = SimServer(Control(self.sims), port=control_port)
+        await self._control.__aenter__()
+
+    async def follow(self, snapshot: Snapshot) -> None:
+        """Simulate what is new in another version of the file. What was there goes on as it is: an edit changes no
+        engine; what was taken out is steered no more, and ends with the simulation."""
+        self.sims.clear()
+        for key, group in _groups(snapshot).items():
+            sim = self._servers.get(key)
+            if sim is None:
+                sim = self._servers[key] = _simulated(group, self._speedup)
+                await sim.start(running=any(b.run == "always" for b in group))
+            for backend in group:
+                self.sims[backend.name] = sim
+                self[backend.name] = sim.url
+        for name, node in snapshot.nodes.items():
+            if node.exporter is not None:
+                living = [sim for backend, sim in self.sims.items() if name in snapshot.backends[backend].nodes]
+                await self._follow_machine(name, living, node.memory or _MEMORY)
+
+    async def _follow_machine(self, name: str, living: list[Sim], memory: int) -> None:
+        machine = self._machines.get(name)
+        if machine is None:
+            machine = self._machines[name] = SimExporter(living, memory)
+            await machine.server.__aenter__()
+            self.exporters[name] = machine.url
+        machine.sims = list(dict.fromkeys(living))
+
     async def stop(self) -> None:
-        for sim in dict.fromkeys(self.sims.values()):
+        for sim in self._servers.values():
             await sim.stop()
         for machine in self._machines.values():
             await machine.server.close()
@@ -92,38 +127,20 @@ async def start_fleet(snapshot: Snapshot, *, speedup: float = 1.0, control_port:
     `run: on_demand` have a port that refuses until `POST /_sim/{name}/start` on the control port. Raises OSError when
     the control port can't be had.
     """
-    sims: dict[str, Sim] = {}
-    for group in _groups(snapshot):
-        sim = _simulated(group, speedup)
-        await sim.start(running=any(b.run == "always" for b in group))
-        sims |= {backend.name: sim for backend in group}
-    control = SimServer(Control(sims), port=control_port)
-    await control.__aenter__()
-    machines = _machines(snapshot, sims)
-    for machine in machines.values():
-        await machine.server.__aenter__()
-    return SimFleet(sims, control, machines)
+    fleet = SimFleet(speedup)
+    await fleet.open(snapshot, control_port)
+    return fleet
 
 
-def _machines(snapshot: Snapshot, sims: dict[str, Sim]) -> dict[str, SimExporter]:
-    """An exporter for each node that has one."""
-    living = {
-        name: [sim for backend, sim in sims.items() if name in snapshot.backends[backend].nodes]
-        for name, node in snapshot.nodes.items()
-        if node.exporter is not None
-    }
-    return {name: SimExporter(there, snapshot.nodes[name].memory or _MEMORY) for name, there in living.items()}
-
-
-def _groups(snapshot: Snapshot) -> list[list[Backend]]:
+def _groups(snapshot: Snapshot) -> dict[Hashable, list[Backend]]:
     """Backends that one server simulates. Modes of a Spark use one port for different models: never one server."""
-    groups: dict[tuple[object, ...], list[Backend]] = {}
+    groups: dict[Hashable, list[Backend]] = {}
     for backend in snapshot.backends.values():
         if backend.cloud or backend.url is None or backend.engine == "litellm":
             continue
         own = () if backend.engine == "ollama" else (backend.model or backend.name,)
         groups.setdefault((backend.engine, *backend.origin, *own), []).append(backend)
-    return list(groups.values())
+    return groups
 
 
 def _simulated(group: list[Backend], speedup: float) -> Sim:

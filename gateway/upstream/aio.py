@@ -190,13 +190,21 @@ class AioClient:
     def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
         scheme, host, port = origin
         self._base = str(URL.build(scheme=scheme, host=host.strip("[]"), port=port))
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout, sock_connect=connect_timeout)
+        self.connect_timeout = connect_timeout
         self._max_idle = max_idle
         self._running: ContextVar[_Attempt] = ContextVar("attempt")
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
         self._busy: set[AioResponse | _Attempt] = set()
         self._closed = False
+
+    @property
+    def connect_timeout(self) -> float:
+        return self._timeout.sock_connect or 0.0
+
+    @connect_timeout.setter
+    def connect_timeout(self, seconds: float) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=seconds, sock_connect=seconds)
 
     async def send(
         self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
@@ -214,6 +222,7 @@ class AioClient:
                 headers=[*headers, ("Accept-Encoding", "identity")],
                 data=io.BytesIO(body) if len(body) > LARGE_BODY else body or None,
                 allow_redirects=False,
+                timeout=self._timeout,
             )
             return self._accept(attempt, response)
         except UpstreamFailure:
@@ -245,7 +254,6 @@ class AioClient:
             return session
         session = aiohttp.ClientSession(
             connector=_Connector(self._running, max_idle=self._max_idle, force_close=fresh),
-            timeout=self._timeout,
             trust_env=False,
             auto_decompress=False,  # `inflate.py` does it in bounded steps, alike for both clients
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -83,7 +83,10 @@ class Response(Protocol):
 
 
 class Client(Protocol):
-    """Sends requests to one origin (scheme, host, port)."""
+    """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it counts from the
+    next connection on."""
+
+    connect_timeout: float
 
     async def send(
         self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False

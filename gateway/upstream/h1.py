@@ -23,7 +23,7 @@ class H1Client:
             raise ValueError(f"H1Client speaks plain http only, not {scheme!r}")
         self._host = host.strip("[]")
         self._port = port
-        self._connect_timeout = connect_timeout
+        self.connect_timeout = connect_timeout
         self._max_idle = max_idle
         name = f"[{self._host}]" if ":" in self._host else self._host
         authority = name if port == 80 else f"{name}:{port}"
@@ -57,12 +57,12 @@ class H1Client:
             raise ConnectFailure("the client is closed")
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with asyncio.timeout(self.connect_timeout):
                 _, connection = await loop.create_connection(
                     lambda: Connection(loop, self._put_idle, self._forget), self._host, self._port
                 )
         except TimeoutError as error:
-            raise ConnectFailure(f"no connection within {self._connect_timeout:g} s") from error
+            raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
         except OSError as error:
             raise ConnectFailure(str(error)) from error
         if self._closed:

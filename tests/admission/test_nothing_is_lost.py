@@ -1,9 +1,10 @@
-"""Ten thousand requests that are served, fail, leave and come too late, on backends that come and go: at the end
-nothing is held, nobody waits, and each has ended once."""
+"""Ten thousand requests that are served, fail, leave and come too late, on backends that come and go, have other slots
+and are taken out of routes.yaml: at the end nothing is held, nobody waits, and each has ended once."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter
@@ -22,7 +23,9 @@ class Day:
         self.random = Random(seed)
         self.scheduler = Scheduler()
         self.now = NOW
-        self.places = [place("a", 4, length=32), place("b", 2, length=32), place("c", 1, length=4)]
+        self.places = {"a": place("a", 4, length=32), "b": place("b", 2, length=32), "c": place("c", 1, length=4)}
+        self.retired: list[BackendState] = []
+        self.wants: dict[Waiter, list[str]] = {}
         self.outcomes: Counter[str] = Counter()
         self.running: list[tuple[Waiter, Held]] = []
         self.ends: dict[Waiter, int] = {}
@@ -33,7 +36,7 @@ class Day:
             self.arrive()
             for _ in range(self.random.randrange(3)):
                 self.something()
-        for state in self.places:
+        for state in self.places.values():
             state.health.state, state.foreign = State.READY, 0
             self.scheduler.changed(state, self.now)
         while self.running:
@@ -43,7 +46,6 @@ class Day:
 
     def arrive(self) -> None:
         client = self.random.choice(["hog", "hog", "hog", "x", "y", "capped"])
-        choices = tuple(self.random.sample(self.places, self.random.randint(1, 3)))
         waiter = Waiter(
             client,
             self.now + self.random.choice([20, 100, 1000]),
@@ -53,7 +55,7 @@ class Day:
         waiter.weight = self.random.choice([1, 1, 1, 3, 9])
         waiter.batch = self.random.random() < 0.2
         waiter.limit = 2 if client == "capped" else None
-        waiter.watches = choices
+        self.wants[waiter] = self.random.sample(list(self.places), self.random.randint(1, 3))
         self.ends[waiter] = 0
         if not self.replan(waiter):
             self.ended(waiter, "refused")
@@ -64,6 +66,7 @@ class Day:
             self.ended(waiter, "full")
 
     def replan(self, waiter: Waiter) -> bool:
+        waiter.watches = tuple(self.places[name] for name in self.wants[waiter])
         up = tuple(s for s in waiter.watches if s.health.state is State.READY)
         waiter.choices, waiter.pending = up or waiter.watches, not up
         return bool(up) or self.random.random() < 0.5
@@ -94,10 +97,12 @@ class Day:
             self.scheduler.left(waiter, self.now)
             self.ended(waiter, "left with a slot")
         elif roll < 0.85:
-            state = self.random.choice(self.places)
+            state = self.random.choice(list(self.places.values()))
             state.foreign = self.random.randrange(4)
         elif roll < 0.9:
-            self.toggle(self.random.choice(self.places))
+            self.toggle(self.random.choice(list(self.places.values())))
+        elif roll < 0.93:
+            self.edit(self.random.choice(list(self.places.values())))
         else:
             self.scheduler.tick(self.now)
 
@@ -105,6 +110,16 @@ class Day:
         state.health.state = State.READY if state.health.state is not State.READY else State.DOWN
         if self.random.random() < 0.5:
             self.scheduler.changed(state, self.now)
+
+    def edit(self, state: BackendState) -> None:
+        """routes.yaml gives it other slots, or says that it is somewhere else now."""
+        if self.random.random() < 0.5:
+            state.define(replace(state.backend, slots=self.random.randint(1, 4)))
+            return
+        self.places[state.name] = place(state.name, state.slots, length=state.backend.queue.length)
+        state.health.remove(self.now)
+        self.scheduler.changed(state, self.now)
+        self.retired.append(state)
 
     def finish(self, number: int) -> None:
         waiter, held = self.running.pop(number)
@@ -126,7 +141,11 @@ class Day:
 def test_after_ten_thousand_requests_all_counters_are_zero() -> None:
     day = Day(seed=11)
     day.run()
-    assert [state.inflight for state in day.places] == [0, 0, 0]
+    assert len(day.retired) > 50, "too tame to show anything"
+    assert {state.inflight for state in (*day.places.values(), *day.retired)} == {0}
+    for state in day.retired:
+        day.scheduler.forget(state)
+    assert len(day.scheduler._lines) == len(day.places)
     assert (day.scheduler.waiters, day.scheduler._running, set(day.scheduler.depth().values())) == ({}, {}, {0})
     assert set(day.ends.values()) == {1}, "each ended once"
     assert sum(day.outcomes.values()) == REQUESTS

@@ -378,3 +378,21 @@ def test_one_that_is_only_expecting_takes_no_slot_before_it_is_planned() -> None
     office.ask("other", a)
     assert office.served == ["other"]
     assert office.scheduler.depth() == {"a": 1}
+
+
+# -- routes.yaml is edited --------------------------------------------------------------------------------------------
+
+
+def test_what_runs_on_a_backend_that_was_taken_out_is_counted_apart_from_its_successor_of_that_name() -> None:
+    office = Office()
+    before, after = place("a"), place("a")
+    office.ask("old", before)
+    before.health.remove(office.now)
+    office.ask("new", after)
+    office.ask("waits", after)
+    assert (office.served, office.scheduler.depth()) == (["old", "new"], {"a": 1})
+    office.end("old")
+    assert office.served == ["old", "new"], "that was no slot of the new one"
+    office.scheduler.forget(before)
+    office.end("new")
+    assert office.served == ["old", "new", "waits"]

@@ -247,7 +247,7 @@ async def test_a_server_is_measured_by_its_url(base: str) -> None:
     assert told["ok"], told["errors"]
     assert {row["via"] for row in told["single"]} == {"url"}
     assert told["added"] == {"single": [], "sweep": []}
-    assert told["prefill"]["url"]["rate"] > 0
+    assert all(row["prefill_rate"]["n"] == row["decode_rate"]["n"] == 2 for row in told["single"])
 
 
 async def test_ollamas_v1_is_measured_and_its_cut_prompts_are_noticed() -> None:

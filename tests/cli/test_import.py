@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
+from gateway.cli.writing import write
 from gateway.config.load import load
 from tests.importing.support import DATA
 
@@ -59,6 +61,20 @@ def test_a_file_that_is_there_is_never_overwritten_without_force(folder: Path) -
     assert (folder / "routes.yaml").read_text() == "mine"
     assert run("litellm-config.yaml", "--force").exit_code == 0
     assert load(folder / "routes.yaml", ENVIRON).snapshot.backends
+
+
+def test_a_file_that_came_meanwhile_is_not_overwritten_either(folder: Path) -> None:
+    (folder / "routes.yaml").write_text("mine")
+    with pytest.raises(click.UsageError, match="--force"):
+        write("other", Path("routes.yaml"), force=False)
+    assert (folder / "routes.yaml").read_text() == "mine"
+    assert sorted(path.name for path in folder.iterdir()) == ["litellm-config.yaml", "routes.yaml"]
+
+
+def test_a_folder_that_is_not_there_is_a_problem(folder: Path) -> None:
+    result = run("litellm-config.yaml", "-o", "none/routes.yaml")
+    assert result.exit_code == 1
+    assert "cannot write 'none/routes.yaml'" in result.stderr
 
 
 def test_to_stdout_and_nothing_is_written(folder: Path) -> None:

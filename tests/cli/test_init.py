@@ -8,13 +8,14 @@ import os
 import pty
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gateway.cli import scanning
 from gateway.cli.main import cli
 from gateway.cli.scanning import BadTarget, targets
 from gateway.config.load import load
@@ -152,11 +153,36 @@ async def test_nothing_found_is_told_and_nothing_written(tmp_path: Path) -> None
     assert (done.code, json.loads(done.out)["ok"]) == (1, False)
 
 
-async def test_a_server_that_hangs_does_not_hold_it_up() -> None:
-    async with other_server(b"") as hung, found(qwen()) as hosts:
-        done = await run(hung, *hosts, "--no-probe")
+@asynccontextmanager
+async def dripping_server() -> AsyncIterator[str]:
+    """HOST:PORT of a server whose answer comes byte by byte and never ends."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+            while not done.is_set():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    done = asyncio.Event()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        done.set()
+        server.close()
+
+
+async def test_a_server_that_hangs_or_drips_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "READ", 1.0)
+    async with other_server(b"") as hung, dripping_server() as drips, found(qwen()) as hosts:
+        async with asyncio.timeout(2 * PATIENCE):
+            done = await run(hung, drips, *hosts, "--no-probe")
     assert done.code == 0, done.err
     assert f"  http://{hung}" not in done.err
+    assert f"  http://{drips}" not in done.err
 
 
 async def test_json_for_scripts(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_env_file_is_read_at_every_load_and_the_environment_wins(tmp_path: P
     (tmp_path / ".env").write_text("KEY=two\n")
     loaded = load(path, {})
     assert api_key(loaded) == "two"
-    assert loaded.files == (tmp_path / ".env",)
+    assert list(loaded.sources) == [tmp_path / "routes.yaml", tmp_path / ".env"]
     assert api_key(load(path, {"KEY": "three"})) == "three"
 
 

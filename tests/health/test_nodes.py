@@ -65,3 +65,14 @@ def test_one_that_works_all_the_same_is_excused_until_the_node_has_come_back() -
     found.saw("n2", "a", there=True)
     found.saw("n2", "a", there=False)
     assert found.fallen("both", BOTH) == "n2", "it has gone again"
+
+
+def test_what_is_not_in_the_file_any_more_is_no_witness() -> None:
+    found = nodes(a=False, b=True, c=True)
+    found.saw_exporter("n2", there=True)
+    found.keep({"a": "n2", "b": "n2"}, {"n2"})
+    assert not found.down("n2")
+    found.keep({"a": "n2", "b": "n1"}, {"n2"})
+    assert not found.down("n2"), "its exporter answers"
+    found.keep({"a": "n2"}, set())
+    assert found.down("n2")

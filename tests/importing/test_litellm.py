@@ -221,6 +221,19 @@ def test_group_aliases_are_further_names(fleet: Imported) -> None:
     assert fleet.snapshot.aliases["fast"].also == ("quick",)
 
 
+def test_what_is_a_name_already_is_no_further_name() -> None:
+    text = """
+        model_list:
+          - {model_name: a, litellm_params: {model: ollama/a, num_ctx: 8}}
+          - {model_name: b, litellm_params: {model: ollama/b, num_ctx: 8}}
+        router_settings: {model_group_alias: {b: a, "two words": a, c: b}}
+    """
+    made = imported("litellm", text)
+    assert {name: alias.also for name, alias in made.snapshot.aliases.items()} == {"a": (), "b": ("c",)}
+    assert made.note("router_settings.model_group_alias.b").kind == "changed"
+    assert any("'two words' cannot be a further name" in note.problem.message for note in made.draft.notes)
+
+
 def test_a_glob_is_a_further_name_of_what_leads_to_the_same_place() -> None:
     text = """
         model_list:
@@ -255,6 +268,12 @@ def test_parameters_that_deployments_do_not_share_are_told() -> None:
 def test_a_body_that_vllm_knows_is_passed_on() -> None:
     made = one("model: ollama/a, num_ctx: 8, extra_body: {chat_template_kwargs: {enable_thinking: false}}")
     assert made.snapshot.aliases["m"].params == {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def test_what_looks_like_a_variable_in_a_body_is_none() -> None:
+    made = one("model: ollama/a, num_ctx: 8, stop: ['${END}'], extra_body: {model: x, options: {a: '${B}'}}")
+    assert made.snapshot.aliases["m"].params == {"stop": ["${END}"], "options": {"a": "${B}"}}
+    assert made.note("model_list[0].litellm_params.extra_body.model").kind == "left_out"
 
 
 def test_a_name_that_no_alias_can_have_is_changed_and_told() -> None:

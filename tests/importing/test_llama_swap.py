@@ -83,6 +83,23 @@ def test_a_model_that_listens_nobody_knows_where_is_left_out() -> None:
     assert made.note("models.a.proxy").kind == "left_out"
 
 
+def test_a_further_name_leads_to_one_model() -> None:
+    text = """
+        models:
+          a: {cmd: "llama-server --port ${PORT}", aliases: [x, b]}
+          b: {cmd: "llama-server --port ${PORT}", aliases: [x, y]}
+    """
+    made = imported("llama-swap", text)
+    assert {name: alias.also for name, alias in made.snapshot.aliases.items()} == {"a": ("x",), "b": ("y",)}
+    assert len([note for note in made.draft.notes if "already" in note.problem.message]) == 2
+
+
+def test_a_key_that_comes_twice_is_one_client() -> None:
+    keys = "apiKeys: [sk-one, sk-two, sk-one]"
+    made = imported("llama-swap", f'{keys}\nmodels: {{m: {{cmd: "llama-server --port ${{PORT}}"}}}}')
+    assert len(made.snapshot.clients) == 2
+
+
 def test_macros_that_contain_themselves_end() -> None:
     made = imported("llama-swap", 'macros: {a: "${b}", b: "${a}"}\nmodels: {m: {cmd: "${a} --port ${PORT}"}}')
     assert made.snapshot.backends["m"].url == "http://localhost:5800"

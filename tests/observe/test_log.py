@@ -8,7 +8,7 @@ import os
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.observe import log_writer as module
@@ -103,7 +103,8 @@ def test_colours_are_for_terminals() -> None:
     assert b"\x1b[33mWARNING\x1b[0m" in as_pretty(SERVED, colours=True)
 
 
-@given(st.text(), st.floats(min_value=0, max_value=4e9))
+@given(st.text(st.characters(exclude_categories=())), st.floats(min_value=0, max_value=4e9))
+@example("half of a pair: \ud800", 0.0)
 def test_any_text_is_one_line_of_json(text: str, at: float) -> None:
     data = as_json(EventLine(at, logging.INFO, "gateway", text))
     assert data.count(b"\n") == 1

@@ -253,6 +253,8 @@ async def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch
 class Failing:
     """Raises the given failures, then answers; keeps how it was asked."""
 
+    connect_timeout = 3.0
+
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
         self.fresh: list[bool] = []

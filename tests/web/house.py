@@ -111,11 +111,13 @@ class Seen:
 
 @asynccontextmanager
 async def looking(
-    browser: Browser, url: str, *, width: int = 1280, height: int = 900, dark: bool = True
+    browser: Browser, url: str, *, width: int = 1280, height: int = 900, dark: bool = True, polls: bool = True
 ) -> AsyncIterator[tuple[Page, Seen]]:
-    """A tab of its own on the page."""
+    """A tab of its own on the page. `polls` False = it hears of changes by events alone."""
     scheme = "dark" if dark else "light"
     context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]  # the two words
+    if not polls:
+        await context.add_init_script("window.setInterval = () => 0")
     page = await context.new_page()
     page.set_default_timeout(WAIT)
     seen = Seen()

@@ -55,7 +55,10 @@ async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: 
             await shows(page, "#fleet", "spark1", "up", "52 of 120 GiB", "44 °C", "GPU 0 %", "12 W")
             await shows(page, row("qwen36"), "ready", "0 / 4", "Qwen3.6-35B-A3B", "131 k window")
             await shows(page, row("qwen36") + ' [data-label^="First token"]', "ms")
-            await shows(page, row("qwen36") + ' [data-label^="Drafts"]', "%")
+            sampled = h.gateway.gateway.history
+            await h.gateway.until(lambda: sampled.latest["backends"]["qwen36"]["kv"] is not None)
+            assert (await h.gateway.client.post("/v1/chat/completions", json=body("coder"))).status_code == 200
+            await shows(page, row("qwen36") + ' [data-label^="Drafts"]', "%")  # between two looks at its counters
             await shows(page, row("qwen36") + ' [data-label^="KV"]', "%")
             await shows(page, "#fleet tbody:last-of-type", "Cloud", "fireworks")
             await shows(page, "#canaries", "qwen36", "arithmetic", "json schema")
@@ -67,7 +70,7 @@ async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: 
 
 
 async def test_a_backend_that_dies_and_returns_is_seen_without_a_reload(browser: Browser) -> None:
-    async with house() as h, looking(browser, h.url) as (page, seen):
+    async with house() as h, looking(browser, h.url, polls=False) as (page, seen):
         await shows(page, row("gemma4"), "ready")
         await h.sims["gemma4"].kill()
         await shows(page, row("gemma4"), "down")

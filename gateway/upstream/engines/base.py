@@ -30,8 +30,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). `models` None = it lists
-    none; then any answer but a failure (5xx) is a good one."""
+    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). Without `models` it has
+    no list of them, and any answer but a failure (5xx) is a good one."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None

@@ -70,6 +70,8 @@ class ScriptedResponse:
 class ScriptedClient:
     """Keeps what was sent; gives the scripted answers in their order."""
 
+    connect_timeout = 3.0
+
     def __init__(self, *answers: ScriptedResponse) -> None:
         self.answers = list(answers)
         self.sent: list[tuple[str, Any]] = []
