@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -58,7 +59,9 @@ class Link:
         settings["socket_timeout"] = None  # the bound is here, not on each read
         self.where = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
         self.where += f"/{settings.get('db') or 0}"
-        self._script = self._redis.register_script(source())
+        self._script = source()
+        self._sha = ""
+        self._calls: AbstractConnection | None = None  # of its own: a pool would look at it twice for each batch
         self._pubsub: PubSub | None = None
         self._listener: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -67,7 +70,10 @@ class Link:
         """Connect and listen. Raises `Away`."""
         try:
             async with asyncio.timeout(CONNECT):
-                await self._redis.ping()
+                self._sha = await self._redis.script_load(self._script)
+                pool = self._redis.connection_pool
+                self._calls = pool.make_connection()  # type: ignore[no-untyped-call]  # redis has no type for it
+                await self._calls.connect()
                 self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
                 await self._pubsub.subscribe(f"{PREFIX}all", f"{PREFIX}to:{self._gateway}")
         except (RedisError, OSError, TimeoutError) as error:
@@ -86,12 +92,14 @@ class Link:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(CONNECT):
+                if self._calls is not None:
+                    await self._calls.disconnect(nowait=True)
                 if self._pubsub is not None:
                     await self._pubsub.aclose()  # type: ignore[no-untyped-call]  # redis has no type for it
                 await self._redis.aclose()
         except (RedisError, OSError, TimeoutError) as error:
             log.debug("a connection to redis ended badly: %s", _words(error))
-        self._pubsub = None
+        self._pubsub = self._calls = None
 
     async def say_last(self, operation: Operation) -> None:
         """One operation before `close`, if it can be said in time; after what is under way."""
@@ -131,8 +139,7 @@ class Link:
 
     async def _trip(self, operations: list[Operation]) -> list[Any]:
         self.trips += 1
-        script = self._script(keys=[PREFIX], args=arguments(self._gateway, PRESENT, operations))
-        trip: asyncio.Task[Any] = asyncio.ensure_future(script)
+        trip = asyncio.create_task(self._run(arguments(self._gateway, PRESENT, operations)))
         try:
             for _ in range(2):  # in two halves: time that this process itself stood still is not redis' silence
                 await asyncio.wait({trip}, timeout=self._patience / 2)
@@ -146,6 +153,11 @@ class Link:
         finally:
             trip.cancel()
         return found
+
+    async def _run(self, args: list[Any]) -> Any:
+        assert self._calls is not None
+        await self._calls.send_command("EVALSHA", self._sha, 1, PREFIX, *args)
+        return await self._calls.read_response()
 
     async def _listen(self, pubsub: PubSub) -> None:
         reason = "the connection for messages ended"
