@@ -31,6 +31,7 @@ from gateway.upstream.whole import WholeAnswer, read_whole
 from gateway.watch import Watch
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
+LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -187,7 +188,7 @@ class Attempt:
                 watch.heard = now
             if out:
                 await self._commit(reply, track)
-                if track.complete:
+                if track.complete and len(out) <= LAST_MOST:
                     break  # it leaves with the end
                 await reply.send(out)
                 out = b""
