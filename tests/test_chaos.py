@@ -30,8 +30,10 @@ from tests.raw_client import RawClient, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
 
 CHAT = "/v1/chat/completions"
-CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "14")), 24  # how many there are, and what each asks
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "0"))  # so long instead (`make chaos`: ten minutes)
+CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "50")), 24  # how many there are, and what each asks
+SECONDS = float(
+    os.environ.get("CHAOS_SECONDS", "60")
+)  # so long (`make chaos`: ten minutes); 0 = until all has been asked
 WITHIN = 20.0  # seconds until an answer is called hung
 SAID = {"leak_tools", "leak_think", "empty_turn", "wrong_parser", "garbage", "repetition"}  # change what is said
 BROKEN = ["abort", "error_finish", "end_without_finish"]  # ends that Ollama's own format cannot tell
@@ -296,6 +298,7 @@ class Storm:
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.timeout(max(300.0, 1.5 * SECONDS))
 async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_be_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ def value(page: bytes, name: str) -> float:
 
 
 async def test_while_it_only_prefills_token_counters_stand_still_and_kv_use_moves() -> None:
-    sim = SimVllm(context=100_000, prefill=40_000, chunk=500, tool_parser=None)
+    sim = SimVllm(context=100_000, prefill=8_000, chunk=500, tool_parser=None)
     async with sim.serve() as url:
         asking = asyncio.create_task(ask(url, CHAT, chat("x" * 40_000, max_tokens=1)))
         seen = []
