@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -305,7 +306,14 @@ def main() -> None:
     async def run() -> Result:
         return await Run(job).run()
 
-    print(json.dumps(asdict(uvloop.run(run()))))
+    _answer(json.dumps(asdict(uvloop.run(run()))).encode())
+
+
+def _answer(data: bytes) -> None:
+    """All of it: a write to a pipe may take a part only, and `print` does not always go on with the rest."""
+    os.set_blocking(1, True)
+    while data:
+        data = data[os.write(1, data) :]
 
 
 if __name__ == "__main__":
