@@ -49,7 +49,8 @@ def set_up_logs(form: LogForm) -> LogWriter:
     """Everything that is logged goes to standard error, in this form."""
     from gateway.observe.log_writer import open_log
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per probe otherwise
+    for talkative in ("httpx", "watchfiles"):  # a line for each probe, and for each change of any file beside ours
+        logging.getLogger(talkative).setLevel(logging.WARNING)
     return open_log(form)
 
 

@@ -3,7 +3,9 @@ limit with a request, and with the backend's own key."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +36,31 @@ class Asker:
 
     def __init__(self) -> None:
         self._client: httpx.AsyncClient | None = None
+        self._under_way: set[asyncio.Task[httpx.Response]] = set()
 
     def open(self) -> None:
         self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
+        for task in list(self._under_way):
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
+
+    async def _answer(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
+        """It goes on to its end when whoever asks is cancelled (an edit of routes.yaml takes a backend out): httpx 0.28
+        never gives back the place that a cancelled request has in its pool, and without places every probe times out.
+        """
+        task = asyncio.ensure_future(request)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[httpx.Response]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever still waits; nobody else has to hear of it
 
     async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
         """The answer, or why there is none. One connection failure is tried again: a probe that races a
@@ -55,7 +75,7 @@ class Asker:
                 reraise=True,
             ):
                 with attempt:
-                    return await self._client.get(url, headers=headers)
+                    return await self._answer(self._client.get(url, headers=headers))
         except httpx.TimeoutException:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
@@ -67,7 +87,7 @@ class Asker:
         """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error."""
         assert self._client is not None
         try:
-            answer = await self._client.get(url)
+            answer = await self._answer(self._client.get(url))
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             return NoAnswer(f"{error or type(error).__name__}", refused=refused)
@@ -97,7 +117,8 @@ class Asker:
             body["options"] = {"num_ctx": window}
         try:
             url = probe_url(state.backend, "/api/generate")
-            answer = await self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
+            ask = self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
+            answer = await self._answer(ask)
         except httpx.HTTPError as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
             return False

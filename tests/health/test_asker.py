@@ -1,0 +1,27 @@
+"""How backends are asked by the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from gateway.config.load import load_text
+from gateway.health.asker import Asker, NoAnswer
+from gateway.sim import SimVllm
+
+
+async def test_probes_that_are_given_up_leave_room_for_others() -> None:
+    random, sim, asker = Random(1), SimVllm("a"), Asker()
+    async with sim.serve() as url:
+        backend = load_text(f"backends: {{a: {{url: '{url}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
+        asker.open()
+        for _ in range(400):  # anywhere in their life
+            asked = [asyncio.create_task(asker.get(backend, path)) for path in ("/health", "/metrics")]
+            await asyncio.sleep(random.random() * 0.004)
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        answer = await asker.get(backend, "/health")
+        await asker.close()
+    assert not isinstance(answer, NoAnswer), answer.reason
+    assert answer.status_code == 200
