@@ -19,6 +19,7 @@ REQUEST = {
 
 RESPONSE = {
     "x-request-id": "The client's own, or ours.",
+    "request-id": "The same, on `/v1/messages`.",
     "x-gateway-alias": "The alias that was meant.",
     "x-gateway-backend": "Who answered.",
     "x-gateway-attempts": "How many times a backend was asked.",

@@ -1,0 +1,150 @@
+"""The events of a chat stream as those of a message, without effects.
+
+A message's text, thoughts and calls are blocks, one after the other, each begun and ended; a chat has deltas alone. So
+a block begins with the first delta of its kind and ends with the first of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gateway.anthropic.answer import head, stop_of, text_of, thoughts_of, usage_of
+from gateway.anthropic.errors import envelope
+from gateway.upstream.sse import DONE, data_of
+
+_encode = msgspec.json.Encoder().encode
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_DELTA = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
+)
+_THINKING, _TEXT = ("thinking", "thinking_delta"), ("text", "text_delta")
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    finish_reason: Any = None
+    stop_reason: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    model: Any = None
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class MessageStream:
+    """One message. `take` is fed whole events and returns the bytes to send."""
+
+    __slots__ = ("_begun", "_blocks", "_calls", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._begun = False
+        self._blocks = 0  # begun so far
+        self._open: object = None  # what the open block holds: _THINKING, _TEXT, or the index of a call
+        self._white = ""  # text that has come and may have to begin one
+        self._calls: dict[object, int] = {}  # index of a call -> that of its block
+        self._stop: tuple[str, str | None] = ("end_turn", None)
+        self._usage: Any = None
+        self._out: list[bytes] = []
+
+    def take(self, events: Iterable[bytes]) -> bytes:
+        for event in events:
+            self._take_one(event)
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def _take_one(self, event: bytes) -> None:
+        data = data_of(event)
+        if data == DONE:
+            self._end()
+            return
+        try:
+            chunk = _decode(data) if data is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            chunk = None
+        if chunk is None:  # a comment, or not ours to judge
+            self._out.append(event)
+        elif chunk.error is not None:
+            assert data is not None
+            self._out.append(b"event: error\ndata: " + envelope(None, data, self._request_id) + b"\n\n")
+        else:
+            self._take_chunk(chunk)
+
+    def _take_chunk(self, chunk: _Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        before = len(self._out)
+        if not self._begun:
+            self._begun = True
+            message = {**head("msg_" + self._request_id, chunk.model), "usage": usage_of(chunk.usage)}
+            self._say("message_start", message=message)
+        for choice in chunk.choices or ():
+            if choice.delta:
+                self._take_delta(choice.delta)
+            if choice.finish_reason is not None:
+                self._stop = stop_of(choice.finish_reason, choice.stop_reason)
+            elif len(self._out) == before:
+                self._out.append(_PING)  # a heartbeat
+
+    def _take_delta(self, delta: dict[str, Any]) -> None:
+        if thoughts := thoughts_of(delta):
+            self._add(_THINKING, thoughts)
+        if text := text_of(delta):
+            self._add_text(text)
+        for call in delta.get("tool_calls") or ():
+            self._add_to_call(call.get("index", 0), call.get("id"), call.get("function") or {})
+
+    def _add_text(self, text: str) -> None:
+        """White space alone (models put some around thoughts and calls) makes no block."""
+        if self._open is not _TEXT:
+            text = self._white + text
+            self._white = text if text.isspace() else ""
+            if self._white:
+                return
+        self._add(_TEXT, text)
+
+    def _add(self, kind: tuple[str, str], text: str) -> None:
+        name, delta = kind
+        if self._open is not kind:
+            signature = {"signature": ""} if kind is _THINKING else {}
+            self._begin(kind, {"type": name, name: "", **signature})
+        self._out.append(_DELTA % (self._blocks - 1, delta.encode(), name.encode(), _encode(text)))
+
+    def _add_to_call(self, index: object, id_: object, function: dict[str, Any]) -> None:
+        if index not in self._calls:
+            self._begin(index, {"type": "tool_use", "id": id_, "name": function.get("name"), "input": {}})
+            self._calls[index] = self._blocks - 1
+        if arguments := function.get("arguments"):
+            self._out.append(_DELTA % (self._calls[index], b"input_json_delta", b"partial_json", _encode(arguments)))
+
+    def _begin(self, holds: object, block: dict[str, Any]) -> None:
+        self._close()
+        self._white = ""
+        self._say("content_block_start", index=self._blocks, content_block=block)
+        self._open = holds
+        self._blocks += 1
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._say("content_block_stop", index=self._blocks - 1)
+            self._open = None
+
+    def _end(self) -> None:
+        self._close()
+        why, sequence = self._stop
+        told = {"stop_reason": why, "stop_sequence": sequence}
+        self._say("message_delta", delta=told, usage=usage_of(self._usage))
+        self._out.append(_STOP)
+
+    def _say(self, type_: str, **fields: object) -> None:
+        self._out.append(b"event: %b\ndata: %b\n\n" % (type_.encode(), _encode({"type": type_, **fields})))
