@@ -85,8 +85,9 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
     if text and not text.isspace():
         blocks.append({"type": "text", "text": text})
     for call in message.get("tool_calls") or []:
-        function = call["function"]
-        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function)})
+        function = call.get("function") or {}
+        named = {"id": call.get("id"), "name": function.get("name")}
+        blocks.append({"type": "tool_use", **named, "input": _input(function)})
     return blocks
 
 
