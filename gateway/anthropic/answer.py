@@ -95,8 +95,14 @@ def _input(function: dict[str, Any]) -> dict[str, Any]:
     """A call's arguments, which have to be an object here. Those that are none are kept as text, for the tool to refuse
     and the model to see."""
     text = function.get("arguments") or "{}"
+    arguments = arguments_of(text)
+    return arguments if arguments is not None else {"arguments": text}
+
+
+def arguments_of(text: str) -> dict[str, Any] | None:
+    """A call's arguments; None where they are not the whole of an object."""
     try:
         arguments = _decode(text)
     except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"arguments": text}
+        return None
+    return arguments if isinstance(arguments, dict) else None

@@ -1,17 +1,19 @@
 """The events of a chat stream as those of a message, without effects.
 
 A message's text, thoughts and calls are blocks, one after the other, each begun and ended; a chat has deltas alone. So
-a block begins with the first delta of its kind and ends with the first of another.
+a block begins with the first delta of its kind and ends with the first of another. Only where parts of several calls
+come in turns do their blocks stay open beside each other: what ends is taken for whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from gateway.anthropic.answer import head, stop_of, text_of, thoughts_of, usage_of
+from gateway.anthropic.answer import arguments_of, head, stop_of, text_of, thoughts_of, usage_of
 from gateway.anthropic.errors import envelope
 from gateway.upstream.sse import DONE, data_of
 
@@ -40,6 +42,15 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
+@dataclass(slots=True)
+class _Call:
+    """`block`: its index. `arguments`: their text so far."""
+
+    block: int
+    arguments: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
 class MessageStream:
     """One message. `take` is fed whole events and returns the bytes to send."""
 
@@ -51,7 +62,7 @@ class MessageStream:
         self._blocks = 0  # begun so far
         self._open: object = None  # what the open block holds: _THINKING, _TEXT, or the index of a call
         self._white = ""  # text that has come and may have to begin one
-        self._calls: dict[object, int] = {}  # index of a call -> that of its block
+        self._calls: dict[object, _Call] = {}  # by the index that the chat gives it
         self._stop: tuple[str, str | None] = ("end_turn", None)
         self._usage: Any = None
         self._out: list[bytes] = []
@@ -121,11 +132,14 @@ class MessageStream:
         self._out.append(_DELTA % (self._blocks - 1, delta.encode(), name.encode(), _encode(text)))
 
     def _add_to_call(self, index: object, id_: object, function: dict[str, Any]) -> None:
-        if index not in self._calls:
+        call = self._calls.get(index)
+        if call is None:
             self._begin(index, {"type": "tool_use", "id": id_, "name": function.get("name"), "input": {}})
-            self._calls[index] = self._blocks - 1
-        if arguments := function.get("arguments"):
-            self._out.append(_DELTA % (self._calls[index], b"input_json_delta", b"partial_json", _encode(arguments)))
+            call = self._calls[index] = _Call(self._blocks - 1)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and arguments and not call.ended:
+            call.arguments.append(arguments)
+            self._out.append(_DELTA % (call.block, b"input_json_delta", b"partial_json", _encode(arguments)))
 
     def _begin(self, holds: object, block: dict[str, Any]) -> None:
         self._close()
@@ -135,12 +149,19 @@ class MessageStream:
         self._blocks += 1
 
     def _close(self) -> None:
-        if self._open is not None:
+        """The open block ends. Not that of a call whose arguments are not whole: the rest may come behind others."""
+        open_, self._open = self._open, None
+        call = self._calls.get(open_)
+        if call is not None:
+            call.ended = arguments_of("".join(call.arguments)) is not None
+        if open_ is not None and (call is None or call.ended):
             self._say("content_block_stop", index=self._blocks - 1)
-            self._open = None
 
     def _end(self) -> None:
         self._close()
+        for call in self._calls.values():
+            if not call.ended:
+                self._say("content_block_stop", index=call.block)
         why, sequence = self._stop
         told = {"stop_reason": why, "stop_sequence": sequence}
         self._say("message_delta", delta=told, usage=usage_of(self._usage))
