@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import GatewayError
+from gateway.routing.refusal import MISLEADING
 
 Block = dict[str, Any]
 Part = dict[str, Any]  # {"type": "text", "text"} or {"type": "image_url", "image_url": {"url"}}
@@ -15,17 +16,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError:
-    """`where` is the field, as Anthropic's own errors write it: `messages.3.content.0`."""
+    """`where` is the field, as Anthropic's own errors write it: `messages.3.content.0`. Words in `what` that an agent
+    would act on are the client's own, quoted, and are not repeated."""
     code = "input_unsupported" if unsupported else "invalid_request_body"
-    return GatewayError(code, f"`{where}` {what}", param=where)
+    return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
 
 
 def expected(where: str, what: str, found: Any) -> GatewayError:
     """`what` should have been there."""
     if found is None:
         return invalid(where, f"is missing: it must be {what}.")
-    shown = repr(found) if isinstance(found, str) and len(found) < 40 else f"of type {type(found).__name__}"
+    shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"
     return invalid(where, f"must be {what}, and is {shown}.")
+
+
+def brief(found: Any) -> str:
+    """A value in a message."""
+    return repr(found if len(found) <= 40 else found[:40] + "...") if isinstance(found, str) else type(found).__name__
 
 
 def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
@@ -48,10 +55,10 @@ def string(block: Block, name: str, where: str) -> str:
     return value
 
 
-def text_of(block: Any, where: str) -> str:
+def text_of(block: Block, where: str) -> str:
     """The text of a block that can only be one."""
-    if not isinstance(block, dict) or block.get("type") != "text":
-        raise expected(where, "a text block", block)
+    if block["type"] != "text":
+        raise expected(f"{where}.type", "text", block["type"])
     return string(block, "text", where)
 
 
@@ -71,10 +78,16 @@ def parts_of(block: Block, where: str) -> list[Part]:
         return _document(block, where)
     if kind == "search_result":
         found = [part for place, inner in blocks_of(block.get("content"), where) for part in parts_of(inner, place)]
-        return [text_part(f"{block.get('title', '')}\n{block.get('source', '')}".strip()), *found]
+        return [*_strings(block, "title", "source"), *found]
     if isinstance(block.get("source"), dict):
-        raise invalid(where, f"is of type {kind!r}, which no backend can read. Send text.", unsupported=True)
+        raise invalid(where, f"is of type {brief(kind)}, which no backend can read. Send text.", unsupported=True)
     return [text_part(_encode(block).decode())]
+
+
+def _strings(block: Block, *names: str) -> list[Part]:
+    """Those fields that say something, as one text."""
+    text = "\n".join(value for name in names if isinstance(value := block.get(name), str) and value)
+    return [text_part(text)] if text else []
 
 
 def _picture(source: Any, where: str) -> str:
@@ -85,7 +98,9 @@ def _picture(source: Any, where: str) -> str:
     if kind == "base64":
         media, data = (string(source, name, f"{where}.source") for name in ("media_type", "data"))
         return f"data:{media};base64,{data}"
-    raise expected(f"{where}.source", "of type base64 or url", source)
+    if kind == "file":
+        raise invalid(f"{where}.source", "is a file that Anthropic keeps. Send the picture itself.", unsupported=True)
+    raise expected(f"{where}.source.type", "base64 or url", kind)
 
 
 def _document(block: Block, where: str) -> list[Part]:
@@ -93,10 +108,12 @@ def _document(block: Block, where: str) -> list[Part]:
     if not isinstance(source, dict):
         raise expected(f"{where}.source", "an object", source)
     kind = source.get("type")
-    head = [text_part(block["title"])] if isinstance(block.get("title"), str) else []
+    head = _strings(block, "title", "context")
     if kind == "text":
         return [*head, text_part(string(source, "data", f"{where}.source"))]
     if kind == "content":
         inner = blocks_of(source.get("content"), f"{where}.source.content")
         return [*head, *(part for place, one in inner for part in parts_of(one, place))]
-    raise invalid(f"{where}.source", f"is of type {kind!r}: no backend reads that. Send its text.", unsupported=True)
+    raise invalid(
+        f"{where}.source", f"is of type {brief(kind)}: no backend reads that. Send its text.", unsupported=True
+    )

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.anthropic.blocks import expected, invalid, text_of
+from gateway.anthropic.blocks import blocks_of, expected, invalid, text_of
 from gateway.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.anthropic.turns import Turns
+from gateway.errors import GatewayError
 from gateway.routing.request import read_fields
 
 # Anthropic's own, of no meaning to any other server: hints for its cache and its billing, and edits of the history that
 # its server would make before the model reads it.
-_DROPPED = ("metadata", "service_tier", "cache_control", "context_management", "inference_geo", "speed", "betas")
+_HINTS = ("metadata", "service_tier", "cache_control", "context_management", "inference_geo", "speed", "betas")
+_DROPPED = (*_HINTS, "n")  # a chat's number of answers: a message is one
 # These change what the answer is, and nobody but Anthropic can do it.
 _REFUSED = ("mcp_servers", "container")
 # Claude Code's attribution: it differs from version to version and would be the first words of every prompt, so that
@@ -30,7 +32,13 @@ _decode = msgspec.json.Decoder(Any).decode
 def to_chat(body: bytes) -> bytes:
     """The same request for `/chat/completions`. What both APIs call alike, and what neither of them knows, goes on as
     it is. Raises `invalid_request_body`, `input_unsupported`."""
-    fields = read_fields(body)
+    try:
+        return _encode(_translated(read_fields(body)))
+    except RecursionError:  # what could just be read may not be written one level deeper
+        raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
+
+
+def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     for name in _REFUSED:
         if name in fields and _value(fields.pop(name), name):
             raise invalid(name, "is run by Anthropic's servers; no backend here can. Leave it out.", unsupported=True)
@@ -39,8 +47,8 @@ def to_chat(body: bytes) -> bytes:
     turns = Turns(_list(fields.pop("messages", None), "messages"))
     messages = [*_system(fields.pop("system", None)), *turns.chat]
     fields["messages"] = Raw(_encode(messages))
-    if "tools" in fields:
-        _put(fields, "tools", chat_tools(_list(fields.pop("tools"), "tools"), turns))
+    tools = _list(fields.pop("tools"), "tools") if "tools" in fields else []
+    _put(fields, "tools", chat_tools(tools, turns))
     for name, translate in _TRANSLATED.items():
         if name in fields:
             for becomes, value in translate(_value(fields.pop(name), name)).items():
@@ -52,7 +60,7 @@ def to_chat(body: bytes) -> bytes:
         fields.pop("parallel_tool_calls", None)
     if fields.get("stream") == Raw(b"true"):
         fields["stream_options"] = _USAGE  # a message's end tells its tokens
-    return _encode(fields)
+    return fields
 
 
 def _put(fields: dict[str, Raw], name: str, value: object) -> None:
@@ -63,8 +71,8 @@ def _put(fields: dict[str, Raw], name: str, value: object) -> None:
 def _value(raw: Raw, name: str) -> Any:
     try:
         return _decode(raw)
-    except RecursionError:
-        raise invalid(name, "is nested too deeply.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(name, f"is not valid JSON: {error}") from None
 
 
 def _list(raw: Raw | None, name: str) -> list[Any]:
@@ -77,8 +85,8 @@ def _list(raw: Raw | None, name: str) -> list[Any]:
 def _system(raw: Raw | None) -> list[dict[str, Any]]:
     """The system prompt as the first message; none where it says nothing."""
     said = _value(raw, "system") if raw is not None else None
-    blocks = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
-    texts = [text_of(block, f"system.{i}") for i, block in enumerate(blocks)]
+    blocks = blocks_of(said, "system") if said is not None else []
+    texts = [text_of(block, where) for where, block in blocks]
     text = "\n".join(text for text in texts if text and not text.startswith(_BILLING))
     return [{"role": "system", "content": text}] if text else []
 

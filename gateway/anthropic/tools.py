@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.anthropic.blocks import Block, expected, invalid, string
+from gateway.anthropic.blocks import Block, brief, expected, invalid, string
 from gateway.anthropic.turns import Turns
 
 _SEARCH = "tool_search_tool"  # begins the type of Anthropic's own search among tools that are held back
@@ -20,16 +20,16 @@ def chat_tools(tools: list[Any], turns: Turns) -> list[dict[str, Any]]:
     offered: dict[str, Block] = {}
     held: dict[str, Block] = {}
     for i, tool in enumerate(declared):
-        kind, where = _kind(tool), f"tools.{i}"
-        if kind.startswith(_SEARCH):
+        where = f"tools.{i}"
+        if _kind(tool).startswith(_SEARCH):
             continue
-        if kind != "custom" and "input_schema" not in tool:
-            what = f"is of type {kind!r}, which Anthropic alone runs or defines. Leave it out, or add `input_schema`."
-            raise invalid(where, what, unsupported=True)
+        _refuse_foreign(tool, where)
         waits = tool.get("defer_loading") is True and not searched
         (held if waits else offered)[string(tool, "name", where)] = tool
     offered |= {name: held[name] for name in turns.loaded if name in held}
-    offered |= turns.added
+    for name, (where, tool) in turns.added.items():
+        _refuse_foreign(tool, where)
+        offered[name] = tool
     return [_function(name, tool) for name, tool in offered.items() if name not in turns.removed]
 
 
@@ -37,7 +37,9 @@ def chat_tool_choice(choice: Any) -> dict[str, Any]:
     """`tool_choice` and `parallel_tool_calls`."""
     if choice is None:
         return {}
-    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if not isinstance(choice, dict):
+        raise expected("tool_choice", "an object with a `type`", choice)
+    kind = choice.get("type")
     if kind == "tool":
         said: object = {"type": "function", "function": {"name": string(choice, "name", "tool_choice")}}
     else:
@@ -57,6 +59,14 @@ def _checked(tool: Any, where: str) -> Block:
 def _kind(tool: Block) -> str:
     kind = tool.get("type")
     return kind if isinstance(kind, str) else "custom"
+
+
+def _refuse_foreign(tool: Block, where: str) -> None:
+    """A tool that a server of Anthropic's runs, or whose parameters only its models know."""
+    kind = _kind(tool)
+    if kind != "custom" and "input_schema" not in tool:
+        what = f"is of type {brief(kind)}, which Anthropic alone runs or defines. Leave it out, or add `input_schema`."
+        raise invalid(where, what, unsupported=True)
 
 
 def _function(name: str, tool: Block) -> dict[str, Any]:

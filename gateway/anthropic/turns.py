@@ -17,11 +17,12 @@ _encode = msgspec.json.Encoder().encode
 
 class Turns:
     """Read once, at the start. `chat`: the messages. `loaded`: tools that were held back (`defer_loading`) and named
-    since, in that order. `added`: definitions that came later, by name. `removed`: names that are gone."""
+    since, in that order. `added`: (where, definition) of those that came later, by name. `removed`: names that are
+    gone."""
 
     def __init__(self, messages: list[Any]) -> None:
         self.loaded: dict[str, None] = {}
-        self.added: dict[str, Block] = {}
+        self.added: dict[str, tuple[str, Block]] = {}
         self.removed: set[str] = set()
         self.chat: list[dict[str, Any]] = []
         for side, blocks in _merged(messages):
@@ -30,6 +31,7 @@ class Turns:
     def _user(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
         """The results of calls first, as chats want them, then whatever the user says and shows."""
         parts: list[Part] = []
+        spoken = False
         for where, block in blocks:
             kind = block["type"]
             if kind == "tool_result":
@@ -40,9 +42,10 @@ class Turns:
                 self._change(kind, block.get("tool"), where)
             else:
                 parts += parts_of(block, where)
-        if parts:
+            spoken = spoken or kind == "tool_result"
+        if parts or not spoken:  # a turn that says nothing is one all the same: else two of the assistant's would meet
             alone = len(parts) == 1 and parts[0]["type"] == "text"
-            yield {"role": "user", "content": parts[0]["text"] if alone else parts}
+            yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
 
     def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
         """What it thought goes back with what it said and called: models that reason between calls need it."""
@@ -72,6 +75,7 @@ class Turns:
             if inner["type"] == "tool_reference":
                 name = string(inner, "tool_name", place)
                 self.loaded[name] = None
+                self.removed.discard(name)
                 texts.append(f"The tool {name} can be called from now on.")
                 continue
             for part in parts_of(inner, place):
@@ -96,7 +100,7 @@ class Turns:
             return
         self.removed.discard(name)
         if named is definition:
-            self.added[name] = named
+            self.added[name] = f"{where}.tool.definition", named
         else:
             self.loaded[name] = None
 
@@ -113,7 +117,10 @@ def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
         side = _SIDES.get(role) if isinstance(role := message.get("role"), str) else None
         if side is None:
             raise expected(f"{where}.role", "user, assistant or system", role)
-        blocks = blocks_of(message.get("content"), f"{where}.content")
+        content = message.get("content")
+        if role == "system":  # it may have settings alone
+            content = content if content is not None else []
+        blocks = blocks_of(content, f"{where}.content")
         if role == "system":
             blocks = [(place, _reminder(block)) for place, block in blocks]
         if turns and turns[-1][0] == side:
