@@ -77,8 +77,8 @@ def parts_of(block: Block, where: str) -> list[Part]:
     if kind == "document":
         return _document(block, where)
     if kind == "search_result":
-        found = [part for place, inner in blocks_of(block.get("content"), where) for part in parts_of(inner, place)]
-        return [*_strings(block, "title", "source"), *found]
+        inner = blocks_of(block.get("content"), f"{where}.content")
+        return [*_strings(block, "title", "source"), *(part for place, one in inner for part in parts_of(one, place))]
     if isinstance(block.get("source"), dict):
         raise invalid(where, f"is of type {brief(kind)}, which no backend can read. Send text.", unsupported=True)
     return [text_part(_encode(block).decode())]
