@@ -29,5 +29,6 @@ RESPONSE = {
     "x-gateway-adapted": "What was changed in the request so that it could be served.",
     "x-gateway-mended": "What was put where it belongs in the answer; not of streams.",
     "x-gateway-committed": "`early`: the status was sent before any backend had said something.",
+    "x-should-retry": "`false`, on `/v1/messages`: asking again cannot help.",
     "retry-after": "Seconds, 1 to 600, with 429 and 503; 1 with 401, 402 and 403.",
 }

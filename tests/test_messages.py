@@ -366,3 +366,10 @@ async def test_a_client_that_leaves_is_noticed_by_the_backend(stage: Stage) -> N
     writer.close()
     async with asyncio.timeout(10):
         await lost.wait()
+
+
+async def test_a_client_is_told_where_asking_again_cannot_help(stage: Stage) -> None:
+    """Claude Code repeats even a wrong key for minutes, unless it is told not to."""
+    assert (await stage.ask("nobody")).headers["x-should-retry"] == "false"
+    stage.s.play(resets)
+    assert "x-should-retry" not in (await stage.ask()).headers

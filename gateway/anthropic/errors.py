@@ -27,6 +27,12 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, dict[str, Any]]).decode
 
 
+def final(status: int) -> dict[bytes, bytes]:
+    """The header that tells a client not to ask again, where that cannot help. Claude Code repeats even a 401, for
+    minutes."""
+    return {b"x-should-retry": b"false"} if 400 <= status < 500 and status != 429 else {}
+
+
 def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
     """OpenAI's envelope as Anthropic's. `code` is ours (docs/errors.md), and stays; inside a stream, where there is no
     `status`, it tells the type."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.anthropic.answer import to_message
-from gateway.anthropic.errors import envelope
+from gateway.anthropic.errors import envelope, final
 from gateway.anthropic.request import to_chat
 from gateway.anthropic.stream import MessageStream
 from gateway.exchange import Exchange, Headers
@@ -72,8 +72,8 @@ class MessagesExchange:
         ok = status < 300
         body = to_message(data, "msg_" + self._request_id) if ok else envelope(status, data, self._request_id)
         self._head = None
-        length = (_LENGTH, str(len(body)).encode())
-        await self._inner.start(status, [*(header for header in head if header[0] != _LENGTH), length])
+        told = dict(head) | {_LENGTH: str(len(body)).encode()} | final(status)
+        await self._inner.start(status, told.items())
         await self._inner.finish(body)
 
     def _translated(self, data: bytes) -> bytes:

@@ -137,7 +137,11 @@ class MessageStream:
             self._begin(index, {"type": "tool_use", "id": id_, "name": function.get("name"), "input": {}})
             call = self._calls[index] = _Call(self._blocks - 1)
         arguments = function.get("arguments")
-        if isinstance(arguments, str) and arguments and not call.ended:
+        if not isinstance(arguments, str):
+            return
+        if not call.arguments:
+            arguments = arguments.lstrip()  # the anthropic SDK fails where white space is all there is yet
+        if arguments and not call.ended:
             call.arguments.append(arguments)
             self._out.append(_DELTA % (call.block, b"input_json_delta", b"partial_json", _encode(arguments)))
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.types import Message
 
 from gateway import access
-from gateway.anthropic.errors import envelope
+from gateway.anthropic.errors import envelope, final
 from gateway.anthropic.request import to_chat
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
@@ -42,7 +42,8 @@ def router(gateway: Gateway) -> APIRouter:
             backend, count = await _count(gateway, meant, asked)
         except GatewayError as error:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, error.code)
-            return _response(error.status, envelope(error.status, error.envelope(), id_), headers + error.headers())
+            headers += [*error.headers(), *final(error.status).items()]
+            return _response(error.status, envelope(error.status, error.envelope(), id_), headers)
         except ClientGone:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
             return Response()  # nobody is there to read it
