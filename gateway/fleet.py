@@ -255,6 +255,7 @@ class Fleet:
     ) -> None:
         self.states: Mapping[str, BackendState] = {}
         self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
+        self._drained: set[Identity] = set()  # by an operator, when they were taken out
         self._fresh: dict[Identity, BackendState] = {}
         self._closing: dict[Identity, asyncio.Task[None]] = {}  # of what is in `retired`
         self._tasks: set[asyncio.Task[None]] = set()  # the same, to their very end
@@ -286,9 +287,19 @@ class Fleet:
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
+        for state in self.states.values():
+            if state.backend.identity in self._drained:
+                self._drain_again(state)
         for state in before.values():
             self._retire(state)
         return list(before.values())
+
+    def _drain_again(self, state: BackendState) -> None:
+        """It was put back into routes.yaml. What other gateways know of its drain is as late, or later."""
+        self._drained.discard(state.backend.identity)
+        told, state.on_news = state.on_news, None
+        state.drain()
+        state.on_news = told
 
     def _state_of(self, backend: Backend, before: dict[Identity, BackendState]) -> BackendState:
         identity = backend.identity
@@ -317,6 +328,8 @@ class Fleet:
 
     def _retire(self, state: BackendState) -> None:
         identity = state.backend.identity
+        if state.health.state is State.DRAINING:
+            self._drained.add(identity)
         state.health.remove(time.monotonic())
         self.retired[identity] = state
         task = self._closing[identity] = asyncio.create_task(self._close_at_the_end(state))

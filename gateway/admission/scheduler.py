@@ -34,11 +34,12 @@ class QueueFull(Exception):
 
 
 class Held(NamedTuple):
-    """Slots of one backend that are taken, since when. `key`: their name among gateways."""
+    """Slots of one backend that are taken, since when, for whom. `key`: their name among gateways."""
 
     state: BackendState
     slots: int
     since: float
+    client: str
     key: str = ""
 
 
@@ -94,8 +95,8 @@ class Others(Protocol):
     def gone(self, waiter: Waiter) -> None:
         """It does not wait any more."""
 
-    def took(self, held: Held, client: str) -> None:
-        """`client`: where it has a limit, else empty."""
+    def took(self, held: Held, *, limited: bool) -> None:
+        """`limited`: its client has a limit."""
 
     def gave(self, held: Held) -> None:
         """These slots are free again."""
@@ -128,7 +129,7 @@ class Scheduler:
         self.serves = True
         self.waiters: dict[Waiter, None] = {}
         self._lines: dict[int, Line] = {}  # by id of the state: two backends of one name may be there for a while
-        self._running: dict[str, int] = {}  # requests with slots, of clients with a limit
+        self._running: dict[str, int] = {}  # requests with slots, of each client: any may get a limit by an edit
         self._count = 0
 
     # -- take and give back ---------------------------------------------------------------------------------------
@@ -177,9 +178,7 @@ class Scheduler:
             raise QueueFull(why, seconds)
         return False
 
-    def release(
-        self, held: Held, now: float, client: str = "", limit: int | None = None, *, served: bool = True
-    ) -> None:
+    def release(self, held: Held, now: float, *, served: bool = True) -> None:
         """Give slots back: whoever is next gets them. `served` = how long it took tells how long others may take."""
         state = held.state
         line = self._line(state)
@@ -190,8 +189,7 @@ class Scheduler:
         if served:
             took = now - held.since
             line.service = took if line.service is None else line.service + (took - line.service) * LEARN
-        if limit is not None:
-            self._one_less(client)
+        self._one_less(held.client)
         if self.waiters:
             self._serve([line], now)
 
@@ -203,7 +201,7 @@ class Scheduler:
             self._serve(lines, now)  # it may have held up lighter ones
         elif waiter.granted is not None:
             held, waiter.granted = waiter.granted, None
-            self.release(held, now, waiter.client, waiter.limit, served=False)
+            self.release(held, now, served=False)
 
     # -- with others ----------------------------------------------------------------------------------------------
 
@@ -306,12 +304,11 @@ class Scheduler:
         if not state.inflight:
             line.freed = now
         state.inflight += slots
-        if limit is not None:
-            self._running[client] = self._running.get(client, 0) + 1
+        self._running[client] = self._running.get(client, 0) + 1
         if self.others is None:
-            return Held(state, slots, now)
-        held = Held(state, slots, now, key or self.others.key())
-        self.others.took(held, client if limit is not None else "")
+            return Held(state, slots, now, client)
+        held = Held(state, slots, now, client, key or self.others.key())
+        self.others.took(held, limited=limit is not None)
         return held
 
     def _one_less(self, client: str) -> None:

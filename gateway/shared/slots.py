@@ -37,7 +37,7 @@ class SharedSlots:
         self._states = states
         self._wake = wake
         self._keys = 0
-        self._held: dict[str, tuple[Held, str]] = {}  # key -> slots, and the client that has a limit
+        self._held: dict[str, Held] = {}  # by key
         self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
         self._to_ask: dict[Waiter, None] = {}
         self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
@@ -71,9 +71,9 @@ class SharedSlots:
             self._leaving[waiter] = None
             self._wake()
 
-    def took(self, held: Held, client: str) -> None:
-        if client or held.state.backend.slots is not None:
-            self._held[held.key] = held, client
+    def took(self, held: Held, *, limited: bool) -> None:
+        if limited or held.state.backend.slots is not None:
+            self._held[held.key] = held
 
     def gave(self, held: Held) -> None:
         if self._held.pop(held.key, None) is not None and self.joined:
@@ -114,7 +114,7 @@ class SharedSlots:
 
     def renewal(self, knew: int) -> Operation:
         """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are."""
-        leases = [(k, key_of(h.state.backend), h.slots, client) for k, (h, client) in self._held.items()]
+        leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
         waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
         waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
         rooms = [(key_of(state.backend), room(state)) for state in self._states().values()]

@@ -56,7 +56,7 @@ class Office:
         """A request that was served ends."""
         self.now += after
         waiter = self.waiters[name]
-        self.scheduler.release(held(waiter), self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held(waiter), self.now)
         waiter.granted = None
 
 

@@ -124,13 +124,13 @@ class Day:
     def finish(self, number: int) -> None:
         waiter, held = self.running.pop(number)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held, self.now)
         self.ended(waiter, "served")
 
     def fail(self, number: int) -> None:
         waiter, held = self.running.pop(number)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit, served=False)
+        self.scheduler.release(held, self.now, served=False)
         waiter.returning = True
         if self.random.random() < 0.8 and self.replan(waiter):
             self.scheduler.offer(waiter, self.now)

@@ -77,7 +77,7 @@ class WaitingSet(RuleBasedStateMachine):
     def give_back(self, waiter: Waiter) -> None:
         held = self.running.pop(waiter)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held, self.now)
 
     # -- rules ----------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class MadeUp:
         """A request that was served ends."""
         waiter, held = self.waiters[name], self.served.pop(name)
         waiter.granted = None
-        self.scheduler.release(held, SOON, waiter.client, waiter.limit)
+        self.scheduler.release(held, SOON)
         self.ended[name] = "served"
 
     def leave(self, name: str) -> None:

@@ -476,7 +476,7 @@ def test_a_request_counts_once_however_often_it_is_asked_for(three: list[MadeUp]
     waiter = one.ask("r", "b", client="c", quota=Quota(CLIENT, 10, 0.0))
     one.go()
     for _ in range(5):  # it fails, and comes back
-        one.scheduler.release(one.served.pop("r"), 0.0, "c", None)
+        one.scheduler.release(one.served.pop("r"), 0.0)
         waiter.returning = True
         one.offer(waiter)
         one.go()
