@@ -290,6 +290,7 @@ class StreamTrack:
             for check in self._checks.values():
                 self._note(check)
             self._expected = self._frame = None
+            self._begun = True
             self._raw = self.content
 
     def _note(self, check: ChoiceAnswer) -> None:
