@@ -7,8 +7,9 @@ from typing import Any
 
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK
+from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, InferenceRequest
-from gateway.streaming import Identity, StreamTrack
+from gateway.streaming import StreamTrack
 
 
 def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
