@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import rewrite
-from gateway.admission.scheduler import room
+from gateway.admission.room import room
 from gateway.compat.answer import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange

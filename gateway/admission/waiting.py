@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from gateway.admission.scheduler import Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
 from gateway.admission.slots import Lease
+from gateway.admission.waiter import Waiter
 from gateway.fleet import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate

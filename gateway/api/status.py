@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from gateway import __version__
 from gateway.access import identify
 from gateway.admission.accounts import today
-from gateway.admission.scheduler import room
+from gateway.admission.room import room
 from gateway.api.admin import may_admin
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway

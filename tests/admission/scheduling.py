@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.admission.scheduler import Held, Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, Waiter
 from gateway.config.snapshot import QueueSettings
 from gateway.fleet import BackendState
 from tests.routing.parts import NOW, backend

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
 from gateway.fleet import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place

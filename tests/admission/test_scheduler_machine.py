@@ -9,7 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter, is_open, rank, room
+from gateway.admission.line import rank
+from gateway.admission.room import is_open, room
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
 from gateway.fleet import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place
