@@ -17,8 +17,9 @@ from typing import Any
 from gateway.compat.capabilities import Cached
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend, Snapshot
+from gateway.health.machine import Health
 from gateway.health.progress import Progress
-from gateway.health.state import Health, State, Transition
+from gateway.health.state import State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 

@@ -12,7 +12,8 @@ from gateway.compat.capabilities import Capabilities, at_least, capabilities, dr
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend
 from gateway.fleet import LEARNED_FOR, BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 
 NOW = 1000.0
 Result = Literal["yes", "mended", "no", "untested"]

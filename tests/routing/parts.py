@@ -8,7 +8,8 @@ import msgspec
 
 from gateway.config.snapshot import Alias, Backend, HealthSettings
 from gateway.fleet import BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.routing.request import CHAT, Endpoint, InferenceRequest, parse
 
 NOW = 10_000.0  # monotonic seconds
