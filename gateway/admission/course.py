@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from gateway.admission.room import is_open
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.state import State
 from gateway.routing.plan import Candidate, Plan, Resort
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gateway.admission.room import is_open, room
 from gateway.admission.waiter import Waiter
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 
 
 @dataclass(slots=True, eq=False)

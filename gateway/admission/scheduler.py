@@ -14,7 +14,7 @@ from typing import Protocol
 from gateway.admission.line import Line, seconds_until, why_full
 from gateway.admission.room import is_full, is_open, looks, room
 from gateway.admission.waiter import Held, QueueFull, Waiter
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 
 LEARN = 0.2  # how far one more request moves the service time
 

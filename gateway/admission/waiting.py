@@ -11,7 +11,7 @@ from functools import partial
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.slots import Lease
 from gateway.admission.waiter import Waiter
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest

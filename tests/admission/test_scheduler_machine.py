@@ -13,7 +13,7 @@ from gateway.admission.line import rank
 from gateway.admission.room import is_open, room
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, QueueFull, Waiter
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW

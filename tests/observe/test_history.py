@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.health.exporter import Machine
 from gateway.health.machine import Health
 from gateway.health.progress import Progress, Sample, read

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend
-from gateway.fleet import BackendState
 from gateway.health.machine import Health
 from gateway.routing.needs import Adaptation
 from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse

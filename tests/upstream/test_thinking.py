@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend
-from gateway.fleet import BackendState
 from gateway.health.machine import Health
 from gateway.health.state import State
 from gateway.routing.plan import make_plan

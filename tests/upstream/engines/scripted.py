@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.health.machine import Health
 from gateway.routing.request import CHAT, Endpoint
 from gateway.upstream.client import Client, UpstreamFailure
