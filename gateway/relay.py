@@ -20,12 +20,12 @@ from gateway.admission.course import Course
 from gateway.admission.entrance import Entrance
 from gateway.admission.limits import Charge
 from gateway.attempt import Attempt, Broken, Left
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.dialects import spoken
 from gateway.errors import GatewayError, PassedOn
 from gateway.exchange import ClientGone, Exchange
-from gateway.fleet import BackendState
 from gateway.lessons import learn
 from gateway.observe.settle import settle
 from gateway.reply import StreamReply, base_headers, request_id, send_whole

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from gateway.backend import BackendState
 from gateway.compat.observation import Observation
 from gateway.config.load import load_text
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.events import Event
 from gateway.health.exporter import Machine
 from gateway.health.proof import outcome_of

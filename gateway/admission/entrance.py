@@ -9,8 +9,9 @@ from math import inf
 from gateway.access import Identity
 from gateway.admission.course import Course, is_on_trial
 from gateway.admission.limits import estimate
-from gateway.admission.scheduler import QueueFull, Quota, Waiter, is_open
+from gateway.admission.room import is_open
 from gateway.admission.slots import Lease
+from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError

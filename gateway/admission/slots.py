@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gateway.admission.scheduler import Held
+from gateway.admission.waiter import Held
 from gateway.health.state import State
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest

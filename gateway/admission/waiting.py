@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from gateway.admission.scheduler import Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
 from gateway.admission.slots import Lease
-from gateway.fleet import BackendState
+from gateway.admission.waiter import Waiter
+from gateway.backend import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest

@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.access import identify
+from gateway.backend import BackendState
 from gateway.compat.observation import Observation
 from gateway.config.problems import ConfigError
 from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.fleet import BackendState
 from gateway.health.canary import probe
 from gateway.health.findings import findings
 

@@ -12,11 +12,11 @@ from starlette.types import Message
 from gateway import access
 from gateway.anthropic.errors import envelope, final
 from gateway.anthropic.request import to_chat
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.exchange import AsgiExchange, ClientGone
-from gateway.fleet import BackendState
 from gateway.reply import base_headers, request_id
 from gateway.routing.request import MESSAGES, InferenceRequest, parse
 from gateway.routing.window import tokens

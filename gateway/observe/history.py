@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.exporter import Machine
 from gateway.observe.history_engine import EngineNow, Looks
 from gateway.observe.history_first_token import Percentiles, Recent

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.admission.limits import Limits, refused
-from gateway.admission.scheduler import Held, Scheduler, Waiter, is_full, room
-from gateway.fleet import BackendState
+from gateway.admission.room import is_full, room
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, Waiter
+from gateway.backend import BackendState
 from gateway.shared.library import Operation, key_of
 
 Load = tuple[str, int, int]  # a backend, the slots in use there, those of them that are ours

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities
 from gateway.compat.families import SWITCH_VALUES
-from gateway.fleet import BackendState
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import THINKING_SWITCHES, InferenceRequest
 

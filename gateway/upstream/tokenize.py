@@ -13,7 +13,7 @@ from gateway.routing.request import CHAT, COMPLETIONS, InferenceRequest
 from gateway.upstream.client import Client, StaleConnection
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 log = logging.getLogger("gateway.tokenize")
 

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter
-from gateway.fleet import BackendState
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.scheduler import QueueFull
+from gateway.admission.waiter import QueueFull
 from gateway.health.state import State
 from tests.admission.scheduling import Office, held, place
 

@@ -9,18 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.state import (
-    BACKOFF_LEAST,
-    BACKOFF_MOST,
-    QUIET_MOST,
-    STALL_LEAST,
-    STALL_MOST,
-    STEADY,
-    WELL,
-    Health,
-    State,
-    Transition,
-)
+from gateway.health.machine import Health
+from gateway.health.pauses import BACKOFF_LEAST, BACKOFF_MOST, QUIET_MOST, STALL_LEAST, STALL_MOST, STEADY
+from gateway.health.state import WELL, State, Transition
 
 unhurried = settings(deadline=None)  # the machine may be busy
 

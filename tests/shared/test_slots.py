@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.admission.scheduler import QueueFull, Quota
+from gateway.admission.waiter import QueueFull, Quota
 from gateway.config.snapshot import Client
 from gateway.errors import GatewayError
 from gateway.health.state import State

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Secret
-from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.sim import SimVllm

@@ -1,4 +1,4 @@
--- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/scheduler.py.
+-- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/line.py.
 
 local SETTLE = 3000 -- ms in which gateways that were on their own may come back
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Secret
-from gateway.fleet import BackendState
 from gateway.routing.request import COMPLETIONS, EMBEDDINGS, Endpoint
 from gateway.sim import SimOllama
 from gateway.sim.faults import Fault

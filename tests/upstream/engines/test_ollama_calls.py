@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.sim import SimOllama
 from gateway.sim.ollama_format import check_format
 from gateway.upstream.connect import open_client
