@@ -107,7 +107,8 @@ def streams(draw: st.DrawFn, answer: Answer, *, beside: bool = False) -> list[by
             waiting = {}
             events += draw(st.sampled_from([[], [BEAT], [COMMENT], [COMMENT, BEAT]]))
     *last, done = answer.end()
-    if waiting and draw(st.booleans()):
+    with_end: bool = draw(st.booleans())
+    if waiting and with_end:
         return [*events, chunk(waiting, answer.finish, stop_reason=answer.stop_reason), *last[1:], done]
     return [*events, *([chunk(waiting)] if waiting else []), *last, done]
 
