@@ -150,7 +150,7 @@ async def test_tokens_are_counted_as_the_answer_counts_them(stage: Stage) -> Non
         (KEY, {"model": "nobody"}, anthropic.NotFoundError, "The model 'nobody' does not exist"),
         (KEY, {"model": "secret"}, anthropic.PermissionDeniedError, "may not use 'secret'"),
         ("wrong", {}, anthropic.AuthenticationError, "not one of the gateway's `clients`"),
-        (KEY, {"messages": []} | {"system": 7}, anthropic.BadRequestError, "`system.0.text` must be a string"),
+        (KEY, {"messages": []} | {"system": 7}, anthropic.BadRequestError, "`system` must be a string"),
         (KEY, {"messages": [{"role": "user", "content": "word " * 200_000}]}, anthropic.BadRequestError, "too long: "),
     ],
     ids=["model", "alias", "key", "body", "too long"],

@@ -23,7 +23,9 @@ _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _DELTA = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
 )
+_DELTA_END = b'"}}\n\n'
 _THINKING, _TEXT = ("thinking", "thinking_delta"), ("text", "text_delta")
+_KINDS = {"content": _TEXT, "reasoning": _THINKING, "reasoning_content": _THINKING}  # by the field of a delta
 
 
 class _Choice(msgspec.Struct):
@@ -54,13 +56,14 @@ class _Call:
 class MessageStream:
     """One message. `take` is fed whole events and returns the bytes to send."""
 
-    __slots__ = ("_begun", "_blocks", "_calls", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
+    __slots__ = ("_begun", "_blocks", "_calls", "_frame", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
         self._begun = False
         self._blocks = 0  # begun so far
         self._open: object = None  # what the open block holds: _THINKING, _TEXT, or the index of a call
+        self._frame: tuple[bytes, bytes, bytes] | None = None  # see `_take_piece`
         self._white = ""  # text that has come and may have to begin one
         self._calls: dict[object, _Call] = {}  # by the index that the chat gives it
         self._stop: tuple[str, str | None] = ("end_turn", None)
@@ -69,10 +72,41 @@ class MessageStream:
 
     def take(self, events: Iterable[bytes]) -> bytes:
         for event in events:
-            self._take_one(event)
+            if self._frame is None or not self._take_piece(event, self._frame):
+                self._take_one(event)
         out = b"".join(self._out)
         self._out.clear()
         return out
+
+    def _take_piece(self, event: bytes, frame: tuple[bytes, bytes, bytes]) -> bool:
+        """An event that is like one before in the same block, but for its text: nearly all are. `frame`: what stands
+        around the text there, and before it in what is sent. Text keeps its bytes: both ends write JSON strings."""
+        before, after, head = frame
+        if not (event.startswith(before) and event.endswith(after)):
+            return False
+        raw = event[len(before) : -len(after)]
+        if not raw or b'"' in raw:
+            return False
+        self._out.append(head + raw + _DELTA_END)
+        return True
+
+    def _learn_frame(self, event: bytes, chunk: _Chunk) -> None:
+        """From an event that says one piece of the open block, and nothing else."""
+        choices = chunk.choices or []
+        if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
+            return
+        delta = choices[0].delta or {}
+        if len(delta) != 1:
+            return
+        ((field_, text),) = delta.items()
+        kind = _KINDS.get(field_)
+        if kind is None or kind is not self._open:
+            return
+        before, found, rest = event.partition(b'"%b":"' % field_.encode())
+        raw, _, after = rest.partition(b'"')
+        if found and b'"%b"' % raw == _encode(text):
+            delta_end = _DELTA % (self._blocks - 1, kind[1].encode(), kind[0].encode(), b'""')
+            self._frame = before + found, b'"' + after, delta_end.removesuffix(_DELTA_END)
 
     def _take_one(self, event: bytes) -> None:
         data = data_of(event)
@@ -90,6 +124,8 @@ class MessageStream:
             self._out.append(b"event: error\ndata: " + envelope(None, data, self._request_id) + b"\n\n")
         else:
             self._take_chunk(chunk)
+            if self._frame is None:
+                self._learn_frame(event, chunk)
 
     def _take_chunk(self, chunk: _Chunk) -> None:
         if chunk.usage is not None:
@@ -147,6 +183,7 @@ class MessageStream:
 
     def _begin(self, holds: object, block: dict[str, Any]) -> None:
         self._close()
+        self._frame = None
         self._white = ""
         self._say("content_block_start", index=self._blocks, content_block=block)
         self._open = holds
