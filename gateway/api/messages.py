@@ -56,10 +56,9 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
-    snapshot = gateway.snapshot
-    client = access.identify(snapshot, exchange.headers, exchange.peer)
-    request = parse(MESSAGES, to_chat(await exchange.read_body(snapshot.server.max_body)))
-    return request, access.find_alias(snapshot, client, request.model)
+    client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
+    request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
+    return request, access.find_alias(gateway.snapshot, client, request.model)  # as it is now: its backends are asked
 
 
 async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
