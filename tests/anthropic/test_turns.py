@@ -44,6 +44,10 @@ def test_a_text_stays_a_text() -> None:
     ]
 
 
+def test_an_empty_text_is_left_out() -> None:
+    assert said(text(""), text("hi"), text("")) == "hi"
+
+
 def test_messages_of_the_same_side_are_one() -> None:
     assert turns(user("a"), user(text("b"), PICTURE), assistant("c"), assistant("d"), user("e")) == [
         {"role": "user", "content": [text("a"), text("b"), SEEN]},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.config.load import load_text
 from gateway.sim import SimVllm
 from tests.scripted import RawReply, raw_post
-from tests.support import RunningGateway, running_gateway
+from tests.support import RunningGateway, running_gateway, without_canaries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -196,6 +197,30 @@ async def test_only_the_tokenizer_is_asked(stage: Stage) -> None:
     assert asked.path == "/tokenize"
     assert asked.json.keys() == {"model", "messages", "tools"}
     assert [message["role"] for message in asked.json["messages"]] == ["user", "assistant", "tool"]
+
+
+async def test_the_backends_are_those_that_are_there_when_the_whole_body_has_come() -> None:
+    """routes.yaml may be edited while a large body is on its way."""
+    async with AsyncExitStack() as stack:
+        old, new = [await stack.enter_async_context(SimVllm(name).serve()) for name in ("old", "new")]
+        routes = "backends: {{{name}: {{url: '{url}'}}}}\naliases: {{main: [{name}]}}"
+        running = await stack.enter_async_context(running_gateway(routes.format(name="old", url=old)))
+        await running.until_ready("old")
+        edited = load_text(routes.format(name="new", url=new), environ={}).snapshot
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            await running.gateway.take(without_canaries(edited))
+            await running.until_ready("new")
+            return {"type": "http.request", "body": json.dumps({"model": "main", "messages": HI}).encode()}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b""}
+        await running.app(scope, receive, send)
+        assert sent[0]["status"] == 200
+        assert dict(sent[0]["headers"])[b"x-gateway-backend"] == b"new"
 
 
 # -- it waits for nobody ----------------------------------------------------------------------------------------------
