@@ -19,11 +19,18 @@ USAGE = {"prompt_tokens": 12, "completion_tokens": 14, "total_tokens": 26}
 
 
 def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
-    """One event of a chat stream; without a delta it has no choices."""
+    """One event of a chat stream, written as vLLM writes it; without a delta it has no choices."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     stop = {"stop_reason": more.pop("stop_reason")} if "stop_reason" in more else {}
     said = {"id": "chatcmpl-1", "model": "main", "choices": [] if delta is None else [choice | stop], **more}
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+    return b"data: " + json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def respaced(event: bytes) -> bytes:
+    """The same as other servers write it."""
+    if event == DONE or not event.startswith(b"data: "):
+        return event
+    return b"data: " + json.dumps(json.loads(event[6:])).encode() + b"\n\n"
 
 
 def called(index: int, id_: str | None = None, name: str | None = None, arguments: str | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tests.anthropic.answers import (
     chunk,
     kinds,
     message,
+    respaced,
     same,
     streamed,
     told,
@@ -106,11 +107,13 @@ def streams(draw: st.DrawFn, answer: Answer, *, beside: bool = False) -> list[by
             events.append(chunk(waiting))
             waiting = {}
             events += draw(st.sampled_from([[], [BEAT], [COMMENT], [COMMENT, BEAT]]))
-    *last, done = answer.end()
-    with_end: bool = draw(st.booleans())
-    if waiting and with_end:
-        return [*events, chunk(waiting, answer.finish, stop_reason=answer.stop_reason), *last[1:], done]
-    return [*events, *([chunk(waiting)] if waiting else []), *last, done]
+    last = answer.end()
+    if waiting:
+        with_end: bool = draw(st.booleans())
+        events.append(chunk(waiting, *([answer.finish] if with_end else []), stop_reason=answer.stop_reason))
+        last = last[1:] if with_end else last
+    compact: bool = draw(st.booleans())
+    return [event if compact else respaced(event) for event in events + last]
 
 
 @given(st.data(), answers())
@@ -142,7 +145,7 @@ def test_every_event_is_answered_at_once_but_for_white_space(data: st.DataObject
     stream = MessageStream("r")
     for event in data.draw(streams(answer)):
         out = stream.take([event])
-        assert out or b'"finish_reason": null' not in event
+        assert out or b'"finish_reason":null' not in event.replace(b" ", b"")
         assert event != COMMENT or out == COMMENT
 
 
@@ -218,6 +221,35 @@ def test_an_answer_that_says_nothing_is_a_message_without_blocks() -> None:
     stream = streamed([ROLE, *Answer().end()])
     assert [kind for kind in kinds(stream) if kind != "ping"] == ["message_start", "message_delta", "message_stop"]
     same(stream, Answer().whole())
+
+
+# -- pieces of text that are passed on unparsed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["content", "reasoning"])
+@pytest.mark.parametrize("odd", ['"', "\\", '\\"', "\n", "\u2028", "é", "😀", '"}}],"x":"', " "])
+def test_a_text_with_anything_in_it_arrives_as_it_is(name: str, odd: str) -> None:
+    """Between plain ones, which look alike but for their text."""
+    said_ = ["one", "two", odd, "three", f"a{odd}", f"{odd}b", "end"]
+    for events in (pieces(name, said_), [respaced(event) for event in pieces(name, said_)]):
+        [block] = accumulated(streamed([ROLE, *events, *Answer().end()]))["content"]
+        assert block.get("text", block.get("thinking")) == "".join(said_)
+
+
+def test_like_pieces_go_into_the_block_that_is_open() -> None:
+    turns = [("reasoning", "a"), ("content", "b"), ("reasoning", "c"), ("content", "d")]
+    events = [event for name, text in turns for event in pieces(name, [text] * 3)]
+    stream = streamed([ROLE, *events, chunk(called(0, "x", "now", "{}")), *pieces("content", ["e"] * 3), DONE])
+    well_formed(stream)
+    blocks = accumulated(stream)["content"]
+    assert [block.get("text", block.get("thinking")) for block in blocks] == ["aaa", "bbb", "ccc", "ddd", None, "eee"]
+
+
+def test_a_piece_that_looks_alike_but_says_more_is_read() -> None:
+    so_far = {"prompt_tokens": 12, "completion_tokens": 3}
+    stream = MessageStream("r")
+    stream.take([ROLE, *pieces("content", ["a", "b"]), chunk({"content": "c"}, "length", usage=so_far)])
+    assert told(stream.take([DONE]))[1]["delta"]["stop_reason"] == "max_tokens"
 
 
 # -- heartbeats and tokens --------------------------------------------------------------------------------------------
