@@ -170,6 +170,11 @@ def test_white_space_within_a_text_is_kept() -> None:
     assert texts(chunk({"content": "a"}), chunk({"content": " \n"}), chunk({"content": "b"})) == ["a \nb"]
 
 
+@pytest.mark.parametrize("between", [{"reasoning": "hm"}, called(0, "a", "now", "{}")], ids=["thoughts", "a call"])
+def test_white_space_around_thoughts_and_calls_belongs_to_no_text(between: dict[str, Any]) -> None:
+    assert texts(chunk({"content": "\n"}), chunk(between), chunk({"content": "b"})) == ["b"]
+
+
 def test_white_space_between_calls_makes_no_block() -> None:
     calls = chunk(called(0, "a", "now", "{}")), chunk({"content": "\n"}), chunk(called(1, "b", "now", "{}"))
     assert texts(*calls) == []
