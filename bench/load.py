@@ -26,6 +26,8 @@ PATIENCE = 30.0  # seconds after the end of a window in which the last answers m
 MAX_ERRORS = 20
 EVENT = b"data: {"
 DONE = b"data: [DONE]\n\n"
+STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+AROUND = 5  # events of a message besides its pieces: its start and end, and that of its one block, and why it ended
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Connection(asyncio.Protocol):
         self.expected = 0
         self._job = job
         self._scenario = scenario
+        self._message = scenario.asks_for_message(job.model)
+        self._end = STOP if self._message else DONE
         self._transport: asyncio.Transport | None = None
         self._parser: Any = None
         self._lost = asyncio.Event()
@@ -137,7 +141,7 @@ class Connection(asyncio.Protocol):
         joined = self._carry + data
         self.events += joined.count(EVENT)
         self._carry = joined[1 - len(EVENT) :]
-        self._body = joined if len(joined) >= len(DONE) else (self._body + data)[-2 * len(DONE) :]
+        self._body = joined if len(joined) >= len(self._end) else (self._body + data)[-2 * len(self._end) :]
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -150,10 +154,11 @@ class Connection(asyncio.Protocol):
         if status != 200:
             return f"status {status}: {self._body[:300].decode(errors='replace')}"
         if not self._scenario.stream:
-            whole = self._body.endswith(b"}") and b'"finish_reason":"stop"' in self._body and b"is 204" in self._body
+            stop = b'"stop_reason":"end_turn"' if self._message else b'"finish_reason":"stop"'
+            whole = self._body.endswith(b"}") and stop in self._body and b"is 204" in self._body
             return "" if whole else "the answer is not the upstream's"
-        if not self._body.endswith(DONE):
-            return "the stream ended without [DONE]"
+        if not self._body.endswith(self._end):
+            return "the stream ended without its last event"
         return "" if self.events == self.expected else f"{self.events} events instead of {self.expected}"
 
     def _finish(self, error: str) -> None:
@@ -202,7 +207,7 @@ class Run:
         self._connections = [Connection(self.job, self.scenario) for _ in range(count)]
         for connection in self._connections:
             connection.payload = payload
-            connection.expected = events + 1
+            connection.expected = events + (AROUND if self.scenario.asks_for_message(self.job.model) else 1)
             connection.on_answer = self._answered
 
     def _answered(self, connection: Connection, error: str) -> None:

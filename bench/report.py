@@ -40,6 +40,8 @@ ROWS = (
     Row("alone", BY_NAME["alone"].title, "µs/chunk", None, None),
     _row("mending", 5, 2.5, unit="µs/chunk"),
     Row("burst", BY_NAME["burst"].title, "µs/chunk", None, None),
+    Row("agentic_message", BY_NAME["agentic_message"].title, "µs/req", None, None),
+    Row("paced_message", BY_NAME["paced_message"].title, "µs/chunk", None, None),
     Row("traced", BY_NAME["traced"].title, "µs/req", None, None),
     Row("small:rate", "small, answers per second", "1/s", None, None),
     Row("added:p50", "added latency at 50/s, p50", "ms", 0.8, 0.5, ratio=False),

@@ -24,6 +24,7 @@ class Scenario:
     pace: how the mock sends a stream, see there.
     events: content events per stream, 0 = not a stream. A stream carries one more, the role event.
     per: what the CPU figure is divided by.
+    message: the gateway is asked by Anthropic's Messages API; the others, which have none, for the same chat.
     """
 
     name: str
@@ -38,10 +39,15 @@ class Scenario:
     tools: int = 0
     per: Literal["request", "chunk"] = "request"
     rate: int = 0
+    message: bool = False
 
     @property
     def stream(self) -> bool:
         return self.events > 0
+
+    def asks_for_message(self, model: str) -> bool:
+        """Is a target that serves this model asked for a message?"""
+        return self.message and model == ALIAS
 
 
 SCENARIOS = (
@@ -66,6 +72,27 @@ SCENARIOS = (
         per="chunk",
     ),
     Scenario("burst", "chunk in bursts of 200, c4", "closed", 4, events=199, per="chunk"),
+    Scenario(
+        "agentic_message",
+        "agentic 112 KB as a message, c8",
+        "closed",
+        8,
+        body_bytes=AGENTIC_BYTES,
+        messages=50,
+        tools=20,
+        message=True,
+    ),
+    Scenario(
+        "paced_message",
+        "chunk paced, as a message",
+        "paced",
+        20,
+        events=1,
+        interval_ms=10,
+        pace="steps",
+        per="chunk",
+        message=True,
+    ),
     # The same as `small`, at a gateway that traces every request.
     Scenario(TRACED, "small, every request traced", "closed", 16),
     Scenario("latency", "added latency at 50/s", "rate", 16, rate=50),
@@ -89,8 +116,10 @@ def body(scenario: Scenario, model: str, events: int | None = None) -> bytes:
         "pace": scenario.pace,
     }
     if scenario.tools:
-        document["tools"] = [_tool(i) for i in range(scenario.tools)]
-        document["tool_choice"] = "auto"
+        tools = [_tool(i) for i in range(scenario.tools)]
+        as_message = scenario.asks_for_message(model)
+        document["tools"] = [_message_tool(tool) for tool in tools] if as_message else tools
+        document["tool_choice"] = {"type": "auto"} if as_message else "auto"
     if scenario.messages > 1:
         document["messages"] = _history(scenario, document)
     missing = scenario.body_bytes - len(_compact(document))
@@ -120,6 +149,11 @@ def _tool(i: int) -> dict[str, Any]:
     }
 
 
+def _message_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = dict(tool["function"])
+    return {"input_schema": function.pop("parameters"), **function}
+
+
 def _history(scenario: Scenario, document: dict[str, Any]) -> list[dict[str, str]]:
     """A conversation that fills the body: code-like text, so that quotes, newlines and non-ASCII have to be escaped."""
     line = 'def step(name: str) -> None:\n\tprint("größer", name, \'{"a": [1, 2]}\')\n'
@@ -133,8 +167,9 @@ def _history(scenario: Scenario, document: dict[str, Any]) -> list[dict[str, str
 def request(scenario: Scenario, host: str, model: str, events: int | None = None) -> bytes:
     """A whole HTTP/1.1 request on a kept connection."""
     content = body(scenario, model, events)
+    path = "/v1/messages" if scenario.asks_for_message(model) else "/v1/chat/completions"
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEY}\r\n"
         f"accept: */*\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content
