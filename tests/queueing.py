@@ -32,6 +32,7 @@ class Gate:
     order: list[str] = field(default_factory=list)
     inside: dict[str, asyncio.Future[bytes]] = field(default_factory=dict)
     most: int = 0
+    is_open: bool = False
 
     async def hold(self, turn: Turn) -> None:
         name = turn.json["messages"][0]["content"]
@@ -39,6 +40,8 @@ class Gate:
         self.inside[name] = asyncio.get_running_loop().create_future()
         self.most = max(self.most, len(self.inside))
         said = self.inside[name]
+        if self.is_open:
+            said.set_result(b"")
         lost = asyncio.create_task(turn.until_lost())
         lost.add_done_callback(lambda _: said.cancel())
         await asyncio.wait([said])
@@ -48,6 +51,11 @@ class Gate:
             stream = turn.json.get("stream", False)
             await turn.send(said.result() if said.result() else whole(stream))
             turn.close()  # its reader was read
+
+    def open(self) -> None:
+        """From now on answer at once."""
+        self.is_open = True
+        self.end(*(name for name, said in self.inside.items() if not said.done()))
 
     def end(self, *names: str, with_: bytes = b"") -> None:
         for name in names:
@@ -105,10 +113,9 @@ class Queue:
 
     async def finish(self) -> None:
         """Answer everything."""
-        while not all(task.done() for task in self.tasks.values()):
-            for gate in self.gates.values():
-                gate.end(*(name for name, said in gate.inside.items() if not said.done()))
-            await asyncio.sleep(0.005)
+        for gate in self.gates.values():
+            gate.open()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
 
 @asynccontextmanager

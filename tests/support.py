@@ -19,9 +19,10 @@ from gateway.core import Gateway
 from gateway.health.state import State
 from gateway.reload import Reloader
 from gateway.server import Server, listen, make_server
+from tests import waiting
+from tests.waiting import PATIENCE as PATIENCE
 
 DATA = ServerSettings().data  # what routes.yaml says when it says nothing
-PATIENCE = 10.0  # seconds until a wait in a test is called hung
 
 
 @dataclass
@@ -42,9 +43,7 @@ class RunningGateway:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that has no event of its own; fails when it never comes."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await waiting.until(condition)
 
     async def until_ready(self, *backends: str) -> None:
         await self.until(lambda: all(self.state(name) is State.READY for name in backends))

@@ -28,6 +28,7 @@ from gateway.sim.faults import KINDS
 from tests.editing import Editor, edited
 from tests.raw_client import RawClient, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import until_said
 
 CHAT = "/v1/chat/completions"
 CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "50")), 24  # how many there are, and what each asks
@@ -290,12 +291,14 @@ class Storm:
     async def calm(self) -> None:
         """Every backend is back once it was asked again."""
         states = self.gateway.gateway.fleet.states.values()
-        async with asyncio.timeout(WITHIN):
-            while not all(state.health.state is State.READY for state in states):
-                for model in ("turns", "local", "chain"):
-                    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
-                    await self.gateway.client.post(CHAT, json=body)
-                await asyncio.sleep(0.05)
+
+        async def ready() -> bool:
+            for model in ("turns", "local", "chain"):
+                body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                await self.gateway.client.post(CHAT, json=body)
+            return all(state.health.state is State.READY for state in states)
+
+        await until_said(ready, WITHIN)
 
 
 @pytest.mark.timeout(max(300.0, 1.5 * SECONDS))

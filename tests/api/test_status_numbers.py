@@ -14,6 +14,7 @@ from gateway.observe import history
 from gateway.sim import SimVllm
 from tests.api.test_status import FAST, Reader, asked, body, two
 from tests.support import PATIENCE, RunningGateway, running_gateway
+from tests.waiting import until_said
 
 CLIENTS = """
 clients:
@@ -103,13 +104,13 @@ async def test_usage_is_told_by_client() -> None:
 
 async def until_used(gateway: RunningGateway, **headers: str) -> Any:
     """The ledger is written a moment later, and is not read for everybody who asks."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            gateway.gateway.usage._read_at = float("-inf")
-            told = await got(gateway, "/status/usage", **headers)
-            if told["today"]["clients"]:
-                return told
-            await asyncio.sleep(0.05)
+
+    async def read() -> Any:
+        gateway.gateway.usage._read_at = float("-inf")
+        told = await got(gateway, "/status/usage", **headers)
+        return told if told["today"]["clients"] else None
+
+    return await until_said(read)
 
 
 async def test_many_who_look_read_the_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:

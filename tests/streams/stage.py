@@ -43,8 +43,7 @@ class Stage:
     u: ScriptedBackend
 
     async def ask(self, model: str = "chat", path: str = "/v1/chat/completions", **more: Any) -> RawReply:
-        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": True, **more}
-        return await raw_post(self.gateway.url, body, path)
+        return await raw_post(self.gateway.url, asking(model, **more), path)
 
     async def until_beating(self) -> None:
         """The one request under way has had its status committed early."""
@@ -54,6 +53,11 @@ class Stage:
 
     def attempts(self, backend: str, outcome: str) -> float:
         return self.gateway.metric("gateway_attempts_total", backend=backend, outcome=outcome)
+
+
+def asking(model: str = "chat", **more: Any) -> dict[str, Any]:
+    """The body of a request."""
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": True, **more}
 
 
 async def unexpected(turn: Turn) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gateway import reply as gateway_reply
-from tests.scripted import END, SSE_HEAD, Turn, chunked
+from tests.raw_client import raw_client
+from tests.scripted import END, SSE_HEAD, Turn, chunked, read_reply, request_bytes
 from tests.scripted import answer as http_answer
-from tests.streams.stage import DONE, GOOD, HELLO, ROLE, STOP, THOUGHT, Stage, renamed, says, sends
+from tests.streams.stage import DONE, GOOD, HELLO, ROLE, STOP, THOUGHT, Stage, asking, renamed, says, sends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -92,8 +93,16 @@ async def test_a_quick_answer_is_not_committed_early(stage: Stage) -> None:
 
 
 async def test_without_stream_nothing_goes_out_early(stage: Stage) -> None:
+    """Another request, for a stream, comes later; when that has its status, `hold` is over for the first one too."""
+    arrived, committed = asyncio.Event(), asyncio.Event()
+
     async def script(turn: Turn) -> None:
-        await asyncio.sleep(0.25)  # longer than `hold`
+        if turn.json["stream"]:
+            await stage.until_beating()
+            committed.set()
+        else:
+            arrived.set()
+            await committed.wait()
         turn.reset()
 
     async def refuse(turn: Turn) -> None:
@@ -101,19 +110,29 @@ async def test_without_stream_nothing_goes_out_early(stage: Stage) -> None:
 
     stage.s.play(script)
     stage.t.play(refuse)
-    assert (await stage.ask("slow", stream=False)).status == 502
+    whole = asyncio.create_task(stage.ask("slow", stream=False))
+    await arrived.wait()
+    assert (await stage.ask("slow")).status == 200
+    assert (await whole).status == 502
 
 
 async def test_heartbeats_go_on_while_a_backend_is_silent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_reply, "HEARTBEAT", 0.05)
+    two_came = asyncio.Event()
 
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(ROLE, HELLO))
-        await asyncio.sleep(0.22)
+        await two_came.wait()
         await turn.send(chunked(STOP, DONE) + END)
 
     stage.s.play(script)
-    reply = await stage.ask()
+    async with raw_client(stage.gateway.url) as client:
+        await client.send(request_bytes(stage.gateway.url, asking()))
+        for _ in range(2):
+            await client.until(b'"delta":{},"finish_reason":null')
+        two_came.set()
+        await client.rest()
+    reply = read_reply(client.seen)
     beats = [c for c in reply.chunks if c["choices"][0]["delta"] == {} and c["choices"][0]["finish_reason"] is None]
     assert 2 <= len(beats) <= 5
     assert {c["id"] for c in reply.chunks} == {"up-1"}

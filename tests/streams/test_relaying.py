@@ -205,13 +205,17 @@ async def test_an_unparsable_event_may_be_the_first(stage: Stage) -> None:
 
 
 async def test_a_connection_is_used_again_after_a_whole_stream(stage: Stage) -> None:
+    read = asyncio.Event()
+
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(ROLE, HELLO, STOP, DONE))
-        await asyncio.sleep(0.02)
+        await read.wait()
         await turn.send(END)  # a moment after [DONE], as real servers do
 
     stage.s.play(script)
     for _ in range(3):
+        read.clear()
         await stage.ask()
+        read.set()
         await stage.gateway.until(stage.gateway.idle)
     assert len({turn.connection for turn in stage.s.turns}) == 1

@@ -11,6 +11,7 @@ from gateway.upstream.aio import AioClient
 from gateway.upstream.client import ConnectFailure, ResetFailure, SilenceFailure, UpstreamFailure
 from tests.upstream.contract.rig import MIB, Rig, turns
 from tests.upstream.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once
+from tests.waiting import standing
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -164,11 +165,7 @@ async def test_a_reader_that_does_not_come_stops_the_backend(rig: Rig) -> None:
 
     await rig.start(handler)
     response = await rig.get()
-    before = -1
-    while before != handed:  # until nothing has moved for a while
-        before = handed
-        await asyncio.sleep(0.1)
-    assert handed < total - 20 * MIB  # the kernel's socket buffers take a few MiB
+    assert await standing(lambda: handed) < total - 20 * MIB  # the kernel's socket buffers take a few MiB
     got = 0
     while data := await response.read_some():
         got += len(data)
