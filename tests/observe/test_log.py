@@ -217,6 +217,7 @@ def test_an_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = LogWriter(form, target.write)
     writer.put(event("one"))
     writer.close()
+    assert target.data == b"", "it is still stuck"
     target.open.set()
 
 
