@@ -93,8 +93,10 @@ class Asked:
             text, arguments = said.get(index, ""), calls.get(index, "")
             foreign = set(re.findall(r"N[0-9a-f]{10}w", text + arguments)) - {self.nonce + "w"}
             assert not foreign, "another request's answer"
-            if self.nonce in text or not (text or arguments):
-                assert (self.tools and whole) or self.text == text or (not whole and self.text.startswith(text))
+            if not (text or arguments):
+                assert not whole, "whole, and nothing was said"
+            elif self.nonce in text:
+                assert self.text == text or (not whole and self.text.startswith(text))
             elif self.tools and self.nonce in arguments:
                 assert not whole or json.loads(arguments) == {"key": self.text}
             elif whole and not self.tools:

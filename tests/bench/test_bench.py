@@ -122,7 +122,7 @@ async def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
     assert "no scenario smal; there are open, small" in text
 
 
-async def test_a_gateway_that_traces_is_a_row_of_its_own(tmp_path: Path) -> None:
+async def test_a_gateway_that_traces_is_a_row_of_its_own() -> None:
     code, text = await finish(await start("--quick", "--seconds", "0.2", "--targets", "gateway", "--only", "traced"))
     assert code == 0, text
     assert "µs/req" in row(text, "small, every request traced")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import click
 import pytest
 
 from gateway.benching.setup import Through, means_the_same_here
@@ -149,7 +150,7 @@ async def test_no_prompt_leaves_the_lan_unless_clouds_are_asked_for() -> None:
             with pytest.raises(NotThere, match="the warm-up failed: answered"):
                 await measured(gateway.gateway.snapshot, gateway)
             assert not sim.requests
-            with pytest.raises(Exception, match="costs money: say --cloud"):
+            with pytest.raises(click.UsageError, match="costs money: say --cloud"):
                 await measured(gateway.gateway.snapshot, gateway, name="far")
             _, told = await measured(gateway.gateway.snapshot, gateway, name="far", cloud=True)
     assert told["ok"], told["errors"]
@@ -170,8 +171,9 @@ async def test_slots_that_our_own_direct_requests_held_are_waited_for() -> None:
                 await gateway.until(lambda: gateway.gateway.fleet["a"].foreign > 0)
                 assert await way.others("a") == 1
                 settled = asyncio.create_task(way.settle("a"))
-                done, _ = await asyncio.wait({settled}, timeout=0.5)
-                assert not done
+                looks = sim.seen["/metrics"]
+                await gateway.until(lambda: sim.seen["/metrics"] >= looks + 4)
+                assert not settled.done()
                 foreign.cancel()
                 async with asyncio.timeout(PATIENCE):
                     await settled

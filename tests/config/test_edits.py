@@ -141,7 +141,7 @@ def test_the_places_that_are_watched_are_those_where_an_edit_leaves_a_trace(tmp_
     assert set(places([tmp_path / "circle", tmp_path / "no" / "file"])) == {tmp_path}
 
 
-def test_a_pipe_is_not_looked_at_again(tmp_path: Path) -> None:
+def test_a_pipe_is_not_looked_at_again() -> None:
     from gateway.config.sources import Sources
 
     read, written = os.pipe()

@@ -158,7 +158,7 @@ def test_the_first_to_come_back_takes_no_more_than_its_share(place: Place) -> No
 CLIENT = Client("c", rpm=3, tpm=1000)
 
 
-def test_rpm_and_tpm_count_over_all_gateways(three: list[MadeUp], place: Place) -> None:
+def test_rpm_and_tpm_count_over_all_gateways(three: list[MadeUp]) -> None:
     for number in range(4):
         gateway = three[number % 3]
         gateway.ask(f"r{number}", "b", client="c", quota=Quota(CLIENT, 10, 0.0))
