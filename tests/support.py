@@ -57,6 +57,21 @@ class RunningGateway:
         return not self.gateway.active and all(s.inflight == 0 for s in self.gateway.fleet.states.values())
 
 
+class PromptServer(Server):
+    """Stops when it is told to, and not at its next tick: a thousand tests would wait for that."""
+
+    _ticking: asyncio.Task[None] | None = None
+
+    async def main_loop(self) -> None:
+        self._ticking = asyncio.create_task(super().main_loop())
+        await asyncio.wait([self._ticking])
+
+    def stop(self) -> None:
+        self.should_exit = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+
 def without_canaries(snapshot: Snapshot) -> Snapshot:
     """Tests count the requests that reach a backend: the gateway's own come only where a test asks for them."""
     quiet = {n: replace(b, health=replace(b.health, canary=None)) for n, b in snapshot.backends.items()}
@@ -94,7 +109,7 @@ async def running_gateway(
     if file is not None:
         app.gateway.reloader = Reloader(app.gateway, file, loaded, _without_canaries if quiet else None)
     sock = listen("127.0.0.1", 0)
-    server = make_server(app)
+    server = PromptServer(make_server(app).config, app)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     try:
@@ -104,7 +119,7 @@ async def running_gateway(
             yield running
             await running.until(running.idle)
     finally:
-        server.should_exit = True
+        server.stop()
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # a test's own sockets may still be open
         await task
