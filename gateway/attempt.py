@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import rewrite
-from gateway.admission.scheduler import room
+from gateway.admission.room import room
+from gateway.backend import BackendState
 from gateway.compat.answer import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
-from gateway.fleet import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.admission.accounts import Accounts, today
 from gateway.admission.waiting import Admission
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Snapshot, Traces
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work

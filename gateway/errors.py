@@ -30,7 +30,9 @@ CATALOGUE: dict[str, Code] = {
         Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
         Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
         Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
-        Code("not_found", 404, "invalid_request_error", "No such path. Nothing is ever forwarded by path."),
+        Code(
+            "not_found", 404, "invalid_request_error", "No such path (nothing is ever forwarded by path), or backend."
+        ),
         Code("method_not_allowed", 405, "invalid_request_error", "The path exists, with another method."),
         Code(
             "context_length_exceeded", 400, "invalid_request_error", "The prompt fits no window this request may use."
@@ -42,6 +44,10 @@ CATALOGUE: dict[str, Code] = {
         ),
         Code("invalid_api_key", 401, "authentication_error", "Keys are configured and this is none of them."),
         Code("model_not_allowed", 403, "permission_error", "This client may not use this alias."),
+        Code(
+            "admin_only", 403, "permission_error", "Only an admin may do this; without `clients`, this machine alone."
+        ),
+        Code("foreign_origin", 403, "permission_error", "A page of another site asked for what only an admin may do."),
         Code("rate_limit_exceeded", 429, "rate_limit_error", "A client's or a backend's limit; see Retry-After."),
         Code("queue_full", 429, "rate_limit_error", "Too many requests already wait; see Retry-After."),
         Code("queue_timeout", 429, "rate_limit_error", "Waited `queue.max_wait` without a slot; see Retry-After."),

@@ -28,7 +28,9 @@ class Exchange(Protocol):
     """`headers` have lower-case names; of a repeated header the last counts. `started` = a head was sent."""
 
     headers: dict[bytes, bytes]
-    started: bool
+
+    @property
+    def started(self) -> bool: ...
 
     @property
     def peer(self) -> str:

@@ -19,6 +19,7 @@ REQUEST = {
 
 RESPONSE = {
     "x-request-id": "The client's own, or ours.",
+    "request-id": "The same, on `/v1/messages`.",
     "x-gateway-alias": "The alias that was meant.",
     "x-gateway-backend": "Who answered.",
     "x-gateway-attempts": "How many times a backend was asked.",
@@ -28,5 +29,6 @@ RESPONSE = {
     "x-gateway-adapted": "What was changed in the request so that it could be served.",
     "x-gateway-mended": "What was put where it belongs in the answer; not of streams.",
     "x-gateway-committed": "`early`: the status was sent before any backend had said something.",
+    "x-should-retry": "`false`, on `/v1/messages`: asking again cannot help.",
     "retry-after": "Seconds, 1 to 600, with 429 and 503; 1 with 401, 402 and 403.",
 }

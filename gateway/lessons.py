@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.routing.request import InferenceRequest
 from gateway.upstream.answers import Verdict
 

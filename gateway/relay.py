@@ -20,11 +20,12 @@ from gateway.admission.course import Course
 from gateway.admission.entrance import Entrance
 from gateway.admission.limits import Charge
 from gateway.attempt import Attempt, Broken, Left
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
+from gateway.dialects import spoken
 from gateway.errors import GatewayError, PassedOn
 from gateway.exchange import ClientGone, Exchange
-from gateway.fleet import BackendState
 from gateway.lessons import learn
 from gateway.observe.settle import settle
 from gateway.reply import StreamReply, base_headers, request_id, send_whole
@@ -47,8 +48,8 @@ class Relay:
         self.gateway = gateway
         self.snapshot = gateway.snapshot  # this one to the end, whatever is loaded meanwhile
         self.states = gateway.fleet.states  # the backends of that
-        self.endpoint = endpoint
-        self.exchange = exchange
+        self.endpoint = endpoint  # that the client asked; what its request became is `request.endpoint`
+        self.exchange = spoken(endpoint, exchange)
         self.watch = Watch(gateway.pulse, exchange.task(), self._beat)
         self.began = self.watch.now()
         self.trace = gateway.tracing.begin(exchange.headers) if gateway.tracing is not None else None
@@ -136,7 +137,7 @@ class Relay:
         if self.request.stream:
             base = base_headers(self.request_id, alias.name)
             self.reply = StreamReply(
-                self.exchange, self.watch, self.endpoint, self.request.model, self.request_id, base
+                self.exchange, self.watch, self.request.endpoint, self.request.model, self.request_id, base
             )
             plan = self.course.plan
             first = plan.candidates or plan.skipped

@@ -17,8 +17,8 @@ import msgspec
 
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from gateway.exchange import Exchange
+from gateway.rewrite import Identity
 from gateway.routing.request import Endpoint
-from gateway.streaming import Identity
 from gateway.watch import Watch
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")

@@ -1,4 +1,5 @@
-"""What is changed in a reply's bytes: the model's name, and in a stream that another attempt began, id and created."""
+"""What is changed in a reply's bytes: the model's name; in a stream that another attempt began, id and created; and the
+choices of an event that was mended."""
 
 from __future__ import annotations
 
@@ -9,15 +10,31 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.upstream.sse import Chunk, data_of
+from gateway.upstream.sse import Choice, Chunk, data_of
 
 Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
+_decode_choices = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _VALUE = rb'\s*:\s*("(?:[^"\\]|\\.)*"|[0-9]+)'
 _KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("model", "id", "created")}
+
+
+class Identity:
+    """`id` and `created` of all chunks of one reply; fixed by the first chunk that is sent, whoever made it."""
+
+    __slots__ = ("created", "id", "role_sent")
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self.created: Any = None
+        self.role_sent = False
+
+    def fix(self, id_: Any, created: Any) -> None:
+        if self.id is None:
+            self.id, self.created = id_, created
 
 
 def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes, bytes] | None:
@@ -62,6 +79,21 @@ def learn_all(event: bytes, chunk: Chunk, wanted: dict[str, object]) -> Rewrites
     seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
     learned = (learn(event, name, seen[name], value) for name, value in wanted.items())
     return [pair for pair in learned if pair is not None]
+
+
+def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
+    """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
+    the text as it was."""
+    data = data_of(event)
+    assert data is not None  # it was read as a chunk before
+    fields = _decode_fields(data)
+    given = {choice.get("index", 0): choice for choice in _decode_choices(fields["choices"])}
+    events = []
+    for choice in choices:
+        kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}
+        changed = kept | {"index": choice.index, "delta": choice.delta, "finish_reason": choice.finish_reason}
+        events.append(b"data: " + _encode({**fields, "choices": Raw(_encode([changed]))}) + b"\n\n")
+    return events
 
 
 def whole(body: bytes, served: object, model: str) -> bytes:

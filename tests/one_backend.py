@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway.health.state import Health
+from gateway.health.machine import Health
 from gateway.sim import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.state import QUIET_LEAST, STEADY, Health, State
+from gateway.health.machine import Health
+from gateway.health.pauses import QUIET_LEAST, STEADY
+from gateway.health.state import State
 
 EVERY = 5.0
 

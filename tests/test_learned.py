@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.scripted import RawReply, raw_post

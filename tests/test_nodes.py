@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.backend import BackendState
 from gateway.config.load import load_text
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.exporter import Machine
 from gateway.health.standby import Standby
 from gateway.health.state import State

@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from gateway.config.load import load_text
-from gateway.routing.request import ENDPOINTS
 from tests.config.test_docs import ENVIRON, data_of
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 from tests.test_docs import run
@@ -98,10 +97,15 @@ def test_what_is_to_be_added_to_routes_yaml_is_valid(page: str) -> None:
     assert load_text(SHIPPED + part, "routes.yaml", {**ENVIRON, **keys}).snapshot.clients
 
 
-def test_claude_code_is_said_to_wait_for_its_path_exactly_as_long_as_it_does(demo: Demo) -> None:
-    reply = httpx.post(f"{demo.url}/v1/messages?beta=true", json={}, timeout=PATIENCE, trust_env=False)
-    served = "/messages" in {endpoint.path for endpoint in ENDPOINTS}
-    assert (reply.status_code == 404) is not served
-    assert ("**Not yet.**" in PAGES["claude-code"]) is not served
-    if not served:
-        assert f"`{reply.json()['error']['message']}`" in PAGES["claude-code"]
+def test_claude_code_is_given_an_alias_with_its_window(cards: dict[str, Any]) -> None:
+    (text,) = (block for block in blocks("claude-code", "bash") if block.startswith("# part\n"))
+    given = dict(re.findall(r"^export (\w+)=(\S+)", text, re.M))
+    assert given["ANTHROPIC_BASE_URL"] + "/v1" == BASE_URL
+    for name in ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"):
+        assert cards[given[name]]["max_model_len"] == int(given["CLAUDE_CODE_MAX_CONTEXT_TOKENS"])
+
+
+def test_claude_code_is_answered_where_it_asks(demo: Demo) -> None:
+    body = {"model": "spark-qwen36", "max_tokens": 100, "messages": [{"role": "user", "content": "What is 12*17?"}]}
+    reply = httpx.post(f"{demo.url}/v1/messages?beta=true", json=body, timeout=PATIENCE, trust_env=False)
+    assert "12*17 is 204." in reply.json()["content"][-1]["text"]

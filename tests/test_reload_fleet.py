@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.editing import Editor, edited, editor_of
 from tests.queueing import Gate, Queue

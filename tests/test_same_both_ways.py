@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from gateway.compat.expected import Expected, LateTools
 from gateway.compat.families import formats_for
 from gateway.compat.reasoning import THINK
+from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, parse
-from gateway.streaming import Identity, StreamTrack
+from gateway.streaming import StreamTrack
 from gateway.upstream.whole import read_whole
 
 TOOLS: list[dict[str, Any]] = [

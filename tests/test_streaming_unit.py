@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, COMPLETIONS, InferenceRequest
-from gateway.streaming import Identity, StreamTrack
+from gateway.streaming import StreamTrack
 from gateway.upstream.sse import Framer, data_of
 
 CAPTURES = Path(__file__).parent / "data" / "captures"

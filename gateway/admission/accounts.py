@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from gateway.admission.budgets import Account, Budgets
 from gateway.admission.limits import Limits
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
-from gateway.fleet import BackendState
 from gateway.observe.ledger import Ledger
 from gateway.observe.ledger_file import DAY
 from gateway.observe.prices import Prices, Tokens, costs_money

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from gateway.admission.scheduler import is_open
-from gateway.fleet import BackendState
+from gateway.admission.room import is_open
+from gateway.backend import BackendState
 from gateway.health.state import State
 from gateway.routing.plan import Candidate, Plan, Resort
 

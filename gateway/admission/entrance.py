@@ -9,8 +9,9 @@ from math import inf
 from gateway.access import Identity
 from gateway.admission.course import Course, is_on_trial
 from gateway.admission.limits import estimate
-from gateway.admission.scheduler import QueueFull, Quota, Waiter, is_open
+from gateway.admission.room import is_open
 from gateway.admission.slots import Lease
+from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError
@@ -115,7 +116,7 @@ class Entrance:
         if waiter.granted is not None:
             held = waiter.granted
             candidate = next(c for c in self._course.left if c.state is held.state)
-            return Lease(self._admission, candidate, held, self._request, self._client.name, self._limit)
+            return Lease(self._admission, candidate, held, self._request)
         if waiter.late:
             seconds = self._admission.scheduler.expected(waiter, time.monotonic())
             raise self._not_admitted(waiter, f"no slot within {self.queued:.0f} s", seconds)

@@ -3,86 +3,20 @@
 A pure structure: no clock, no task, no sleep. Time is passed in (the fleet's monotonic seconds), and the one effect is
 a waiter's `wake`. What is held is `BackendState.inflight`, so that whoever else counts there is respected too.
 Where other gateways front the same backends, `others` are told who waits and what is held; while they decide together
-who gets what (`serves` is False) nobody is served here.
-
-The order of those who wait for a backend: interactive before batch; in each of the two first those that come back from
-a failed attempt; then by turns between clients. A request's turn is its arrival, or the last time that a slot was given
-to another request of the same client where both wait, whichever is later. So a client with a hundred waiting requests
-is served once before one that has just come, and nobody who comes later can push in again and again.
+who gets what (`serves` is False) nobody is served here. The order of those who wait for a backend is line.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-from gateway.config.snapshot import Client
-from gateway.fleet import BackendState
-from gateway.health.state import State
-from gateway.routing.plan import unavailable
+from gateway.admission.line import Line, seconds_until, why_full
+from gateway.admission.room import is_full, is_open, looks, room
+from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.backend import BackendState
 
 LEARN = 0.2  # how far one more request moves the service time
-
-
-class QueueFull(Exception):
-    """It may not even wait. `seconds` until asking again makes sense, None = nothing is known yet."""
-
-    def __init__(self, why: str, seconds: float | None) -> None:
-        super().__init__(why)
-        self.seconds = seconds
-
-
-class Held(NamedTuple):
-    """Slots of one backend that are taken, since when. `key`: their name among gateways."""
-
-    state: BackendState
-    slots: int
-    since: float
-    key: str = ""
-
-
-class Quota(NamedTuple):
-    """What counts once against the limits of a client that gateways share: a request and its probable tokens. `at`:
-    when it was counted here."""
-
-    client: Client
-    tokens: int
-    at: float
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """One request that waits, or may have to. `choices` are the backends that it takes, best first; with `pending` it
-    takes none of them yet: they are expected to be there later. `watches`: whose changes make its plan another.
-
-    `replan` is called when a watched backend has changed: it sets `choices` and `pending` anew, and False means that
-    there is nothing left to wait for. `wake` is called when it does not wait any more: it has got its slots
-    (`granted`), its time is up (`late`), or neither: nothing is left.
-    """
-
-    client: str
-    deadline: float
-    wake: Callable[[], object]
-    replan: Callable[[float], bool]
-    choices: tuple[BackendState, ...] = ()
-    watches: tuple[BackendState, ...] = ()
-    weight: int = 1  # sequences
-    batch: bool = False
-    limit: int | None = None  # the client's `max_inflight`
-    pending: bool = False
-    returning: bool = False  # from a failed attempt
-    place: int = 0  # number of its arrival; kept when it waits again
-    turn: int = 0
-    granted: Held | None = None
-    late: bool = False
-    # where other gateways decide with us
-    key: str = ""  # under which it waits there
-    ticket: tuple[int, int] = (0, 0)  # its place and turn there
-    quota: Quota | None = None  # not counted yet
-    counted: int = 0  # the second there in which it was
-    full: QueueFull | None = None  # why it may not wait
-    refused: Exception | None = None  # it gets nothing, for this reason
 
 
 class Others(Protocol):
@@ -94,30 +28,14 @@ class Others(Protocol):
     def gone(self, waiter: Waiter) -> None:
         """It does not wait any more."""
 
-    def took(self, held: Held, client: str) -> None:
-        """`client`: where it has a limit, else empty."""
+    def took(self, held: Held, *, limited: bool) -> None:
+        """`limited`: its client has a limit."""
 
     def gave(self, held: Held) -> None:
         """These slots are free again."""
 
     def key(self) -> str:
         """A name for slots that are taken without asking."""
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """One backend: who waits for it, and how long its requests took. Dicts serve as sets that keep their order."""
-
-    state: BackendState
-    waiting: dict[Waiter, None] = field(default_factory=dict)
-    watching: dict[Waiter, None] = field(default_factory=dict)
-    looks: str = ""  # as it was when last looked at, while somebody watches
-    service: float | None = None  # seconds that a request holds its slots, lately
-    freed: float = 0.0  # when slots became free last, or the first one was taken
-
-    def share(self) -> float:
-        """How many wait here, where one that waits for n backends counts for an n-th."""
-        return sum(1 / len(w.choices) for w in self.waiting)
 
 
 class Scheduler:
@@ -128,7 +46,7 @@ class Scheduler:
         self.serves = True
         self.waiters: dict[Waiter, None] = {}
         self._lines: dict[int, Line] = {}  # by id of the state: two backends of one name may be there for a while
-        self._running: dict[str, int] = {}  # requests with slots, of clients with a limit
+        self._running: dict[str, int] = {}  # requests with slots, of each client: any may get a limit by an edit
         self._count = 0
 
     # -- take and give back ---------------------------------------------------------------------------------------
@@ -162,24 +80,20 @@ class Scheduler:
         waiter.granted, waiter.late, waiter.refused = None, False, None
         self._join(waiter, now)
         if not self.serves:
-            why = self._why_full(waiter, now) if first else None
-            waiter.full = QueueFull(why, self.expected(waiter, now)) if why is not None else None
+            waiter.full = self._full(waiter, now) if first else None
             if waiter.full is not None and waiter.pending:  # there is nothing to ask the others for
                 self._leave(waiter)
                 raise waiter.full
             return False
-        self._serve([self._line(state) for state in waiter.choices], now)
+        self._serve(self._lines_of(waiter), now)
         if waiter.granted is not None:
             return True
-        if first and (why := self._why_full(waiter, now)) is not None:
-            seconds = self.expected(waiter, now)
+        if first and (full := self._full(waiter, now)) is not None:
             self._leave(waiter)
-            raise QueueFull(why, seconds)
+            raise full
         return False
 
-    def release(
-        self, held: Held, now: float, client: str = "", limit: int | None = None, *, served: bool = True
-    ) -> None:
+    def release(self, held: Held, now: float, *, served: bool = True) -> None:
         """Give slots back: whoever is next gets them. `served` = how long it took tells how long others may take."""
         state = held.state
         line = self._line(state)
@@ -190,20 +104,19 @@ class Scheduler:
         if served:
             took = now - held.since
             line.service = took if line.service is None else line.service + (took - line.service) * LEARN
-        if limit is not None:
-            self._one_less(client)
+        self._one_less(held.client)
         if self.waiters:
             self._serve([line], now)
 
     def left(self, waiter: Waiter, now: float) -> None:
         """It does not wait any more. Slots that it got meanwhile are handed on."""
         if waiter in self.waiters:
-            lines = [self._line(state) for state in waiter.choices]
+            lines = self._lines_of(waiter)
             self._leave(waiter)
             self._serve(lines, now)  # it may have held up lighter ones
         elif waiter.granted is not None:
             held, waiter.granted = waiter.granted, None
-            self.release(held, now, waiter.client, waiter.limit, served=False)
+            self.release(held, now, served=False)
 
     # -- with others ----------------------------------------------------------------------------------------------
 
@@ -244,7 +157,7 @@ class Scheduler:
         """Look at deadlines, at backends that have changed unsaid, and at room that nobody told of."""
         for waiter in [w for w in self.waiters if now >= w.deadline]:
             if waiter in self.waiters:
-                lines = [self._line(state) for state in waiter.choices]
+                lines = self._lines_of(waiter)
                 self._leave(waiter)
                 waiter.late = True
                 waiter.wake()
@@ -281,17 +194,10 @@ class Scheduler:
         return found
 
     def expected(self, waiter: Waiter, now: float) -> float | None:
-        """Seconds until it would get its slots if it came now; None = nothing tells.
-
-        By how long requests have lately held a slot, and by how many are before it. Before any has ended: as long
-        as none has."""
-        lines = [self._line(state) for state in waiter.choices]
-        rate = sum(room(line.state) / max(line.service, 0.001) for line in lines if line.service is not None)
+        """Seconds until it would get its slots if it came now; None = nothing tells."""
         if waiter.pending or self._at_limit(waiter):
             return None
-        if not rate:
-            return min((now - line.freed for line in lines if line.freed), default=None)
-        return (self._ahead(waiter, lines) + waiter.weight) / rate
+        return seconds_until(waiter, self._lines_of(waiter), now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -301,17 +207,25 @@ class Scheduler:
             line = self._lines[id(state)] = Line(state)
         return line
 
+    def _lines_of(self, waiter: Waiter) -> list[Line]:
+        return [self._line(state) for state in waiter.choices]
+
+    def _full(self, waiter: Waiter, now: float) -> QueueFull | None:
+        """Why one that has just come (and joined) may not wait."""
+        seconds = self.expected(waiter, now)
+        why = why_full(waiter, self._lines_of(waiter), seconds, now)
+        return QueueFull(why, seconds) if why is not None else None
+
     def _take(self, line: Line, slots: int, now: float, client: str, limit: int | None, key: str = "") -> Held:
         state = line.state
         if not state.inflight:
             line.freed = now
         state.inflight += slots
-        if limit is not None:
-            self._running[client] = self._running.get(client, 0) + 1
+        self._running[client] = self._running.get(client, 0) + 1
         if self.others is None:
-            return Held(state, slots, now)
-        held = Held(state, slots, now, key or self.others.key())
-        self.others.took(held, client if limit is not None else "")
+            return Held(state, slots, now, client)
+        held = Held(state, slots, now, client, key or self.others.key())
+        self.others.took(held, limited=limit is not None)
         return held
 
     def _one_less(self, client: str) -> None:
@@ -358,7 +272,7 @@ class Scheduler:
         count = self._count
         for line in lines:
             while line.waiting and is_open(line.state, now):
-                waiter = self._next(line, now)
+                waiter = line.next(self._at_limit, now)
                 if waiter is None:
                     break
                 most = room(line.state)
@@ -368,24 +282,6 @@ class Scheduler:
                 self._grant(waiter, line, need, now)
         return self._count != count
 
-    def _next(self, line: Line, now: float) -> Waiter | None:
-        best: Waiter | None = None
-        for waiter in line.waiting:
-            if waiter.pending or self._at_limit(waiter) or (waiter.weight > 1 and self._better_off(waiter, line, now)):
-                continue
-            if best is None or rank(waiter) < rank(best):
-                best = waiter
-        return best
-
-    def _better_off(self, waiter: Waiter, line: Line, now: float) -> bool:
-        """Does this heavy one not fit here, and another of its backends has more room? Then it waits there, and holds
-        up nobody here."""
-        free = room(line.state) - line.state.inflight
-        if waiter.weight <= free or room(line.state) == free:
-            return False
-        others = (state for state in waiter.choices if state is not line.state)
-        return any(is_open(state, now) and room(state) - state.inflight > free for state in others)
-
     def _grant(self, waiter: Waiter, line: Line, slots: int, now: float, key: str = "") -> None:
         waiter.granted = self._take(line, slots, now, waiter.client, waiter.limit, key)
         self._leave(waiter)
@@ -394,65 +290,3 @@ class Scheduler:
             if other.client == waiter.client:
                 other.turn = self._count
         waiter.wake()
-
-    def _why_full(self, waiter: Waiter, now: float) -> str | None:
-        """Why one that has just come (and joined) may not wait."""
-        lines = [self._line(state) for state in waiter.choices]
-        own = 1 / len(lines) if lines else 0.0
-        if all(line.share() - own >= line.state.backend.queue.length for line in lines):
-            return "too many requests wait already"
-        seconds = self.expected(waiter, now)
-        known = all(line.service is not None for line in lines)
-        if known and seconds is not None and now + seconds > waiter.deadline:
-            return f"the wait would be about {seconds:.0f} s, longer than allowed"
-        return None
-
-    def _ahead(self, waiter: Waiter, lines: list[Line]) -> int:
-        """Sequences that go before one that has just come: its client's own, and by turns as many of each other."""
-        of: dict[str, list[int]] = {}
-        before = 0
-        for other in dict.fromkeys(w for line in lines for w in line.waiting):
-            if other is waiter or (other.batch and not waiter.batch):
-                continue
-            if waiter.batch and not other.batch:
-                before += other.weight
-            else:
-                of.setdefault(other.client, []).append(other.weight)
-        own = of.pop(waiter.client, [])
-        return before + sum(own) + sum(sum(weights[: len(own) + 1]) for weights in of.values())
-
-
-def rank(waiter: Waiter) -> tuple[bool, bool, int, int]:
-    """The smallest is next."""
-    return (waiter.batch, not waiter.returning, waiter.turn, waiter.place)
-
-
-def room(state: BackendState) -> int:
-    """Slots that we may use: all but those that others hold there, and at most our share; never none."""
-    foreign = state.foreign
-    most = state.slots if not foreign else max(1, state.slots - foreign)
-    return most if state.sharers == 1 else max(1, min(most, state.slots // state.sharers))
-
-
-def is_full(state: BackendState, weight: int) -> bool:
-    """Is there no room for so much more?"""
-    most = room(state)
-    return state.under_way + min(weight, most) > most
-
-
-def is_open(state: BackendState, now: float) -> bool:
-    """May a request be sent there now, if there is room?"""
-    health = state.health
-    return state.cooldown_until <= now and (health.state is State.READY or health.usable(now))
-
-
-def looks(state: BackendState, now: float) -> str:
-    """What a plan would make of it, in a word: another word = another plan."""
-    if state.cooldown_until > now:
-        return "cooldown"
-    health = state.health
-    if not health.usable(now):
-        return "trial" if health.trial else unavailable(state, now)[0]
-    if health.state is not State.SUSPECT:
-        return "usable"
-    return "due" if health.due(now) else "suspect"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gateway.admission.scheduler import Held
+from gateway.admission.waiter import Held
 from gateway.health.state import State
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
@@ -18,19 +18,14 @@ class Lease:
     """Held from before an attempt until its upstream body has ended or its socket is closed. Releasing twice is one
     release. `served` False: the attempt did not answer, so its time tells nothing about others."""
 
-    __slots__ = ("_admission", "_client", "_held", "_limit", "_tokens", "_trial", "candidate", "served")
+    __slots__ = ("_admission", "_held", "_tokens", "_trial", "candidate", "served")
 
-    def __init__(
-        self, admission: Admission, candidate: Candidate, held: Held, request: InferenceRequest, client: str,
-        limit: int | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, admission: Admission, candidate: Candidate, held: Held, request: InferenceRequest) -> None:
         state = candidate.state
         self.candidate = candidate
         self.served = True
         self._admission = admission
         self._held: Held | None = held
-        self._client = client
-        self._limit = limit
         self._tokens = state.ratio.probably(request.prompt_bytes)
         state.prompt_tokens += self._tokens
         health = state.health
@@ -50,4 +45,4 @@ class Lease:
         state.prompt_tokens -= self._tokens
         if self._trial:
             state.health.trial = False
-        self._admission.scheduler.release(held, time.monotonic(), self._client, self._limit, served=self.served)
+        self._admission.scheduler.release(held, time.monotonic(), served=self.served)

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from gateway.admission.scheduler import Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
 from gateway.admission.slots import Lease
-from gateway.fleet import BackendState
+from gateway.admission.waiter import Waiter
+from gateway.backend import BackendState
 from gateway.observe.metrics import Metrics
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
@@ -46,7 +47,7 @@ class Admission:
         if held is None:
             return None
         self.seconds.observe(0.0)
-        return Lease(self, candidate, held, request, client, limit)
+        return Lease(self, candidate, held, request)
 
     async def wait(self, waiter: Waiter) -> float:
         """Until the waiter has got its slots, its time is up, or nothing is left to wait for: the waiter tells which.

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, explain, models, ops, page, status
+from gateway.api import admin, explain, messages, models, ops, page, status
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -30,6 +30,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     )
     api.include_router(ops.router(gateway))
     api.include_router(models.router(gateway))
+    api.include_router(messages.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))

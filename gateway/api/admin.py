@@ -16,16 +16,20 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.access import identify
+from gateway.backend import BackendState
 from gateway.compat.observation import Observation
 from gateway.config.problems import ConfigError
 from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.fleet import BackendState
 from gateway.health.canary import probe
 from gateway.health.findings import findings
 
 NDJSON = "application/x-ndjson"
 STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
+FOREIGN = (
+    "Pages of other sites may not use /admin: the `Origin` is not the `Host` that was asked. Use the gateway's own "
+    "page; a proxy in front of it must pass on `Host` as it came, and a script sends no `Origin`."
+)
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -173,18 +177,18 @@ def backend_of(gateway: Gateway, name: str) -> BackendState:
 def admit(gateway: Gateway, request: Request) -> None:
     """With `clients` one of `admin: true`; without any only this machine itself. Never a page of another site.
 
-    Raises `invalid_api_key`: 401 without a key of ours, 403 where it is not enough."""
+    Raises `invalid_api_key` without a key of ours, `admin_only` where it is not enough, `foreign_origin`."""
     if is_foreign(request.headers.get("origin"), request.headers.get("host", "")):
-        raise GatewayError("invalid_api_key", "Pages of other sites may not use /admin.", status=403)
+        raise GatewayError("foreign_origin", FOREIGN)
     peer = request.client.host if request.client is not None else ""
     identity = identify(gateway.snapshot, dict(request.scope["headers"]), peer)
     if identity.client is not None:
         if not identity.client.admin:
             message = f"Client '{identity.name}' is no admin: /admin takes the key of a client with `admin: true`."
-            raise GatewayError("invalid_api_key", message, status=403)
+            raise GatewayError("admin_only", message)
     elif not (is_loopback(peer) and is_loopback(hostname(request.headers.get("host", "")))):
         message = "Without `clients` in routes.yaml /admin answers only this machine itself, at 127.0.0.1 or localhost."
-        raise GatewayError("invalid_api_key", message, status=403)
+        raise GatewayError("admin_only", message)
 
 
 def may_admin(gateway: Gateway, request: Request) -> bool:

@@ -19,12 +19,12 @@ from fastapi.responses import JSONResponse, Response
 from gateway import __version__
 from gateway.access import identify
 from gateway.admission.accounts import today
-from gateway.admission.scheduler import room
+from gateway.admission.room import room
 from gateway.api.admin import may_admin
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
-from gateway.fleet import BackendState
 from gateway.health.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes

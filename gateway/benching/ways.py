@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.benching.prompts import Ask, body
 from gateway.benching.timing import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.core import open_backend
-from gateway.fleet import BackendState
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
 from gateway.routing.request import CHAT, parse

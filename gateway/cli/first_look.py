@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from gateway.health.state import SERVING, WELL, State
 
 if TYPE_CHECKING:
+    from gateway.backend import BackendState
     from gateway.config.snapshot import Snapshot
     from gateway.core import Gateway
-    from gateway.fleet import BackendState
 
 log = logging.getLogger("gateway")
 

@@ -33,6 +33,7 @@ ROWS_LEAST = 4  # of each table, however little room there is
 EVENTS_MOST = 20
 BANNERS_MOST = 6
 CLIENTS_MOST = 4
+OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> what /status calls it
 SPENT = 0.8  # share of a budget from which it is told
 
 
@@ -79,6 +80,9 @@ def header(view: View) -> Text:
     started, now = status.get("started"), status.get("now")
     if number(started) and number(now):
         line.append(f", up {ago(now - started)}", style="none")
+    shared = mapping_of(status, "shared")
+    if shared.get("joined") and number(shared.get("gateways")):
+        line.append(f", one of {shared['gateways']} gateways", style="none")
     return line
 
 
@@ -119,6 +123,8 @@ def troubles(view: View) -> Iterable[tuple[str, str]]:
         yield f"the gateway {view.trouble}; trying again{seen}", ALARM
     if status.get("stopping"):
         yield "the gateway is stopping: it takes no new requests", WARNING
+    if mapping_of(status, "shared").get("joined") is False:
+        yield alone(status["shared"], status.get("now")), WARNING
     if error := mapping_of(status, "config").get("error"):
         yield f"routes.yaml was edited and is refused; what was in force still is: {one_line(error)}", ALARM
     named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
@@ -129,6 +135,14 @@ def troubles(view: View) -> Iterable[tuple[str, str]]:
     for name, share in mapping_of(status, "budgets").items():
         if number(share) and share >= SPENT:
             yield f"the budget of {name} is {share:.0%} spent", ALARM if share >= 1 else WARNING
+
+
+def alone(shared: Told, now: Any) -> str:
+    """`Redis is away for 12 min: this gateway goes on alone, with its share of the slots (1 of 3 gateways)`"""
+    since, gateways = shared.get("since"), shared.get("gateways")
+    lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
+    share = f" (1 of {gateways} gateways)" if number(gateways) else ""
+    return f"Redis is away{lasting}: this gateway goes on alone, with its share of the slots{share}"
 
 
 def away(name: str, alias: Told, now: Any) -> str:
@@ -157,10 +171,13 @@ def backends(status: Told, most: int) -> Iterable[RenderableType]:
     there = [name for name in known if name not in parked]
     by_weight = sorted(there, key=lambda name: _weight(known[name]))
     chosen = set(by_weight[:most])
+    shared = mapping_of(status, "shared")
+    others = () if not shared else ("elsewhere",) if shared.get("joined") else ("share",)
     columns = (
         ("backend", 12),
         ("state", 5),
         ("busy", 4),
+        *((name, 1) for name in others),
         ("queue", 1),
         ("tok/s", 5),
         ("first", 6),
@@ -170,7 +187,7 @@ def backends(status: Told, most: int) -> Iterable[RenderableType]:
     table = _table(*columns)
     for name in there:
         if name in chosen:
-            table.add_row(*_backend(name, known[name], status.get("now")))
+            table.add_row(*_backend(name, known[name], status.get("now"), others))
     yield table
     if rest := [name for name in there if name not in chosen]:
         yield _names(f"and {len(rest)} more", rest)
@@ -189,7 +206,8 @@ def _names(what: str, names: Iterable[str]) -> Text:
     return Text(f"{what}: {', '.join(names)}", style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _backend(name: str, backend: Told, now: Any) -> list[Text]:
+def _backend(name: str, backend: Told, now: Any, others: Iterable[str]) -> list[Text]:
+    """`others`: columns that are there where several gateways share it: what the others have there; our share of it."""
     state = str(backend.get("state", "?"))
     drift = strings(backend.get("drift"))
     since = backend.get("since")
@@ -202,6 +220,7 @@ def _backend(name: str, backend: Told, now: Any) -> list[Text]:
         Text(name, style="bold"),
         Text(state, style=STATES.get(state, "dim")),
         Text(busy(backend)),
+        *(Text(figure(backend.get(OTHERS[column]) or None, ".0f")) for column in others),
         Text(figure(backend.get("queue") or None, ".0f"), style="yellow"),
         Text(figure(numbers.get("decode"), ".0f")),
         Text(short(numbers.get("ttft_p50"))),
@@ -211,7 +230,7 @@ def _backend(name: str, backend: Told, now: Any) -> list[Text]:
 
 
 def busy(backend: Told) -> str:
-    """`3/4`, and what others run there: `3/4 +1`."""
+    """`3/4`, and what strangers run there: `3/4 +1`."""
     if not number(backend.get("inflight")):
         return ""
     slots, foreign = backend.get("slots"), backend.get("foreign")
@@ -281,7 +300,9 @@ def clients(usage: Told) -> Table:
 
 # -- tables ------------------------------------------------------------------------
 
-_RIGHT = frozenset({"queue", "tok/s", "first", "KV", "requests", "failed", "prompt", "answer", "USD", "ago"})
+_RIGHT = frozenset(
+    {"elsewhere", "share", "queue", "tok/s", "first", "KV", "requests", "failed", "prompt", "answer", "USD", "ago"}
+)
 
 
 def _table(*columns: tuple[str, int]) -> Table:

@@ -20,7 +20,7 @@ from gateway.config.snapshot import Backend
 from gateway.upstream.engines import ENGINES
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
 Source = Literal["declared", "learned", "observed", "engine", "family", "unknown"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from gateway.config import models as m
+from gateway.config import redis_url
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
@@ -59,7 +60,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
     host, port = section.listen
     if not report.was_dropped("clients") and (message := exposure(host, port, clients=bool(file.clients))):
         report.warn(("server", "listen"), message, SHUT)
-    _check_secret_url(section.shared, ("server", "shared"), ("redis", "rediss", "unix"), report)
+    _check_redis_url(section.shared, ("server", "shared"), report)
     return Server(
         host=host,
         port=port,
@@ -100,6 +101,16 @@ def _traces(section: m.TracesSection, report: Report) -> Traces | None:
     return Traces(endpoint, section.sample, section.prompts)
 
 
-def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> None:
-    if value is not None and not value.reveal().startswith(tuple(f"{scheme}://" for scheme in schemes)):
-        report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))
+def _check_redis_url(value: Secret | None, path: Path, report: Report) -> None:
+    if _check_secret_url(value, path, redis_url.SCHEMES, report) and value is not None:
+        problem = redis_url.problem_of(value.reveal())
+        if problem is not None:
+            report.error(path, *problem)
+
+
+def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> bool:
+    """Is it none, or begins as it must?"""
+    if value is None or value.reveal().startswith(tuple(f"{scheme}://" for scheme in schemes)):
+        return True
+    report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))
+    return False

@@ -13,8 +13,8 @@ import httpx
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")

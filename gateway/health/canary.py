@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.compat.checks import ALL, CHECKS, Reply, Subject, judge, skipped, subject_of
 from gateway.compat.checks.asks import Body
 from gateway.compat.observation import Observation
-from gateway.fleet import BackendState
 from gateway.routing.context import DECODE_PRIOR
 from gateway.routing.request import CHAT, parse
 from gateway.upstream.client import ConnectFailure, Response, StaleConnection, TooLarge, UpstreamFailure

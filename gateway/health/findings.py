@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.compat.checks import NO_ANSWER
 from gateway.compat.families import ENFORCES
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.health.state import State
 
 _ANSWERS = ("plain", "stream", "arithmetic")  # whatever is declared, a backend has to answer

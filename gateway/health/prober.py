@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.asker import Asker, NoAnswer, decoded
 from gateway.health.events import Event
 from gateway.health.exporter import Machine, read_machine

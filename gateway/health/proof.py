@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.compat.checks import NO_ANSWER, Reply
 from gateway.compat.observation import Observation
-from gateway.fleet import BackendState
 from gateway.health.canary import probe
 from gateway.health.events import Event
 from gateway.health.state import SERVING, WELL, State

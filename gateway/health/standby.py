@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend, Snapshot
-from gateway.fleet import BackendState, Fleet
+from gateway.fleet import Fleet
 from gateway.health.exporter import Machine
 from gateway.health.state import SERVING, WELL, State
 

@@ -14,7 +14,8 @@ from gateway.health.state import SERVING, State
 from gateway.observe.standing import AWAY, BackendView, Course, Standing
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState, Fleet
+    from gateway.backend import BackendState
+    from gateway.fleet import Fleet
     from gateway.shared.gateways import Gateways
 
 COURSES: tuple[str, ...] = get_args(Course)

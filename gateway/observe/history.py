@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.health.exporter import Machine
 from gateway.observe.history_engine import EngineNow, Looks
 from gateway.observe.history_first_token import Percentiles, Recent
@@ -233,6 +233,7 @@ def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> d
         **_first_token(kept.first_token.percentiles()),
         "inflight": state.inflight,
         "foreign": state.foreign,
+        "elsewhere": state.elsewhere,
         "queue": waiting,
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Node
-from gateway.fleet import BackendState
 from gateway.health.exporter import Machine
 from gateway.health.state import State
 

@@ -11,7 +11,7 @@ from gateway.routing.window import tokens
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
     from gateway.observe.metrics import Route
     from gateway.relay import Relay
 

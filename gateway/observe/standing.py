@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alerts, Alias, Snapshot
-from gateway.fleet import BackendState
 from gateway.health.state import SERVING, State
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]

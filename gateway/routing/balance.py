@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Balance
-from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.request import InferenceRequest
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities, drift
 from gateway.compat.families import family_of
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.errors import GatewayError, model_not_found
-from gateway.fleet import BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.routing.context import room_needed
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
 from gateway.routing.plan import Broke, Candidate, Plan, make_plan

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities
 from gateway.config.snapshot import Alias, Client
-from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.balance import order
 from gateway.routing.context import room_needed

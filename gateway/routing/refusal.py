@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.backend import BackendState
 from gateway.errors import GatewayError, context_length_exceeded
-from gateway.fleet import BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.routing.plan import TEMPORARY, Candidate, Plan, tokens
 from gateway.routing.request import InferenceRequest
 from gateway.routing.wants import parser_flags

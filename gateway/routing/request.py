@@ -16,7 +16,8 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer."""
+    """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer.
+    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects.py)."""
 
     name: str
     path: str  # below the API path
@@ -24,6 +25,7 @@ class Endpoint:
     limits: tuple[str, ...] = ()
     chunk_object: str = ""  # of a stream's events; empty = cannot stream
     id_prefix: str = ""
+    becomes: Endpoint | None = None
 
 
 CHAT = Endpoint(
@@ -36,7 +38,8 @@ CHAT = Endpoint(
 )
 COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens",), "text_completion", "cmpl-")
 EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 
@@ -90,14 +93,21 @@ _decode_any = msgspec.json.Decoder(Any).decode
 _BRACKET = ord("[")
 
 
-def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
-    """The body as a request. Raises `invalid_request_body` and says what is wrong with it."""
+def read_fields(body: bytes) -> dict[str, Raw]:
+    """The body's fields, each as its own bytes. Raises `invalid_request_body`."""
     try:
-        fields = _decode_fields(body)
+        return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _invalid(_body_problem(body, error)) from None
     except RecursionError:
         raise _invalid("The request body is nested too deeply.") from None
+
+
+def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
+    """The body (of an endpoint that `becomes` another: the translated one) as a request. Raises `invalid_request_body`
+    and says what is wrong with it."""
+    endpoint = endpoint.becomes or endpoint
+    fields = read_fields(body)
     model = _value(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import PARSER_FREE, Capabilities
 from gateway.compat.families import family_of
-from gateway.fleet import BackendState
 from gateway.routing.needs import Lack, Needs
 
 

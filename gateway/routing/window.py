@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.fleet import BackendState
+from gateway.backend import BackendState
 from gateway.routing.context import Estimate, fits, surely_fits
 from gateway.routing.request import InferenceRequest
 from gateway.upstream.engines import ENGINES

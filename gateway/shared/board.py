@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.backend import LEARNED_FOR, BackendState
 from gateway.compat.observation import Observation
-from gateway.fleet import LEARNED_FOR, BackendState
 from gateway.health.prober import Prober
 from gateway.health.state import SERVING, State, Transition
 from gateway.shared.library import Operation, key_of

@@ -206,9 +206,9 @@ class Gateways:
             self._link.wake()
         elif kind == "spend":
             self._purse.heard(*message[1:])
-        elif kind == "gone":
-            self._purse.gone(message[1])
-        if kind in ("came", "gone") and self.joined:  # so that the number of gateways is known at once
+        elif kind == "merged":
+            self._purse.merged(message[2])
+        if kind in ("came", "gone") and self.joined:  # how many there are, and what is under way, is known at once
             self._renew = True
             self._link.wake()
 

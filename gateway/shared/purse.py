@@ -57,13 +57,16 @@ class Purse:
     # -- from there -----------------------------------------------------------------------------------------------
 
     def claim(self, today: int) -> list[Operation]:
-        """May this gateway go on under its name? Asked at each joining; the first answer counts."""
+        """May this gateway go on under its name? Asked at each joining. What was spent under names that end with their
+        gateways is read anew then: somebody may have taken it over."""
+        self._theirs = {owner: totals for owner, totals in self._theirs.items() if "/" not in owner}
         return [] if "/" in self.owner else [("claim", self.owner, days(today))]
 
     def claimed(self, yes: bool, gateway: str) -> None:
-        """No = another that runs now has the same `server.data`: what was read there is that one's, and what is spent
-        here is told under a name of its own."""
-        if not self._claimed and not yes:
+        """No = another that runs now has the same `server.data`: what was read there is that one's (or was told by the
+        one before it), and what is spent here is told under a name of its own. Also when this gateway was taken for
+        gone, and has lost its name."""
+        if not yes:
             self.owner = f"{self.owner}/{gateway}"
             self._borrowed = {(day, account): usd for day, account, usd in self._budgets.totals()}
         self._claimed = True
@@ -87,10 +90,11 @@ class Purse:
             self._their_reserved[gateway][_account(account)] = usd
         self._sum_up()
 
-    def gone(self, gateway: str) -> None:
-        """Nothing of it is under way any more."""
-        if self._their_reserved.pop(gateway, None):
-            self._sum_up()
+    def merged(self, owners: list[str]) -> None:
+        """What they have spent is in the totals of another from now on."""
+        for owner in owners:
+            self._theirs.pop(owner, None)
+        self._sum_up()
 
     def _take_in(self, owner: str, day: int, account: Account, usd: float) -> None:
         if owner != self.owner:
@@ -100,10 +104,14 @@ class Purse:
 
     def _sum_up(self) -> None:
         spent: dict[Account, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        lent = dict(self._borrowed)  # counted here: of who has had this ledger before
         for owner, totals in self._theirs.items():
-            lent = self._borrowed if self.owner.startswith(owner + "/") else {}
+            same_ledger = _ledger(owner) == _ledger(self.owner)
             for (day, account), usd in totals.items():
-                spent[account][day] += max(0.0, usd - lent.get((day, account), 0.0))
+                known = min(usd, lent.get((day, account), 0.0)) if same_ledger else 0.0
+                if known:
+                    lent[day, account] -= known
+                spent[account][day] += usd - known
         reserved: dict[Account, float] = defaultdict(float)
         for theirs in self._their_reserved.values():
             for account, usd in theirs.items():
@@ -114,6 +122,11 @@ class Purse:
 def days(today: int) -> list[int]:
     """All that a running period may have."""
     return list(range(today - LONGEST, today + 1))
+
+
+def _ledger(owner: str) -> str:
+    """Whose ledger this owner writes to: OWNER of OWNER/GATEWAY."""
+    return owner.partition("/")[0]
 
 
 def _text(account: Account) -> str:

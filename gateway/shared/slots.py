@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.admission.limits import Limits, refused
-from gateway.admission.scheduler import Held, Scheduler, Waiter, is_full, room
-from gateway.fleet import BackendState
+from gateway.admission.room import is_full, room
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, Waiter
+from gateway.backend import BackendState
 from gateway.shared.library import Operation, key_of
 
 Load = tuple[str, int, int]  # a backend, the slots in use there, those of them that are ours
@@ -37,7 +39,7 @@ class SharedSlots:
         self._states = states
         self._wake = wake
         self._keys = 0
-        self._held: dict[str, tuple[Held, str]] = {}  # key -> slots, and the client that has a limit
+        self._held: dict[str, Held] = {}  # by key
         self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
         self._to_ask: dict[Waiter, None] = {}
         self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
@@ -71,9 +73,9 @@ class SharedSlots:
             self._leaving[waiter] = None
             self._wake()
 
-    def took(self, held: Held, client: str) -> None:
-        if client or held.state.backend.slots is not None:
-            self._held[held.key] = held, client
+    def took(self, held: Held, *, limited: bool) -> None:
+        if limited or held.state.backend.slots is not None:
+            self._held[held.key] = held
 
     def gave(self, held: Held) -> None:
         if self._held.pop(held.key, None) is not None and self.joined:
@@ -114,7 +116,7 @@ class SharedSlots:
 
     def renewal(self, knew: int) -> Operation:
         """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are."""
-        leases = [(k, key_of(h.state.backend), h.slots, client) for k, (h, client) in self._held.items()]
+        leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
         waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
         waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
         rooms = [(key_of(state.backend), room(state)) for state in self._states().values()]

@@ -20,6 +20,7 @@ _ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
 _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
 _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
 _AT_ONCE = re.compile(r"\bat once\b", re.I)  # asks for several calls in one answer
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # which Claude Code adds to what is said
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
@@ -73,7 +74,7 @@ def _turn(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     results = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "tool"]
     if not said:
         said = [text_of(m.get("content")) for m in messages if m.get("role") == "user"][-1:]
-    return "\n".join(said), results[-1] if results else None
+    return _REMINDER.sub("", "\n".join(said)), results[-1] if results else None
 
 
 def think(thought: str, voice: Voice) -> str:

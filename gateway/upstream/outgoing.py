@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import at_least
 from gateway.compat.families import loses_marks
 from gateway.config.snapshot import Alias
-from gateway.fleet import BackendState
 from gateway.routing.context import clamp, surely_fits
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import CHAT, InferenceRequest

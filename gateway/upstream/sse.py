@@ -99,6 +99,7 @@ class Chunk(msgspec.Struct):
     error: Any = None
 
 
+BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
 _decode_chunk = msgspec.json.Decoder(Chunk).decode
 DONE = b"[DONE]"
 
@@ -138,6 +139,15 @@ def thinks(choice: Choice) -> bool:
     """Does this choice carry reasoning, under either of its names?"""
     delta = choice.delta
     return isinstance(delta, dict) and bool(delta.get("reasoning") or delta.get("reasoning_content"))
+
+
+def is_role(event: bytes) -> bool:
+    """Does this event only say who speaks, in each of its choices?"""
+    data = data_of(event)
+    chunk = read_chunk(data) if data is not None else None
+    if chunk is None or not chunk.choices:
+        return False
+    return all(isinstance(c.delta, dict) and "role" in c.delta and c.finish_reason is None for c in chunk.choices)
 
 
 def is_plain(event: bytes) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities
 from gateway.compat.families import SWITCH_VALUES
-from gateway.fleet import BackendState
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import THINKING_SWITCHES, InferenceRequest
 
@@ -32,6 +32,8 @@ def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: Backe
     engine, wanted = state.backend.engine, adapt.thinking
     if engine == "vllm":
         _tidy_for_vllm(fields)
+    elif engine == "openai" and _kind(fields) == "adaptive":
+        del fields["thinking"]  # Anthropic's word alone, and what a model does that is told nothing
     if wanted is None:
         if engine == "ollama" and request.thinking == "on" and THINKING_UNAVAILABLE in adapt.kinds:
             fields["think"] = Raw(b"false")  # a wish that it would refuse with a 400
@@ -101,12 +103,17 @@ def _say_think(fields: dict[str, Raw], on: bool) -> None:
 
 def _anthropic(fields: dict[str, Raw], on: bool) -> bool:
     """Does it say so in Anthropic's way, which litellm passes on? One that says the opposite is taken out."""
-    thinking = _value(fields.get("thinking"))
-    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    kind = _kind(fields)
     if kind in ("enabled", "disabled") and (kind == "enabled") is on:
         return True
     fields.pop("thinking", None)
     return False
+
+
+def _kind(fields: dict[str, Raw]) -> object:
+    """Of Anthropic's `thinking`."""
+    thinking = _value(fields.get("thinking"))
+    return thinking.get("type") if isinstance(thinking, dict) else None
 
 
 def _value(raw: Raw | None) -> Any:

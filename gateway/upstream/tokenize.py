@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Raw
 
 from gateway.routing.request import CHAT, COMPLETIONS, InferenceRequest
 from gateway.upstream.client import Client, StaleConnection
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 log = logging.getLogger("gateway.tokenize")
 
@@ -28,7 +29,10 @@ _FIELDS = {
     COMPLETIONS.name: ("prompt", "add_special_tokens"),
 }  # fmt: skip
 
+_OLD_NAME = "reasoning_content"
+
 _encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.Decoder(Any).decode
 
 
 class _Counted(msgspec.Struct):
@@ -66,9 +70,20 @@ def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | Non
     if state.backend.engine != "vllm" or fields is None or not _is_text(request):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in fields if name in request.fields}
+    if _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):
+        asked["messages"] = _renamed(request.fields["messages"])
     if state.model is not None:
         asked["model"] = state.model
     return _encode(asked)
+
+
+def _renamed(messages: Raw) -> object:
+    """Thoughts of earlier turns under their newer name: vLLM 0.32 renders both in a chat, and counts only this one."""
+    found = _decode_any(messages)
+    for message in found if isinstance(found, list) else []:
+        if isinstance(message, dict) and _OLD_NAME in message:
+            message.setdefault("reasoning", message.pop(_OLD_NAME))
+    return found
 
 
 def _is_text(request: InferenceRequest) -> bool:

@@ -12,7 +12,7 @@ from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.routing.request import CHAT, InferenceRequest
-from gateway.streaming import BROKEN_ENDS
+from gateway.upstream.sse import BROKEN_ENDS
 
 
 class _Choice(msgspec.Struct):

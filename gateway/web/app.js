@@ -34,7 +34,8 @@ function render() {
   show(at("banner"), bannerOf(problems, gone ? Date.now() / 1000 : now));
   if (!status) return;
   at("main").hidden = false;
-  at("about").textContent = `${status.version}, up ${span(now - status.started)}`;
+  const several = status.shared && status.shared.joined ? `, one of ${status.shared.gateways} gateways` : "";
+  at("about").textContent = `${status.version}, up ${span(now - status.started)}${several}`;
   show(at("tools"), tools(status));
   show(at("aliases"), aliasesOf(status));
   show(at("fleet"), fleetOf(status, page.pending));
@@ -103,7 +104,7 @@ function onEvent(name, data) {
   for (const [backend, now] of Object.entries(data.backends)) {
     const known = status.backends[backend];
     if (!known) return statusSoon();
-    Object.assign(known, { now, inflight: now.inflight, foreign: now.foreign, queue: now.queue });
+    Object.assign(known, { now, inflight: now.inflight, foreign: now.foreign, elsewhere: now.elsewhere, queue: now.queue });
   }
   for (const [alias, now] of Object.entries(data.aliases)) if (status.aliases[alias]) status.aliases[alias].now = now;
   for (const [node, now] of Object.entries(data.nodes)) if (status.nodes[node]) Object.assign(status.nodes[node], now);

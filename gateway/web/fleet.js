@@ -82,7 +82,7 @@ function row(name, backend, status, pending) {
   const [level, mark] = MARKS[backend.state];
   const away = GONE.has(backend.state) && !backend.inflight && !backend.queue; // what it did last is not what it does
   const now = away ? { ...backend.now, decode: null, prefill: null } : backend.now;
-  const used = backend.inflight + backend.foreign;
+  const used = backend.inflight + backend.elsewhere + backend.foreign;
   const slots = backend.slots === null ? `${used}` : `${used} / ${backend.slots}`;
   const about = [backend.engine, backend.model, backend.window ? `${short(backend.window)} window` : null];
   const told = backend.state !== "ready" && backend.state !== "busy";
@@ -97,7 +97,7 @@ function row(name, backend, status, pending) {
       learned(backend, status),
       backend.drift.length ? h("div", { class: "why" }, h("strong", {}, "drift: "), backend.drift.join("; ")) : null,
     ),
-    cell("Slots", { class: "num" }, away ? `${DASH} / ${backend.slots ?? DASH}` : backend.slots === null ? slots : meter(used / backend.slots, slots, slotsTitle(backend), 1, 2)),
+    cell("Slots", { class: "num" }, away ? `${DASH} / ${backend.slots ?? DASH}` : backend.slots === null ? slots : meter(used / backend.slots, slots, slotsTitle(backend), 1, 2), away ? null : sharing(backend, status)),
     cell("Queue", { class: `num ${backend.queue ? "warn" : ""}` }, away ? DASH : number(backend.queue)),
     cell("Decode tok/s", { class: "num", title: rateTitle(now, backend.learned.decode_rate) }, rate(now, "decode")),
     cell("Prefill tok/s", { class: "num", title: rateTitle(now, backend.learned.prefill_rate) }, rate(now, "prefill")),
@@ -116,8 +116,16 @@ const GONE = new Set(["parked", "down", "misconfigured"]);
 const present = (value) => value !== null && value !== undefined;
 
 function slotsTitle(backend) {
+  const elsewhere = backend.elsewhere ? `, ${backend.elsewhere} of other gateways` : "";
   const others = backend.foreign ? `, ${backend.foreign} of others` : "";
-  return `${backend.inflight} of ours${others}${backend.slots_assumed ? "; the number of slots is assumed" : ""}`;
+  return `${backend.inflight} of ours${elsewhere}${others}${backend.slots_assumed ? "; the number of slots is assumed" : ""}`;
+}
+
+/** What other gateways hold of its slots; without them, what may be used here. */
+function sharing(backend, status) {
+  if (!status.shared || backend.room === null) return null;
+  const told = !status.shared.joined ? `share: ${backend.room}` : backend.elsewhere ? `${backend.elsewhere} at other gateways` : null;
+  return told ? h("div", { class: "small muted", title: "Several gateways share these slots" }, told) : null;
 }
 
 function rateTitle(now, learned) {

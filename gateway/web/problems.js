@@ -14,6 +14,9 @@ export function problemsOf(status, gone) {
   }
   if (!status) return found;
   if (status.stopping) add("bad", "The gateway is stopping.", "Running requests may end; new ones are refused.");
+  if (status.shared && !status.shared.joined) {
+    add("warn", "Redis is away: this gateway goes on alone, with its share of the slots.", status.shared.reason, status.shared.since);
+  }
   if (status.config && status.config.error) {
     const loaded = status.config.loaded_at ? ` The version of ${time(status.config.loaded_at)} stays in force.` : "";
     add("bad", `${status.config.path || "routes.yaml"} was edited and is not valid.${loaded}`, status.config.error);

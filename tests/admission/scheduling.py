@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.admission.scheduler import Held, Scheduler, Waiter
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, Waiter
+from gateway.backend import BackendState
 from gateway.config.snapshot import QueueSettings
-from gateway.fleet import BackendState
 from tests.routing.parts import NOW, backend
 
 FOREVER = NOW + 1e9
@@ -56,7 +57,7 @@ class Office:
         """A request that was served ends."""
         self.now += after
         waiter = self.waiters[name]
-        self.scheduler.release(held(waiter), self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held(waiter), self.now)
         waiter.granted = None
 
 

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter
-from gateway.fleet import BackendState
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW
@@ -124,13 +125,13 @@ class Day:
     def finish(self, number: int) -> None:
         waiter, held = self.running.pop(number)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held, self.now)
         self.ended(waiter, "served")
 
     def fail(self, number: int) -> None:
         waiter, held = self.running.pop(number)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit, served=False)
+        self.scheduler.release(held, self.now, served=False)
         waiter.returning = True
         if self.random.random() < 0.8 and self.replan(waiter):
             self.scheduler.offer(waiter, self.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.scheduler import QueueFull
+from gateway.admission.waiter import QueueFull
 from gateway.health.state import State
 from tests.admission.scheduling import Office, held, place
 
@@ -310,7 +310,7 @@ def test_the_limit_holds_over_all_backends() -> None:
     assert office.scheduler.at_once(b, 1, office.now, "c", 1) is None
     office.ask("own", b, client="c", limit=1)
     assert office.served == []
-    office.scheduler.release(slot, office.now, "c", 1)
+    office.scheduler.release(slot, office.now)
     assert office.served == ["own"]
 
 

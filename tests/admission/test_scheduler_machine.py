@@ -9,8 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter, is_open, rank, room
-from gateway.fleet import BackendState
+from gateway.admission.line import rank
+from gateway.admission.room import is_open, room
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW
@@ -77,7 +80,7 @@ class WaitingSet(RuleBasedStateMachine):
     def give_back(self, waiter: Waiter) -> None:
         held = self.running.pop(waiter)
         waiter.granted = None
-        self.scheduler.release(held, self.now, waiter.client, waiter.limit)
+        self.scheduler.release(held, self.now)
 
     # -- rules ----------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,9 @@ def named(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 NUMBERS = some("decode", "kv", "ttft_p50")
-BACKEND = some("state", "reason", "since", "slots", "inflight", "foreign", "queue", "drift", now=NUMBERS)
+BACKEND = some(
+    "state", "reason", "since", "slots", "inflight", "foreign", "elsewhere", "room", "queue", "drift", now=NUMBERS
+)
 COURSES = st.sampled_from(["home", "fallback", "cloud", "nothing", "parked"])
 ALIAS = some("serving", "why", "since", "step", "usd", "implicit", course=COURSES, now=NUMBERS)
 EVENT = some("at", "kind", "backend", "after", "result", "reason")
@@ -179,6 +181,7 @@ TOLD = some(
     nodes=named(NODE),
     events=st.lists(EVENT, max_size=3),
     config=some("error"),
+    shared=some("since", "gateways", joined=st.booleans()),
     budgets=named(LEAF),
 )
 USAGE = some(today=some(clients=st.lists(CLIENT, max_size=3)))

@@ -33,11 +33,14 @@ class Agent:
     home: Path
     base_url: str
 
-    def _run(self, *command: str, **environ: str) -> str:
+    def _run(self, *command: str, read: str = "", **environ: str) -> str:
+        """`read`: what stands on its standard input."""
         kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
         path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
         environ = {**kept, "PATH": path, "HOME": str(self.home), "NO_PROXY": "*", **environ}
-        done = subprocess.run(command, cwd=self.home, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            command, cwd=self.home, env=environ, input=read, capture_output=True, text=True, timeout=PATIENCE
+        )
         return done.stdout + done.stderr
 
 
@@ -48,6 +51,16 @@ class Hermes(Agent):
         folder.mkdir(exist_ok=True)
         (folder / "config.yaml").write_text(config_of("hermes", "yaml", self.base_url, key))
         return self._run(str(CLIENTS / "hermes/bin/hermes"), "chat", "-Q", "--yolo", *options, "-q", prompt)
+
+
+class ClaudeCode(Agent):
+    def ask(self, prompt: str, key: str = "none", *options: str, read: str = "", **environ: str) -> str:
+        """What it printed. Nobody can be asked for leave: `options` name the tools that it may call."""
+        text = (ROOT / "docs/quickstart-claude-code.md").read_text()
+        given = dict(re.findall(r"^export (\w+)=(\S+)", text, re.M))
+        assert given["ANTHROPIC_BASE_URL"] + "/v1" == PLACE
+        given |= {"ANTHROPIC_BASE_URL": self.base_url, "ANTHROPIC_AUTH_TOKEN": key, **environ}
+        return self._run("claude", "-p", prompt, *options, read=read, **given)
 
 
 class OpenClaw(Agent):

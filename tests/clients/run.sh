@@ -16,5 +16,8 @@ if [ ! -x "$CLIENTS/node_modules/.bin/openclaw" ]; then
   npm install --silent --prefix "$CLIENTS" node@24
   PATH="$CLIENTS/node_modules/.bin:$PATH" npm install --silent --prefix "$CLIENTS" "openclaw@$(version openclaw openclaw)"
 fi
+if [ ! -x "$CLIENTS/node_modules/.bin/claude" ]; then
+  npm install --silent --prefix "$CLIENTS" "@anthropic-ai/claude-code@$(version claude-code claude-code)"
+fi
 [ "$#" -gt 0 ] || set -- tests/clients
 exec "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -o norecursedirs=.hypothesis "$@"

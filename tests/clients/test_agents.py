@@ -1,4 +1,4 @@
-"""Hermes and OpenClaw work with the config of their quick starts: `make test-clients`."""
+"""Hermes, OpenClaw and Claude Code work with the config of their quick starts: `make test-clients`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients.agents import PATIENCE, Agent, Hermes, OpenClaw
+from tests.clients.agents import PATIENCE, Agent, ClaudeCode, Hermes, OpenClaw
 from tests.demo_process import ROOT, Demo, running_demo
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
@@ -38,6 +38,11 @@ def openclaw(demo: Demo, tmp_path: Path) -> OpenClaw:
     return OpenClaw(tmp_path, demo.url)
 
 
+@pytest.fixture
+def claude(demo: Demo, tmp_path: Path) -> ClaudeCode:
+    return ClaudeCode(tmp_path, demo.url)
+
+
 def dies_in_the_middle(demo: Demo) -> None:
     """The next stream of the alias' first backend breaks after its first tokens of content or of a call."""
     fault = {"kind": "die_mid", "after": 15, "count": 1}
@@ -45,10 +50,10 @@ def dies_in_the_middle(demo: Demo) -> None:
     httpx.post(url, json=fault, timeout=PATIENCE, trust_env=False).raise_for_status()
 
 
-def served(demo: Demo, agent: Agent) -> None:
+def served(demo: Demo, agent: Agent, endpoint: str = "chat") -> None:
     """The whole turn was answered by the gateway, and nothing is left under way."""
     metrics = httpx.get(f"{demo.url}/metrics", timeout=PATIENCE, trust_env=False).text
-    assert 'endpoint="chat"' in metrics
+    assert f'endpoint="{endpoint}"' in metrics
     assert 'gateway_inflight{backend="qwen36"} 0.0' in metrics
 
 
@@ -102,3 +107,37 @@ def test_openclaw_says_that_its_key_is_wrong(openclaw: OpenClaw) -> None:
     told = openclaw.ask("What is 12*17?", "wrong-key")
     assert not told["ok"]
     assert "401" in told["error"]["message"]
+
+
+def test_claude_code_chats(demo: Demo, claude: ClaudeCode) -> None:
+    assert "12*17 is 204." in claude.ask("What is 12*17?", "right-key")
+    served(demo, claude, "messages")
+
+
+BASH = ("Call the tool Bash", "right-key", "--allowedTools", "Bash")
+
+
+def test_claude_code_calls_a_tool_and_reads_its_result(claude: ClaudeCode) -> None:
+    assert "The tool answered:" in claude.ask(*BASH)
+
+
+def test_claude_code_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, claude: ClaudeCode) -> None:
+    dies_in_the_middle(demo)
+    assert "The tool answered:" in claude.ask(*BASH)
+
+
+def test_claude_code_is_served_by_the_fallback(demo: Demo, claude: ClaudeCode) -> None:
+    demo.steer("qwen36", "kill")
+    try:
+        assert "12*17 is 204." in claude.ask("What is 12*17?", "right-key")
+    finally:
+        demo.steer("qwen36", "revive")
+
+
+def test_claude_code_says_that_its_key_is_wrong_or_its_model_unknown(claude: ClaudeCode) -> None:
+    assert "not one of the gateway's `clients`" in claude.ask("What is 12*17?", "wrong-key")
+    assert "selected model (nobody)" in claude.ask("What is 12*17?", "right-key", ANTHROPIC_MODEL="nobody")
+
+
+def test_claude_code_is_told_in_its_own_words_that_the_prompt_is_too_long(claude: ClaudeCode) -> None:
+    assert "Prompt is too long" in claude.ask("How many?", "right-key", read="word " * 300_000)

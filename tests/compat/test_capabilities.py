@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
+from gateway.backend import LEARNED_FOR, BackendState
 from gateway.compat.capabilities import Capabilities, at_least, capabilities, drift
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend
-from gateway.fleet import LEARNED_FOR, BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 
 NOW = 1000.0
 Result = Literal["yes", "mended", "no", "untested"]

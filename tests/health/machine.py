@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis import settings
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.state import Health, State, Transition
+from gateway.health.machine import Health
+from gateway.health.state import State, Transition
 
 unhurried = settings(deadline=None)  # the machine may be busy
 

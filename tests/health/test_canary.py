@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.backend import BackendState
 from gateway.compat.checks import ALL, NO_ANSWER
 from gateway.compat.observation import Observation
-from gateway.fleet import BackendState
 from gateway.health import canary
 from gateway.health.canary import probe
 from gateway.sim import SimOllama, SimVllm

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.health.state import STALL_LEAST, STEADY, Health, State, Transition
+from gateway.health.machine import Health
+from gateway.health.pauses import STALL_LEAST, STEADY
+from gateway.health.state import State, Transition
 from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, canaried, ready, state
 
 # -- liveness ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.health.state import BACKOFF_LEAST, Health, State
+from gateway.health.machine import Health
+from gateway.health.pauses import BACKOFF_LEAST
+from gateway.health.state import State
 from tests.health.machine import NEVER_PROBED, down_by_requests, ready, state
 
 

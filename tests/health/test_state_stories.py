@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.health.state import BACKOFF_LEAST, BACKOFF_MOST, QUIET_MOST, STALL_MOST, WELL, Health, State, Transition
+from gateway.health.machine import Health
+from gateway.health.pauses import BACKOFF_LEAST, BACKOFF_MOST, QUIET_MOST, STALL_MOST
+from gateway.health.state import WELL, State, Transition
 from tests.health.machine import EVENTS, NEVER_PROBED, OPERATOR, SETTINGS, UNLESS_TOLD, state, unhurried
 
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.health.exporter import Machine
+from gateway.health.machine import Health
 from gateway.health.progress import Progress, Sample, read
-from gateway.health.state import Health, State
+from gateway.health.state import State
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
 from gateway.observe.history_engine import STALE, EngineNow, Looks
 from gateway.observe.history_first_token import Recent, quantile

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend, HealthSettings
-from gateway.fleet import BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.routing.request import CHAT, Endpoint, InferenceRequest, parse
 
 NOW = 10_000.0  # monotonic seconds

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Balance
-from gateway.fleet import BackendState
 from gateway.routing.balance import affinity_key, order
 from gateway.routing.request import COMPLETIONS
 from tests.routing.parts import backend, request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.backend import BackendState
 from gateway.errors import GatewayError
-from gateway.fleet import BackendState
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import Tried, refusal
 from gateway.routing.request import InferenceRequest

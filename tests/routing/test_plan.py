@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.backend import BackendState
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import CloudWhen
-from gateway.fleet import BackendState
 from gateway.routing.needs import NO_ADAPTATION
 from gateway.routing.plan import Plan, forced, make_plan
 from gateway.routing.request import EMBEDDINGS

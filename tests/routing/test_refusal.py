@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.backend import BackendState
 from gateway.compat.observation import Observation
 from gateway.errors import GatewayError
-from gateway.fleet import BackendState
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import Tried, refusal
 from gateway.routing.request import EMBEDDINGS, InferenceRequest

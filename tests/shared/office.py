@@ -9,8 +9,10 @@ from typing import Any
 import redis
 
 from gateway.admission.limits import Limits
-from gateway.admission.scheduler import Held, QueueFull, Scheduler, Waiter, is_open
-from gateway.fleet import BackendState
+from gateway.admission.room import is_open
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.backend import BackendState
 from gateway.health.state import State
 from gateway.shared.library import PREFIX, Operation, arguments, decode, key_of, source
 from gateway.shared.link import PRESENT
@@ -123,7 +125,7 @@ class MadeUp:
         """A request that was served ends."""
         waiter, held = self.waiters[name], self.served.pop(name)
         waiter.granted = None
-        self.scheduler.release(held, SOON, waiter.client, waiter.limit)
+        self.scheduler.release(held, SOON)
         self.ended[name] = "served"
 
     def leave(self, name: str) -> None:

@@ -34,10 +34,11 @@ def program() -> str | None:
 
 
 class RedisServer:
-    """`url` stays the same over restarts."""
+    """`url` stays the same over restarts. `options`: further ones of redis-server."""
 
-    def __init__(self, executable: str) -> None:
+    def __init__(self, executable: str, options: tuple[str, ...] = ()) -> None:
         self._executable = executable
+        self._options = options
         self.port = free_ports(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.process: subprocess.Popen[bytes] | None = None
@@ -45,6 +46,7 @@ class RedisServer:
     def start(self) -> None:
         """Returns when it answers."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        options += self._options
         self.process = subprocess.Popen([self._executable, *options], stdout=subprocess.DEVNULL, cwd="/")
         wait_until(self._answers, PATIENCE, lambda: "redis-server does not answer")
 
@@ -76,11 +78,11 @@ class RedisServer:
 
 
 @contextmanager
-def running_redis() -> Iterator[RedisServer]:
+def running_redis(*options: str) -> Iterator[RedisServer]:
     executable = program()
     if executable is None:
         pytest.skip("redis-server is not here, and could not be installed (Debian: apt-get install redis-server)")
-    server = RedisServer(executable)
+    server = RedisServer(executable, options)
     server.start()
     try:
         yield server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.admission.scheduler import QueueFull, Quota
+from gateway.admission.waiter import QueueFull, Quota
 from gateway.config.snapshot import Client
 from gateway.errors import GatewayError
 from gateway.shared.library import key_of
@@ -183,7 +183,7 @@ def test_a_request_counts_once_however_often_it_is_asked_for(three: list[MadeUp]
     one, *_ = three
     waiter = one.comes("r", "b", client="c", quota=Quota(CLIENT, 10, 0.0))
     for _ in range(5):  # it fails, and comes back
-        one.scheduler.release(one.served.pop("r"), 0.0, "c", None)
+        one.scheduler.release(one.served.pop("r"), 0.0)
         waiter.returning = True
         one.offer(waiter)
         one.go()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend
-from gateway.fleet import BackendState
-from gateway.health.state import Health
+from gateway.health.machine import Health
 from gateway.routing.needs import Adaptation
 from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse
 from gateway.upstream.outgoing import fields_up, headers_up, merged

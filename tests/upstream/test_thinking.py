@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend
-from gateway.fleet import BackendState
-from gateway.health.state import Health, State
+from gateway.health.machine import Health
+from gateway.health.state import State
 from gateway.routing.plan import make_plan
 from gateway.routing.request import CHAT, parse
 from gateway.upstream.engines.ollama_request import Fields, read_think

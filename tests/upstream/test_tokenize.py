@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Secret
-from gateway.fleet import BackendState
 from gateway.health.state import State
 from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.sim import SimVllm
@@ -69,6 +69,16 @@ async def test_a_chat_is_asked_with_everything_that_its_template_sees() -> None:
     assert path == "/tokenize"
     assert body == {"model": "served", "messages": HELLO, **said}
     assert headers == {"content-type": "application/json"}
+
+
+async def test_thoughts_are_counted_under_either_of_their_names() -> None:
+    """vLLM 0.32 renders both in a chat, and its /tokenize only the newer one."""
+    old = {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    new = {"role": "assistant", "content": "b", "reasoning": "hm"}
+    both = {**new, "reasoning_content": "other"}
+    for given, counted in ((old, new), (new, new), (both, new)):
+        _, body, _ = await asked(request(messages=[*HELLO, given, *HELLO]))
+        assert body["messages"] == [*HELLO, counted, *HELLO]
 
 
 async def test_a_completion_is_asked_with_its_prompt() -> None:

@@ -7,7 +7,7 @@
 --          then nothing was done, and it has to join anew
 --
 -- gateways        ZSET  gateway -> until when it counts as present; what it holds ends with that
--- leases:GATEWAY  HASH  lease -> {backend, slots, client or ''}
+-- leases:GATEWAY  HASH  lease -> {backend, slots, client}
 -- inflight:BACKEND, running:CLIENT   HASH  gateway -> slots, requests: sums over the leases
 -- rooms           HASH  backend -> slots that may be used there
 -- waiters         HASH  waiter -> who waits for what

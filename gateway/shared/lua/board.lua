@@ -92,24 +92,38 @@ function operations.purse(op)
   return { spent, reserved }
 end
 
--- {'claim', owner, {day, ...}}: {true} = this gateway is that owner from now on, {false} = another that is present is.
--- What gateways that have gone have spent beside the owner, from the same ledger, is in its own totals.
+local function is_present(gateway)
+  return call('ZSCORE', prefix .. 'gateways', gateway) and true or false
+end
+
+-- {'claim', owner, {day, ...}}: {true} = this gateway is that owner from now on, {false} = another that is present is, or
+-- has the same ledger and spends under OWNER/GATEWAY. What gateways that have gone have spent under such names is in
+-- the ledger, and so in the owner's totals: it is dropped here, and by who hears of it.
 function operations.claim(op)
   local _, owner, days = unpack(op)
   local holder = call('HGET', prefix .. 'owners', owner)
-  if holder and holder ~= me and call('ZSCORE', prefix .. 'gateways', holder) then
+  if holder and holder ~= me and is_present(holder) then
     return { false }
   end
-  call('HSET', prefix .. 'owners', owner, me)
+  local old, names = {}, {}
   for _, day in ipairs(days) do
     for _, field in ipairs(call('HKEYS', key('spent', day))) do
       if begins(field, owner .. '/') then
-        local gateway = string.match(string.sub(field, #owner + 2), '^[^\t]*')
-        if not call('ZSCORE', prefix .. 'gateways', gateway) then
-          call('HDEL', key('spent', day), field)
+        local name = string.match(field, '^[^\t]*')
+        if is_present(string.sub(name, #owner + 2)) then
+          return { false }
         end
+        old[#old + 1] = { key('spent', day), field }
+        names[#names + 1] = name
       end
     end
+  end
+  call('HSET', prefix .. 'owners', owner, me)
+  for _, place in ipairs(old) do
+    call('HDEL', unpack(place))
+  end
+  if #names > 0 then
+    call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'merged', me, names }))
   end
   return { true }
 end

@@ -1,4 +1,4 @@
--- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/scheduler.py.
+-- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/line.py.
 
 local SETTLE = 3000 -- ms in which gateways that were on their own may come back
 
@@ -42,9 +42,7 @@ end
 local function lend(gateway, id, backend, slots, client)
   call('HSET', key('leases', gateway), id, cmsgpack.pack({ backend, slots, client }))
   call('HINCRBY', key('inflight', backend), gateway, slots)
-  if client ~= '' then
-    call('HINCRBY', key('running', client), gateway, 1)
-  end
+  call('HINCRBY', key('running', client), gateway, 1)
 end
 
 local function lease_of(gateway, id)
@@ -60,9 +58,7 @@ local function give_back(gateway, id)
   local backend, slots, client = unpack(lease)
   call('HDEL', key('leases', gateway), id)
   less(key('inflight', backend), gateway, slots)
-  if client ~= '' then
-    less(key('running', client), gateway, 1)
-  end
+  less(key('running', client), gateway, 1)
   return backend
 end
 
@@ -177,7 +173,7 @@ end
 
 local function grant(waiter, backend, slots, others)
   remove(waiter)
-  lend(waiter.gateway, waiter.id, backend, slots, waiter.limit > 0 and waiter.client or '')
+  lend(waiter.gateway, waiter.id, backend, slots, waiter.client)
   local count = call('INCR', prefix .. 'count')
   for _, other in ipairs(others) do
     if other.client == waiter.client then
@@ -279,7 +275,7 @@ local function at_once(id, client, limit, weight, backends)
         return
       end
     elseif fits(me, backend, slots) then
-      lend(me, id, backend, slots, limit > 0 and client or '')
+      lend(me, id, backend, slots, client)
       return
     end
   end
@@ -355,7 +351,7 @@ function operations.drop(op)
 end
 
 -- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
--- here, what is not here any more is taken in. Leases are {id, backend, slots, client or ''}, waiters {id, client, limit,
+-- here, what is not here any more is taken in. Leases are {id, backend, slots, client}, waiters {id, client, limit,
 -- batch, returning, place, turn, weight, choices}. Answers {gateways present, loads, {{id, backend, slots}, ...}}: the
 -- last are waiters that have got slots already. A gateway that knew others, and finds fewer than it knew, has them
 -- settle: for some seconds nobody gets more than a share, since what the others hold is not told yet.

@@ -12,7 +12,7 @@ from gateway.routing.request import Endpoint
 from gateway.upstream.client import Response
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 
 @dataclass(slots=True)

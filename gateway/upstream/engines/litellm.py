@@ -24,7 +24,7 @@ from gateway.upstream.engines.litellm_stream import LiteLLMStream, embeddings_bo
 from gateway.upstream.engines.refusal import Refused, answer
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 log = logging.getLogger("gateway.litellm")
 

@@ -22,7 +22,7 @@ from gateway.upstream.engines.ollama_stream import OllamaStream, OllamaWhole, wh
 from gateway.upstream.engines.refusal import Refused, answer
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece

@@ -11,7 +11,7 @@ from gateway.upstream.client import Response
 from gateway.upstream.engines.base import Call, Probe
 
 if TYPE_CHECKING:
-    from gateway.fleet import BackendState
+    from gateway.backend import BackendState
 
 _encode = msgspec.json.Encoder().encode
 

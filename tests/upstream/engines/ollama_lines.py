@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
 from gateway.routing.request import Endpoint
 from gateway.sim import SimOllama
 from gateway.upstream.client import Response, UpstreamFailure

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.fleet import BackendState
-from gateway.health.state import Health
+from gateway.health.machine import Health
 from gateway.routing.request import CHAT, Endpoint
 from gateway.upstream.client import Client, UpstreamFailure
 from gateway.upstream.engines.base import Call

@@ -1,0 +1,86 @@
+"""`POST /v1/messages/count_tokens`: how many tokens a Messages request has."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.types import Message
+
+from gateway import access
+from gateway.anthropic.errors import envelope, final
+from gateway.anthropic.request import to_chat
+from gateway.backend import BackendState
+from gateway.config.snapshot import Alias
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+from gateway.exchange import AsgiExchange, ClientGone
+from gateway.reply import base_headers, request_id
+from gateway.routing.request import MESSAGES, InferenceRequest, parse
+from gateway.routing.window import tokens
+from gateway.upstream.tokenize import count_tokens
+
+ENDPOINT = "count_tokens"  # in gateway_requests_total
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Answers `{"input_tokens": N}`. It takes no slot and waits for nobody: a backend that does not count at once (only
+    vLLM can) is estimated. `x-gateway-backend` names the one that did."""
+    routes = APIRouter()
+
+    @routes.post("/v1/messages/count_tokens")
+    @routes.post("/messages/count_tokens")
+    async def count(request: Request) -> Response:
+        exchange = AsgiExchange(request.scope, request.receive, _nothing)
+        id_ = request_id(exchange.headers.get(b"x-request-id"))
+        headers, alias = [*base_headers(id_, ""), (b"request-id", id_.encode())], ""
+        try:
+            asked, meant = await _read(gateway, exchange)
+            alias = meant.name
+            backend, count = await _count(gateway, meant, asked)
+        except GatewayError as error:
+            gateway.metrics.requests.inc(alias, "", ENDPOINT, error.code)
+            headers += [*error.headers(), *final(error.status).items()]
+            return _response(error.status, envelope(error.status, error.envelope(), id_), headers)
+        except ClientGone:
+            gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
+            return Response()  # nobody is there to read it
+        gateway.metrics.requests.inc(alias, backend, ENDPOINT, "200")
+        if backend:
+            headers.append((b"x-gateway-backend", backend.encode()))
+        return _response(200, msgspec.json.encode({"input_tokens": count}), headers)
+
+    return routes
+
+
+async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
+    client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
+    request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
+    return request, access.find_alias(gateway.snapshot, client, request.model)  # as it is now: its backends are asked
+
+
+async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
+    """By the first backend of the alias that can; ("", an estimate) where none can. Clouds are not asked."""
+    now = time.monotonic()
+    states = [gateway.fleet.states[name] for step in alias.steps for name in step]
+    for state in states:
+        if not state.backend.cloud and state.health.usable(now):
+            exact = await count_tokens(state, request)
+            if exact is not None:
+                return state.name, exact
+    return "", _estimate(states[0], request)
+
+
+def _estimate(state: BackendState, request: InferenceRequest) -> int:
+    request.measure_media()
+    return tokens(state, request)
+
+
+def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+    return Response(body, status, {k.decode(): v.decode("latin-1") for k, v in headers}, "application/json")
+
+
+async def _nothing(_: Message) -> None:
+    """What answers is the framework's response."""
