@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
+
+pytest.register_assert_rewrite("tests.envelope")  # its assertions show what they compare
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.register_profile("random", print_blob=True, deadline=None)

@@ -7,14 +7,15 @@ import shutil
 import socket
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.waiting import until_said, wait_until
 
 ROOT = Path(__file__).parents[1]
 GATEWAY = Path(sysconfig.get_path("scripts")) / "gateway"
@@ -85,13 +86,22 @@ def running_demo(
 
 def until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Return when /ready says 200 and nothing is left to be looked at for the first time."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+
+    def is_ready() -> bool:
         assert process.poll() is None, f"the demo ended with {process.returncode}:\n{log.read_text()}"
-        try:
-            if httpx.get(f"{url}/ready", timeout=1, trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError(f"not ready after {PATIENCE} s:\n{log.read_text()}")
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{url}/ready", timeout=1, trust_env=False).status_code == 200
+        return False
+
+    wait_until(is_ready, PATIENCE, log.read_text)
+
+
+async def gateway_ready(client: httpx.AsyncClient) -> None:
+    """Return when the /ready of another process says 200."""
+
+    async def is_ready() -> bool:
+        with suppress(httpx.TransportError):
+            return (await client.get("/ready")).status_code == 200
+        return False
+
+    await until_said(is_ready, PATIENCE)

@@ -19,9 +19,10 @@ from gateway.core import Gateway
 from gateway.health.state import State
 from gateway.reload import Reloader
 from gateway.server import Server, listen, make_server
+from tests import waiting
+from tests.waiting import PATIENCE as PATIENCE
 
 DATA = ServerSettings().data  # what routes.yaml says when it says nothing
-PATIENCE = 10.0  # seconds until a wait in a test is called hung
 
 
 @dataclass
@@ -42,9 +43,7 @@ class RunningGateway:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that has no event of its own; fails when it never comes."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await waiting.until(condition)
 
     async def until_ready(self, *backends: str) -> None:
         await self.until(lambda: all(self.state(name) is State.READY for name in backends))
@@ -56,6 +55,21 @@ class RunningGateway:
     def idle(self) -> bool:
         """Nothing under way: every slot given back, every request settled."""
         return not self.gateway.active and all(s.inflight == 0 for s in self.gateway.fleet.states.values())
+
+
+class PromptServer(Server):
+    """Stops when it is told to, and not at its next tick: a thousand tests would wait for that."""
+
+    _ticking: asyncio.Task[None] | None = None
+
+    async def main_loop(self) -> None:
+        self._ticking = asyncio.create_task(super().main_loop())
+        await asyncio.wait([self._ticking])
+
+    def stop(self) -> None:
+        self.should_exit = True
+        if self._ticking is not None:
+            self._ticking.cancel()
 
 
 def without_canaries(snapshot: Snapshot) -> Snapshot:
@@ -95,7 +109,7 @@ async def running_gateway(
     if file is not None:
         app.gateway.reloader = Reloader(app.gateway, file, loaded, _without_canaries if quiet else None)
     sock = listen("127.0.0.1", 0)
-    server = make_server(app)
+    server = PromptServer(make_server(app).config, app)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     try:
@@ -105,7 +119,7 @@ async def running_gateway(
             yield running
             await running.until(running.idle)
     finally:
-        server.should_exit = True
+        server.stop()
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # a test's own sockets may still be open
         await task

@@ -15,6 +15,7 @@ from gateway.app import App
 from gateway.config.load import load_text
 from gateway.server import listen
 from gateway.sim import SimVllm
+from tests.waiting import until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "What is 12*17?"}]}
 
@@ -31,9 +32,7 @@ async def served(sim: SimVllm) -> AsyncIterator[tuple[httpx.AsyncClient, App]]:
         task = asyncio.create_task(server.serve(sockets=[sock]))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         async with httpx.AsyncClient(base_url=url, timeout=10, trust_env=False) as client:
-            async with asyncio.timeout(10):
-                while not server.started:
-                    await asyncio.sleep(0.005)
+            await until(lambda: server.started)
             yield client, app
         server.should_exit = True
         await task
@@ -57,9 +56,7 @@ async def test_a_client_that_leaves_cancels_the_upstream_request() -> None:
                 if '"content":' in line:
                     break
         await sim.wait_aborted(1)
-        async with asyncio.timeout(5):
-            while app.gateway.active:
-                await asyncio.sleep(0.005)
+        await until(lambda: not app.gateway.active, within=5)
 
 
 async def test_a_broken_stream_is_cut_and_not_ended() -> None:

@@ -13,6 +13,7 @@ import pytest
 from gateway.health.state import State
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import standing
 
 MIB = 1024 * 1024
 SMALL = 32 * 1024  # bytes of kernel buffer that each side asks for
@@ -58,12 +59,7 @@ class Flood:
 
     async def stood_still(self) -> int:
         """The bytes taken once no more are."""
-        async with asyncio.timeout(10):
-            while True:
-                before = self.taken
-                await asyncio.sleep(0.15)
-                if before and self.taken == before:
-                    return before
+        return await standing(lambda: self.taken)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from gateway.watch import Pulse, Stopping, Watch
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import END, SSE_HEAD, Script, Turn, chunked, scripted
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import standing
 
 CHAT = "/v1/chat/completions"
 MIB = 1024 * 1024
@@ -164,7 +165,7 @@ async def test_a_cut_stream_is_told_to_be_broken_though_the_next_request_is_stil
 
     async def dies(turn: Turn) -> None:
         await turn.stream(chunk("hi"), end=False)
-        await asyncio.sleep(0.2)  # until the kernel's buffers hold what the gateway does not read yet
+        await standing(client.writer.transport.get_write_buffer_size)  # the gateway reads no more, the kernel is full
         turn.reset()
 
     async with (

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
@@ -25,6 +24,7 @@ from gateway.cli.demo import command, shipped_routes, simulated
 from gateway.config.load import load, load_text
 from gateway.config.snapshot import Alias
 from tests.demo_process import GATEWAY, PATIENCE, ROOT, Demo, free_ports, needs_curl, running_demo
+from tests.waiting import wait_until
 
 SNAPSHOT = load(ROOT / "routes.yaml", {}).snapshot
 CHAT = [
@@ -173,14 +173,11 @@ def _ask(demo: Demo) -> httpx.Response:
 
 
 def _until_served_by(demo: Demo, backend: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    served = None
-    while time.monotonic() < deadline:
-        served = _ask(demo).headers.get("x-gateway-backend")
-        if served == backend:
-            return
-        time.sleep(0.1)  # another process' health checks: there is no event to wait for
-    raise AssertionError(f"still served by {served}, not {backend}: {demo.log.read_text()[-2000:]}")
+    wait_until(
+        lambda: _ask(demo).headers.get("x-gateway-backend") == backend,
+        PATIENCE,
+        lambda: f"Not served by {backend}: {demo.log.read_text()[-2000:]}",
+    )
 
 
 def _get(url: str) -> Any:

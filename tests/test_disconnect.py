@@ -51,6 +51,12 @@ def uploading(gateway: RunningGateway) -> bool:
     return any(getattr(c, "cycle", None) is not None for c in gateway.server.server_state.connections)
 
 
+def uploaded(gateway: RunningGateway) -> int:
+    """Bytes of bodies that have arrived of requests that are not complete."""
+    cycles = [getattr(connection, "cycle", None) for connection in gateway.server.server_state.connections]
+    return sum(cycle._size for cycle in cycles if cycle is not None)
+
+
 async def settled(gateway: RunningGateway, count: int = 1) -> None:
     """The slot is back, the request is counted once as the client's leaving, and the backend is not blamed."""
     await gateway.until(gateway.idle)
@@ -117,9 +123,11 @@ async def test_a_slow_upload_is_waited_for_and_served() -> None:
     sim = SimVllm("a")
     whole = post_bytes(CHAT, chat(said="12*17 " + "x" * 200_000))
     async with one_backend(sim) as gateway, raw_client(gateway.url) as client:
-        for start in range(0, len(whole), 50_000):
-            await client.send(whole[start : start + 50_000])
-            await asyncio.sleep(0.01)  # so that the pieces arrive apart
+        head = whole.index(b"\r\n\r\n") + 4
+        for end in range(50_000, len(whole), 50_000):  # the pieces arrive apart
+            await client.send(whole[end - 50_000 : end])
+            await gateway.until(lambda body=end - head: uploaded(gateway) == body)  # type: ignore[misc]  # binds it
+        await client.send(whole[end:])
         status, body = await client.answer()
         assert status == 200
         assert b"204" in body

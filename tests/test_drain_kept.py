@@ -10,8 +10,8 @@ import pytest
 from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.editing import Editor, edited, editor_of
+from tests.shared.joined import FAST, shared
 from tests.shared.redis_server import running_redis
-from tests.shared.test_joined import FAST, shared
 from tests.support import running_gateway
 from tests.test_reload_fleet import ask, without
 

@@ -18,7 +18,7 @@ import pytest
 from gateway.observe.log import as_json
 from gateway.observe.log_writer import LogWriter
 from gateway.sim import SimVllm
-from tests.demo_process import GATEWAY, PATIENCE, free_ports
+from tests.demo_process import GATEWAY, PATIENCE, free_ports, gateway_ready
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway
 
@@ -130,23 +130,13 @@ async def serving(folder: Path, form: str, stderr: int) -> AsyncIterator[tuple[a
         command = [str(GATEWAY), "serve", "--config", str(routes), "--host", "127.0.0.1", "--port", str(port)]
         gateway = await asyncio.create_subprocess_exec(*command, stderr=stderr)
         try:
-            await until_ready(f"http://127.0.0.1:{port}")
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                await gateway_ready(client)
             yield gateway, f"http://127.0.0.1:{port}"
         finally:
             if gateway.returncode is None:
                 gateway.kill()
                 await gateway.wait()
-
-
-async def until_ready(url: str) -> None:
-    async with asyncio.timeout(PATIENCE), httpx.AsyncClient(trust_env=False) as client:
-        while True:
-            try:
-                if (await client.get(f"{url}/ready")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.02)
 
 
 async def ask(url: str, times: int = 1) -> None:

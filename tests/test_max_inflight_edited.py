@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.editing import edited
+from tests.queueing import Gate
 from tests.raw_client import chat
 from tests.scripted import raw_post
+from tests.shared.joined import shared
 from tests.shared.redis_server import running_redis
-from tests.shared.test_joined import shared
 from tests.support import RunningGateway, running_gateway
-from tests.test_queue import Gate
 
 KEY = "x-api-key: c-key"
 

@@ -14,9 +14,9 @@ import pytest
 from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.editing import Editor, edited, editor_of
+from tests.queueing import Gate, Queue
 from tests.raw_client import chat, raw_client
 from tests.support import running_gateway
-from tests.test_queue import Gate, Queue
 
 CHAT = "/v1/chat/completions"
 PAIR = "aliases: {w: [a, b]}\n"
@@ -60,7 +60,7 @@ class Waiting(Queue):
 
 @asynccontextmanager
 async def waiting(file: Path, slots: str, aliases: str, more: str = "") -> AsyncIterator[Waiting]:
-    """As `tests.test_queue.queue`, from a file. A gate whose slots are 0 is not in the file."""
+    """As `tests.queueing.queue`, from a file. A gate whose slots are 0 is not in the file."""
     async with AsyncExitStack() as stack:
         gates: dict[str, Gate] = {}
         lines = ["backends:"]

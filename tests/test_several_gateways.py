@@ -19,6 +19,7 @@ from gateway.sim import SimVllm
 from tests.raw_client import chat
 from tests.shared.redis_server import RedisServer, running_redis
 from tests.test_stop import PROGRAM, ROOT, free_port
+from tests.waiting import until, until_said
 
 CHAT = "/v1/chat/completions"
 PATIENCE = 60.0  # seconds until a wait is called hung; three processes start on a busy machine
@@ -57,15 +58,15 @@ class Process:
 
     async def until(self, joined: bool, gateways: int = 3) -> None:
         """Has it joined so many gateways, or is it alone, with its backend ready?"""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                told = await self.status()
-                shared = told.get("shared") or {}
-                as_wanted = (shared.get("joined"), shared.get("gateways")) == (joined, gateways)
-                if as_wanted and told["backends"]["a"]["state"] in ("ready", "busy"):
-                    return
-                assert self.process.returncode is None, self.log.read_text()
-                await asyncio.sleep(0.05)
+
+        async def is_so() -> bool:
+            assert self.process.returncode is None, self.log.read_text()
+            told = await self.status()
+            shared = told.get("shared") or {}
+            as_wanted = (shared.get("joined"), shared.get("gateways")) == (joined, gateways)
+            return as_wanted and told["backends"]["a"]["state"] in ("ready", "busy")
+
+        await until_said(is_so, PATIENCE)
 
     async def ask(self, said: str = "5 words", **more: Any) -> httpx.Response:
         return await self.client.post(CHAT, json=chat("a", said, **more))
@@ -129,9 +130,7 @@ class Load:
     async def more(self, count: int) -> None:
         """Return when there have been so many more answers."""
         goal = self.answers + count
-        async with asyncio.timeout(PATIENCE):
-            while self.answers < goal:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.answers >= goal, PATIENCE)
 
     async def end(self) -> None:
         self._over = True
@@ -148,9 +147,11 @@ async def test_a_gateway_that_is_killed_gives_its_slots_back_within_ten_seconds(
         held = [asyncio.create_task(first.ask("9 words", stream=True)) for _ in range(SLOTS)]
         await sim.wait_inflight(SLOTS)
         waiting = [asyncio.create_task(second.ask()) for _ in range(3)]
-        async with asyncio.timeout(PATIENCE):
-            while (await second.status())["backends"]["a"]["queue"] < 3:
-                await asyncio.sleep(0.02)
+
+        async def three_wait() -> bool:
+            return bool((await second.status())["backends"]["a"]["queue"] >= 3)
+
+        await until_said(three_wait, PATIENCE)
         assert len(sim.requests) == SLOTS
         killed = time.monotonic()
         first.process.send_signal(signal.SIGKILL)

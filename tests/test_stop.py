@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import httpx
 
 from gateway.sim import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
+from tests.waiting import until, until_said
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 30.0  # seconds until a wait is called hung; a process takes a while to start on a busy machine
@@ -40,29 +41,30 @@ class Process:
 
     async def refuses(self) -> None:
         """Return when new connections are refused."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    async with raw_client(self.url):
-                        await asyncio.sleep(0.01)
-                except ConnectionRefusedError:
-                    return
-                except ConnectionError:  # reset: it was just being closed
-                    continue
+
+        async def is_refused() -> bool:
+            try:
+                async with raw_client(self.url):
+                    return False
+            except ConnectionRefusedError:
+                return True
+            except ConnectionError:  # reset: it was just being closed
+                return False
+
+        await until_said(is_refused, PATIENCE)
 
     async def offers(self, model: str) -> None:
         """Return when an answer shows this model."""
-        async with asyncio.timeout(PATIENCE):
-            while self.process.returncode is None:
-                try:
-                    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
-                        entry = (await client.get(f"{self.url}/v1/models/{model}")).json()
-                        if entry.get("x_gateway", {}).get("states") == {"a": "ready"}:
-                            return
-                except httpx.TransportError:
-                    pass
-                await asyncio.sleep(0.02)
-        raise AssertionError(self.log.read_text())
+
+        async def is_offered() -> bool:
+            assert self.process.returncode is None, self.log.read_text()
+            with suppress(httpx.TransportError):
+                async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
+                    entry = (await client.get(f"{self.url}/v1/models/{model}")).json()
+                    return bool(entry.get("x_gateway", {}).get("states") == {"a": "ready"})
+            return False
+
+        await until_said(is_offered, PATIENCE)
 
 
 @asynccontextmanager
@@ -167,27 +169,25 @@ async def test_takeover_loses_no_stream_and_no_request(tmp_path: Path) -> None:
     async with sim.serve() as url, serving(tmp_path, url) as old:
         port = int(old.url.rsplit(":", 1)[1])
         async with stream(old, sim) as running, serving(tmp_path, url, "--takeover", name="two", port=port):
-            stop = asyncio.Event()
-            asking = [asyncio.create_task(ask_until(stop, old.url)) for _ in range(4)]
+            stop, answers = asyncio.Event(), list[int | str]()
+            asking = [asyncio.create_task(ask_until(stop, old.url, answers)) for _ in range(4)]
             old.signal(signal.SIGTERM)
+            await until(lambda: len(answers) > 200, PATIENCE)  # it is asked while it is stopping
             await gone(old, running, sim)
             stop.set()
-            answers = [answer for task in asking for answer in await task]
-        assert len(answers) > 20
+            await asyncio.gather(*asking)
         assert set(answers) == {200}
 
 
 async def gone(old: Process, running: RawClient, sim: SimVllm) -> None:
     """Let its last stream end whole, and wait until the process has."""
-    await asyncio.sleep(0.3)  # so that it is asked while it is stopping
     sim.clear()
     assert (await running.rest()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert await old.exit_code() == 0
 
 
-async def ask_until(stop: asyncio.Event, url: str) -> list[int | str]:
-    """The status of request after request, each on a new connection; of one that got no answer, why."""
-    answers: list[int | str] = []
+async def ask_until(stop: asyncio.Event, url: str, answers: list[int | str]) -> None:
+    """Notes the status of request after request, each on a new connection; of one that got no answer, why."""
     while not stop.is_set():
         try:
             async with raw_client(url) as client:
@@ -195,7 +195,6 @@ async def ask_until(stop: asyncio.Event, url: str) -> list[int | str]:
                 answers.append((await client.answer())[0])
         except (OSError, EOFError) as error:
             answers.append(repr(error))
-    return answers
 
 
 async def test_a_taken_port_is_told_plainly(tmp_path: Path) -> None:

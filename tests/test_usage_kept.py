@@ -19,9 +19,10 @@ import pytest
 
 from gateway.observe.ledger_file import NAME
 from gateway.sim import SimVllm
-from tests.demo_process import GATEWAY, PATIENCE, free_ports
+from tests.demo_process import GATEWAY, PATIENCE, free_ports, gateway_ready
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 KEY = "the-key-of-hermes"
@@ -154,23 +155,12 @@ async def process(
             async with httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False
             ) as client:
-                await until_up(client)
+                await gateway_ready(client)
                 yield started, client
         finally:
             if started.returncode is None:
                 started.kill()
                 await started.wait()
-
-
-async def until_up(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                if (await client.get("/ready")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.02)
 
 
 async def test_a_killed_gateway_loses_a_second_at_most(tmp_path: Path) -> None:
@@ -209,8 +199,6 @@ async def test_a_full_disk_is_said_once_and_no_request_fails(tmp_path: Path) -> 
         for _ in range(20):
             assert (await client.post(CHAT, json=chat("a"))).status_code == 200
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        async with asyncio.timeout(PATIENCE):
-            while "is written again; entries lost: 0" not in (tmp_path / "log").read_text():
-                await asyncio.sleep(0.02)
+        await until(lambda: "is written again; entries lost: 0" in (tmp_path / "log").read_text(), PATIENCE)
     assert (tmp_path / "log").read_text().count("cannot be written") == 1
     assert len(lines(tmp_path / "state", "at")) == count + 20

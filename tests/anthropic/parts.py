@@ -11,7 +11,7 @@ import pytest
 from gateway.anthropic.request import to_chat
 from gateway.errors import GatewayError
 from gateway.routing.request import CHAT, parse
-from tests.test_errors import TRIGGERS
+from tests.envelope import TRIGGERS
 
 DATA = Path(__file__).parents[1] / "data" / "anthropic"
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0K"}

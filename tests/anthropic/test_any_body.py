@@ -15,7 +15,7 @@ from gateway.anthropic.request import to_chat
 from gateway.errors import GatewayError
 from gateway.routing.request import CHAT, parse
 from tests.anthropic.parts import PICTURE, call, harmless, recorded, result, text, tool
-from tests.test_errors import TRIGGERS
+from tests.envelope import TRIGGERS
 
 # -- bodies that are wrong somewhere ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from bench import measure, nginx, processes, targets
 from bench.load import Job, Run
 from gateway.config.load import load_text
 from tests.bench.byte_relay import relay
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CPU times are read from /proc")
 
@@ -106,9 +107,8 @@ async def test_the_words_of_a_refusal_are_kept() -> None:
 async def test_sigterm_leaves_no_process_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     process = await start("--targets", "direct", "--only", "small", "--seconds", "60")
-    async with asyncio.timeout(20):
-        while len(tree := measure.process_tree([process.pid])) < 3:  # bench, mock, load
-            await asyncio.sleep(0.02)
+    await until(lambda: len(measure.process_tree([process.pid])) >= 3, within=20)  # bench, mock, load
+    tree = measure.process_tree([process.pid])
     process.send_signal(signal.SIGTERM)
     code, _ = await finish(process)
     assert code == 128 + signal.SIGTERM
@@ -122,7 +122,7 @@ async def test_an_unknown_scenario_is_told_with_the_known_ones() -> None:
     assert "no scenario smal; there are open, small" in text
 
 
-async def test_a_gateway_that_traces_is_a_row_of_its_own(tmp_path: Path) -> None:
+async def test_a_gateway_that_traces_is_a_row_of_its_own() -> None:
     code, text = await finish(await start("--quick", "--seconds", "0.2", "--targets", "gateway", "--only", "traced"))
     assert code == 0, text
     assert "µs/req" in row(text, "small, every request traced")

@@ -193,6 +193,7 @@ async def test_json_for_scripts(tmp_path: Path) -> None:
     assert (told["ok"], told["written"]) == (True, "routes.yaml")
     assert told["servers"][0]["models"][0]["context"] == 131072
     assert list(told["backends"]) == ["qwen3.6-35b-a3b"]
+    assert (tmp_path / "routes.yaml").exists()
 
 
 async def test_at_a_terminal_it_asks(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import cli
 from gateway.observe.ledger import Ledger
 from gateway.observe.ledger_file import DAY, NAME, Entry, LedgerFile
+from tests.waiting import wait_until
 
 
 def used(client: str, backend: str, days: float = 0.0, **more: Any) -> Entry:
@@ -105,12 +106,9 @@ def test_it_can_be_asked_while_the_ledger_is_written(config: str, tmp_path: Path
     ledger = Ledger(tmp_path / "state")
     ledger.open()
     try:
-        deadline = time.monotonic() + 10.0
         ledger.record(used("hermes", "qwen36"))
-        while run("--config", config).exit_code and time.monotonic() < deadline:
-            time.sleep(0.01)  # the file is being made
-        while not told("--config", config)["usage"] and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: run("--config", config).exit_code == 0)  # the file is being made
+        wait_until(lambda: told("--config", config)["usage"])
         assert [r["requests"] for r in told("--config", config)["usage"]] == [1]
     finally:
         ledger.close()

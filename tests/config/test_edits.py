@@ -109,7 +109,7 @@ async def test_what_somebody_else_has_read_meanwhile_is_not_told(
     write(file, "1")
     follower = Follower(file)
     survey = edits_module._survey
-    looks = 0
+    looks, enough, loop = 0, asyncio.Event(), asyncio.get_running_loop()
 
     def read_meanwhile(files: Iterable[Path]) -> tuple[Digests, Places]:
         nonlocal looks
@@ -118,13 +118,14 @@ async def test_what_somebody_else_has_read_meanwhile_is_not_told(
             write(file, f"edited {looks}")
         found = survey(files)
         follower.known = look([file])
+        if looks == 5:
+            loop.call_soon_threadsafe(enough.set)
         return found
 
     monkeypatch.setattr(edits_module, "_survey", read_meanwhile)
     task = asyncio.create_task(follower.run())
     async with asyncio.timeout(PATIENCE):
-        while looks < 5:
-            await asyncio.sleep(0.005)
+        await enough.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert follower.edits == 0
@@ -140,7 +141,7 @@ def test_the_places_that_are_watched_are_those_where_an_edit_leaves_a_trace(tmp_
     assert set(places([tmp_path / "circle", tmp_path / "no" / "file"])) == {tmp_path}
 
 
-def test_a_pipe_is_not_looked_at_again(tmp_path: Path) -> None:
+def test_a_pipe_is_not_looked_at_again() -> None:
     from gateway.config.sources import Sources
 
     read, written = os.pipe()

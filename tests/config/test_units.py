@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ def test_any_other_text_is_a_value_error(text: str) -> None:
             parse(text)
         except ValueError:
             continue
+        assert re.match(r"[0-9].*[a-zA-Z]\Z", text), text
 
 
 @pytest.mark.parametrize(

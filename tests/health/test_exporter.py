@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, astuple
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,9 @@ def test_memory_and_temperature_are_read(page: bytes, machine: Machine) -> None:
 @given(st.binary(max_size=400))
 def test_any_page_is_survived(page: bytes) -> None:
     for text in (page, SPARK + page, b"gpu_temperature_celsius{" + page, b"memory_used_bytes " + page):
-        read_machine(text, 1.0)
+        machine = read_machine(text, 1.0)
+        numbers = [number for number in astuple(machine)[2:] if number is not None]
+        assert all(0.0 <= number < math.inf for number in numbers), machine
 
 
 async def test_an_exporter_that_ends_and_returns_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

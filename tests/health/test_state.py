@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from gateway.config.snapshot import HealthSettings
 from gateway.health.machine import Health
-from gateway.health.pauses import BACKOFF_LEAST, BACKOFF_MOST, QUIET_MOST, STALL_LEAST, STALL_MOST, STEADY
-from gateway.health.state import WELL, State, Transition
-
-unhurried = settings(deadline=None)  # the machine may be busy
-
-SETTINGS = HealthSettings(every=5.0, fail_after=3, recover_after=2, start_grace=900.0)
-NEVER_PROBED = HealthSettings(every=None, fail_after=3, recover_after=2)
-
-
-def ready(settings: HealthSettings = SETTINGS, *, on_demand: bool = False) -> Health:
-    health = Health("a", settings, on_demand)
-    health.alive(0.0)
-    assert state(health) is State.READY
-    return health
-
-
-def state(health: Health) -> State:
-    """`health.state`, of which the type checker assumes that no call changes it."""
-    return health.state
-
-
-def down_by_requests(settings: HealthSettings = SETTINGS) -> Health:
-    health = ready(settings)
-    for _ in range(settings.fail_after):
-        health.failed("500", 1.0)
-    assert state(health) is State.DOWN
-    return health
-
+from gateway.health.pauses import STALL_LEAST, STEADY
+from gateway.health.state import State, Transition
+from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, canaried, ready, state
 
 # -- liveness ---------------------------------------------------------------------------------------------------------
 
@@ -110,100 +78,6 @@ def test_it_comes_back_after_recover_after_good_checks_in_a_row() -> None:
     assert state(health) is State.READY
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
-def test_requests_that_fail_make_it_suspect_and_then_down() -> None:
-    health = ready()
-    states = []
-    for _ in range(3):
-        health.failed("500", 1.0)
-        states.append(health.state)
-    assert states == [State.SUSPECT, State.SUSPECT, State.DOWN]
-
-
-def test_an_answer_between_failures_starts_the_count_again() -> None:
-    health = ready()
-    for _ in range(5):
-        health.failed("500", 1.0)
-        health.failed("500", 1.0)
-        health.succeeded(2.0)
-        assert (health.state, health.fails) == (State.READY, 0)
-
-
-@pytest.mark.parametrize("failures", [1, 2, 3, 5])
-def test_good_checks_alone_do_not_clear_what_requests_found(failures: int) -> None:
-    """A hung or broken engine answers /health with 200."""
-    health = ready()
-    for _ in range(failures):
-        health.failed("500", 1.0)
-    for second in range(2, 1000):
-        health.alive(float(second))
-        assert state(health) is not State.READY
-
-
-def test_after_its_pause_and_good_checks_one_request_at_a_time_is_let_through() -> None:
-    health = down_by_requests()
-    health.alive(1.5)
-    health.alive(1.6)
-    assert (health.state, health.usable(1.6)) == (State.DOWN, False), "its pause is not over"
-    health.alive(1.0 + BACKOFF_LEAST)
-    assert (health.state, health.usable(4.0)) == (State.SUSPECT, True)
-    health.trial = True  # what a slot does
-    assert not health.usable(4.0)
-
-
-def test_the_request_on_trial_decides() -> None:
-    for outcome, after in ((Health.succeeded, State.READY), (None, State.DOWN)):
-        health = down_by_requests()
-        health.alive(10.0)
-        health.alive(11.0)
-        outcome(health, 12.0) if outcome else health.failed("500 again", 12.0)
-        assert state(health) is after
-
-
-def test_each_failed_trial_doubles_the_pause_up_to_half_a_minute() -> None:
-    health = down_by_requests()
-    pauses = []
-    now = 1.0
-    for _ in range(8):
-        pauses.append(health.retry_at - now)
-        now = health.retry_at
-        health.alive(now)
-        health.alive(now)
-        assert health.half_open
-        health.failed("500 again", now)
-    assert pauses == [2, 4, 8, 16, 30, 30, 30, 30]
-
-
-def test_an_answer_makes_the_next_pause_short_again() -> None:
-    health = down_by_requests()
-    health.alive(100.0)
-    health.alive(101.0)
-    health.succeeded(102.0)
-    for _ in range(3):
-        health.failed("500", 200.0)
-    assert health.retry_at == 200.0 + BACKOFF_LEAST
-
-
-def test_many_requests_that_die_in_one_crash_are_one_incident() -> None:
-    """Eight streams lost at once must not make it wait as after eight failed trials."""
-    health = ready()
-    for _ in range(8):
-        health.failed("connection reset", 1.0)
-    assert health.retry_at == 1.0 + BACKOFF_LEAST
-
-
-def test_a_backend_that_is_never_probed_is_tried_again_after_its_pause() -> None:
-    health = Health("cloud", NEVER_PROBED)
-    for _ in range(3):
-        health.failed("500", 1.0)
-    assert state(health) is State.DOWN
-    assert [health.usable(t) for t in (1.0, 2.9, 3.0)] == [False, False, True]
-    health.trial = True
-    assert not health.usable(3.0)
-
-
 # -- misconfigured, parked, starting ----------------------------------------------------------------------------------
 
 
@@ -266,12 +140,6 @@ def test_what_never_came_was_starting_for_start_grace_after_it_was_first_known()
 
 
 # -- canaries ---------------------------------------------------------------------------------------------------------
-
-
-def canaried(settings: HealthSettings = SETTINGS) -> Health:
-    health = ready(settings)
-    health.canaried = True
-    return health
 
 
 def test_what_was_gone_is_warmed_up_and_proved_before_it_is_used() -> None:
@@ -408,84 +276,3 @@ def test_a_cloud_is_tried_again_after_a_drain() -> None:
     health.drain(1.0)
     health.resume(2.0)
     assert (health.state, health.usable(2.0)) == (State.UNKNOWN, True)
-
-
-# -- any sequence of events -------------------------------------------------------------------------------------------
-
-EVENTS: dict[str, Callable[[Health, float], Transition | None]] = {
-    "alive": lambda h, t: h.alive(t),
-    "dead": lambda h, t: h.dead("refused", t),
-    "succeeded": lambda h, t: h.succeeded(t),
-    "failed": lambda h, t: h.failed("500", t),
-    "misconfigured": lambda h, t: h.misconfigured("401", t),
-    "configured": lambda h, t: h.configured(t),
-    "gone": lambda h, t: h.dead("refused", t, refused=True),
-    "ill": lambda h, t: h.dead("503", t, answered=True),
-    "stalled": lambda h, t: h.stalled("stood still", t),
-    "full": lambda h, t: h.load(True, t),
-    "free": lambda h, t: h.load(False, t),
-    "proved": lambda h, t: h.proved(t),
-    "disproved": lambda h, t: h.disproved("silence", t),
-    "doubted": lambda h, t: h.doubted("garbage", t),
-}
-OPERATOR: dict[str, Callable[[Health, float], Transition | None]] = {
-    "drain": lambda h, t: h.drain(t),
-    "resume": lambda h, t: h.resume(t),
-}
-UNLESS_TOLD = (State.DOWN, State.SUSPECT, State.MISCONFIGURED)  # not left for ready by good checks alone
-
-
-@unhurried
-@given(
-    on_demand=st.booleans(),
-    probed=st.booleans(),
-    asked=st.booleans(),
-    story=st.lists(st.tuples(st.sampled_from(sorted(EVENTS | OPERATOR)), st.floats(0, 100)), max_size=60),
-)
-def test_any_story_leaves_the_machine_sound(
-    on_demand: bool, probed: bool, asked: bool, story: list[tuple[str, float]]
-) -> None:
-    health = Health("a", SETTINGS if probed else NEVER_PROBED, on_demand, canaried=asked)
-    now = 0.0
-    for name, passed in story:
-        now += passed
-        before, verdict = health.state, health.from_requests
-        transition = (EVENTS | OPERATOR)[name](health, now)
-        if state(health) is before:
-            assert transition is None
-        else:
-            assert transition == Transition("a", before, health.state, health.reason, now)
-            assert health.since == now
-        if name == "alive" and verdict and before in UNLESS_TOLD:
-            assert state(health) is not State.READY
-            assert health.from_requests
-        if name == "succeeded" and before is not State.DRAINING and not health.hold:
-            assert (health.state in WELL, health.fails, health.from_requests) == (True, 0, False)
-        if before is State.DRAINING and name != "resume":
-            assert state(health) is State.DRAINING
-        if before is State.WARMING and state(health) in WELL:
-            assert name in ("proved", "succeeded") or (name == "alive" and not asked)
-        assert BACKOFF_LEAST <= health.backoff <= BACKOFF_MOST
-        assert health.retry_at <= now + max(STALL_MOST, SETTINGS.canary or 0.0)
-        assert health.hold <= QUIET_MOST
-        assert health.usable(now) or state(health) not in WELL
-        assert not (health.half_open and health.state in (State.READY, State.BUSY, State.DOWN, State.WARMING))
-        assert on_demand or state(health) is not State.PARKED
-        health.starting(now)
-
-
-@unhurried
-@given(st.lists(st.sampled_from(["alive", "dead"]), max_size=60))
-def test_probes_alone_take_it_down_and_bring_it_back(story: list[str]) -> None:
-    """Whatever came before: good checks for long enough make it ready, enough bad ones take it down."""
-    health = Health("a", SETTINGS)
-    for second, name in enumerate(story):
-        EVENTS[name](health, float(second))
-    now = 100.0
-    for _ in range(SETTINGS.recover_after):
-        health.alive(now)
-        now += QUIET_MOST
-    assert state(health) is State.READY
-    for _ in range(SETTINGS.fail_after):
-        health.dead("refused", now)
-    assert state(health) is State.DOWN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,13 +11,14 @@ from gateway.importing import llama_swap, olla
 from gateway.importing.draft import Draft
 from gateway.importing.prove import prove
 from gateway.importing.render import render
-from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, TAGS, Reply, identify
+from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, TAGS, Kind, Reply, identify
 from gateway.importing.source import Source, read_source
 
 WORDS = st.sampled_from(
     ["a", "b:c", "http://h:1", "${PORT}", "${env.X}", "${a}", "vllm serve m --max-model-len 8k", "", "é ü", "sk-abcdef",
      "none", "10s", "*", "'", "$", "https://x.example/v1", "/health", "localhost"]
 )  # fmt: skip
+GOOD = st.sampled_from(["http://h:1", "https://x.example/v1", "http://127.0.0.1:8080"])
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**6), st.floats(allow_nan=False, width=32), WORDS)
 ANY = st.recursive(
     LEAVES,
@@ -31,8 +32,16 @@ def some(*keys: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from([*keys, "odd"]), st.one_of(WORDS, ANY), max_size=6)
 
 
-MODEL = some(
-    "cmd", "proxy", "aliases", "useModelName", "filters", "unlisted", "concurrencyLimit", "checkEndpoint", "ttl"
+def somewhere(url: str, *keys: str) -> st.SearchStrategy[dict[str, Any]]:
+    """The same, where `url` is one of the keys, and mostly good: without a backend nothing is proved."""
+    return st.builds(
+        lambda found, good: {**found, **good}, some(url, *keys), st.one_of(GOOD.map(lambda u: {url: u}), st.just({}))
+    )
+
+
+MODEL = somewhere(
+    "proxy",
+    *("cmd", "aliases", "useModelName", "filters", "unlisted", "concurrencyLimit", "checkEndpoint", "ttl"),
 )
 FILTERED = st.builds(
     lambda model, filters: {**model, "filters": filters}, MODEL, some("setParams", "setParamsByID", "stripParams")
@@ -47,7 +56,7 @@ SWAP = st.fixed_dictionaries(
         "odd": ANY,
     },
 )
-ENDPOINT = some("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter")
+ENDPOINT = somewhere("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter")
 OLLA = st.fixed_dictionaries(
     {
         "discovery": st.fixed_dictionaries(
@@ -86,4 +95,7 @@ def test_olla(data: dict[str, Any]) -> None:
     )
 )
 def test_a_server_may_answer_anything(replies: dict[str, Reply]) -> None:
-    identify("http://h:1", replies)
+    server = identify("http://h:1", replies)
+    assert server.kind in get_args(Kind)
+    assert all(model.name and isinstance(model.name, str) for model in server.models)
+    assert all(isinstance(model.context, int | None) for model in server.models)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import channels
 from gateway.observe.alerts import Alert
 from gateway.observe.channels import (
+    Answer,
     Channel,
     Deadman,
     Message,
@@ -27,6 +29,7 @@ from gateway.observe.channels import (
 )
 from gateway.observe.courier import QUEUE_MOST, Courier, Patience
 from tests.observe.hook import HANG, OK, PATIENCE, Hook, hooked, refusal
+from tests.waiting import until
 
 TOKEN = "123456:very-secret-token"
 QUICK = Patience(first=0.01, most=0.05, give_up=PATIENCE)
@@ -138,13 +141,22 @@ async def test_a_channel_that_hangs_is_left_and_tried_again(begun: bytes) -> Non
         assert courier.dropped == 0
 
 
-async def test_a_channel_that_is_not_there_is_tried_until_it_is() -> None:
+async def test_a_channel_that_is_not_there_is_tried_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hooked() as hook:
         port = int(hook.url.rpartition(":")[2])
+    tries: list[Answer] = []
+    send = Webhook.send
+
+    async def noted(*given: Any) -> Answer:
+        tries.append(await send(*given))
+        return tries[-1]
+
+    monkeypatch.setattr(Webhook, "send", noted)
     late = Hook((OK,))
     async with courier_to(Webhook(Secret(f"http://127.0.0.1:{port}/x"))) as courier:
         courier.put(message())
-        await asyncio.sleep(0.05)  # a few tries that find nobody
+        await until(lambda: len(tries) >= 3)
+        assert not any(answer.ok for answer in tries), "nobody is there"
         server = await asyncio.start_server(late.accept, "127.0.0.1", port)
         try:
             await late.until_asked(1)
@@ -170,9 +182,7 @@ async def test_after_an_hour_a_message_is_given_up(caplog: pytest.LogCaptureFixt
     patience = Patience(first=0.01, most=0.02, give_up=0.2)
     async with hooked(refusal("500 No")) as hook, courier_to(webhook(hook), patience) as courier:
         courier.put(message("first"))
-        async with asyncio.timeout(PATIENCE):
-            while not courier.dropped:
-                await asyncio.sleep(0.01)
+        await until(lambda: courier.dropped)
         hook.answers = (OK,)
         asked = len(hook.asked)
         courier.put(message("second"))

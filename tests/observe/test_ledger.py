@@ -21,6 +21,7 @@ from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
 from gateway.observe.ledger_file import DAY, GROUPS, HOUR, NAME, Entry, LedgerFile, spent_since, sums_since
 from tests.demo_process import ROOT
+from tests.waiting import wait_until
 
 NOW = 1_800_000_000.0  # Unix seconds
 PATIENCE = 20.0
@@ -32,10 +33,7 @@ def entry(at: float = NOW, **more: Any) -> Entry:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
+    wait_until(condition, PATIENCE)
 
 
 def count(path: Path) -> int:

@@ -217,6 +217,7 @@ def test_an_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = LogWriter(form, target.write)
     writer.put(event("one"))
     writer.close()
+    assert target.data == b"", "it is still stuck"
     target.open.set()
 
 
@@ -237,6 +238,7 @@ def test_a_traceback_stands_in_the_message_and_wrong_arguments_harm_nobody(capsy
     assert (said["level"], said["logger"]) == ("error", "gateway.test")
     assert said["message"].startswith("request 17 failed\nTraceback")
     assert "KeyError: 'gone'" in said["message"]
+    assert "not a number" in capsys.readouterr().err, "told where all else fails"
 
 
 def test_a_full_pipe_that_does_not_block_is_waited_for() -> None:

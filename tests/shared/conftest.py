@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.shared.office import SLOTS, MadeUp, Place
 from tests.shared.redis_server import RedisServer, running_redis
 
 
@@ -27,3 +28,20 @@ def own_redis() -> Iterator[RedisServer]:
     """One to kill."""
     with running_redis() as server:
         yield server
+
+
+@pytest.fixture
+def place(redis: RedisServer) -> Iterator[Place]:
+    with redis.client() as client:
+        yield Place(client)
+
+
+@pytest.fixture
+def three(place: Place) -> Iterator[list[MadeUp]]:
+    """Three gateways that have joined, in front of a: 2, b: 4."""
+    gateways = [MadeUp(name, place, SLOTS) for name in ("g1", "g2", "g3")]
+    for gateway in gateways:
+        gateway.renew()
+    yield gateways
+    for gateway in gateways:
+        gateway.close()

@@ -13,12 +13,14 @@ from gateway.admission.room import is_open
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, QueueFull, Waiter
 from gateway.backend import BackendState
+from gateway.health.state import State
 from gateway.shared.library import PREFIX, Operation, arguments, decode, key_of, source
 from gateway.shared.link import PRESENT
 from gateway.shared.slots import SharedSlots
 from tests.admission.scheduling import place
 
 SOON, FOREVER = 1e6, 1e12
+SLOTS = {"a": 2, "b": 4}
 
 
 class Place:
@@ -93,6 +95,12 @@ class MadeUp:
         """A request comes; it is asked for when the gateway sends."""
         waiter = self.waiter(name, choices or ("a",), **more)
         self.offer(waiter)
+        return waiter
+
+    def comes(self, name: str, *choices: str, **more: Any) -> Waiter:
+        """A request comes, and is asked for at once."""
+        waiter = self.ask(name, *choices, **more)
+        self.go()
         return waiter
 
     def offer(self, waiter: Waiter) -> None:
@@ -194,3 +202,40 @@ def lent(redis: Place, state: BackendState) -> int:
     name = f"{PREFIX}inflight:{key_of(state.backend)}"
     values: list[bytes] = redis.client.hvals(name)  # type: ignore[assignment]  # not of the asyncio client
     return sum(map(int, values))
+
+
+# -- what happens again and again -------------------------------------------------------------------------------------
+
+
+def come(gateway: MadeUp, names: Sequence[str], *choices: str, **more: Any) -> None:
+    """Requests come, and are asked for together."""
+    for name in names:
+        gateway.ask(name, *choices, **more)
+    gateway.go()
+
+
+def fill(gateway: MadeUp, *backends: str) -> None:
+    """Requests a0, a1 of this gateway take all of a; b0 to b3 all of b."""
+    for backend in backends:
+        come(gateway, [f"{backend}{number}" for number in range(SLOTS[backend])], backend)
+    assert len(gateway.served) == sum(SLOTS[backend] for backend in backends)
+
+
+def falls(gateway: MadeUp, backend: str) -> None:
+    """A gateway finds that a backend is down: who waits for it there plans anew."""
+    state = gateway.states[backend]
+    state.health.state = State.DOWN
+    gateway.scheduler.changed(state, 0.0)
+    gateway.go()
+
+
+def later(seconds: float, *gateways: MadeUp) -> None:
+    """Time passes; then each renews, and hears what that has brought it."""
+    gateways[0].redis.now += seconds
+    for gateway in gateways:
+        gateway.renew()
+        gateway.hear()
+
+
+def served(*gateways: MadeUp) -> list[str]:
+    return [name for gateway in gateways for name in gateway.served]

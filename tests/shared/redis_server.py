@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -15,6 +14,7 @@ import pytest
 import redis
 
 from tests.demo_process import free_ports
+from tests.waiting import wait_until
 
 PATIENCE = 20.0  # seconds until a start is called hung
 INSTALL = 120.0
@@ -48,13 +48,12 @@ class RedisServer:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         options += self._options
         self.process = subprocess.Popen([self._executable, *options], stdout=subprocess.DEVNULL, cwd="/")
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with suppress(redis.ConnectionError), self.client() as client:
-                client.ping()
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"redis-server does not answer after {PATIENCE} s")
+        wait_until(self._answers, PATIENCE, lambda: "redis-server does not answer")
+
+    def _answers(self) -> bool:
+        with suppress(redis.ConnectionError), self.client() as client:
+            return bool(client.ping())
+        return False
 
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, protocol=2)

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.sim import SimVllm
 from tests.demo_process import free_ports
+from tests.shared.joined import ask, shared, slots_of
 from tests.shared.redis_server import RedisServer, running_redis
-from tests.shared.test_joined import ask, shared, slots_of
 from tests.support import running_gateway
 
 

@@ -14,8 +14,8 @@ from gateway.shared import link
 from gateway.shared.gateways import Gateways
 from gateway.shared.link import Away
 from gateway.sim import SimVllm
+from tests.shared.joined import one_more, shared, slots_of
 from tests.shared.redis_server import RedisServer
-from tests.shared.test_joined import one_more, shared, slots_of
 from tests.support import RunningGateway
 
 NEVER = 3600.0  # seconds

@@ -17,8 +17,8 @@ from gateway.shared import gateways as gateways_module
 from gateway.shared.link import Away
 from gateway.sim import SimVllm
 from tests.raw_client import chat
+from tests.shared.joined import CHAT, shared, until_joined
 from tests.shared.redis_server import RedisServer
-from tests.shared.test_joined import CHAT, shared, until_joined
 from tests.support import RunningGateway, running_gateway
 
 MONTH = Budget(1e9, "month")

@@ -75,25 +75,33 @@ async def test_speculative_decoding_has_its_counters() -> None:
     assert 0 < value(page, "vllm:spec_decode_num_accepted_tokens_total") < 2 * drafts
 
 
+class Watched(SimVllm):
+    """`most`: how many sequences ran at a time."""
+
+    most = 0
+
+    def changed(self) -> None:
+        if self.server is not None:
+            self.most = max(self.most, len(self.engine.running))
+        super().changed()
+
+
 async def test_no_more_run_than_there_are_slots_and_the_rest_go_in_order() -> None:
-    sim = SimVllm(slots=2, decode=200, tool_parser=None)
+    sim = Watched(slots=2, decode=200, tool_parser=None)
     finished: list[int] = []
 
     async def one(number: int, url: str) -> None:
         await ask(url, CHAT, chat("write 20 words", user=str(number)))
         finished.append(number)
 
-    most = 0
     async with sim.serve() as url:
         tasks = []
         for number in range(6):
             tasks.append(asyncio.create_task(one(number, url)))
             queued = number + 1
             await sim.wait_for(lambda: len(sim.requests) == queued and sim.requests[-1].body)  # noqa: B023 -- used at once
-        while not all(t.done() for t in tasks):
-            most = max(most, len(sim.engine.running))
-            await asyncio.sleep(0.001)
-    assert most == 2
+        await asyncio.gather(*tasks)
+    assert sim.most == 2
     assert sorted(finished[:2]) == [0, 1]
     assert sorted(finished[-2:]) == [4, 5]
 

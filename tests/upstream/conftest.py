@@ -12,6 +12,6 @@ import uvloop
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.path.name == "test_client_contract.py":
+    if item.path.parent.name == "contract":
         return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop}

@@ -10,6 +10,7 @@ import time
 import httpx
 
 from gateway.health.state import State
+from tests.waiting import until_said
 
 from .asks import CHAT, chat
 from .servers import VllmServer, child
@@ -37,12 +38,12 @@ async def test_a_hung_engine_is_left_within_25_seconds_and_used_again_when_it_mo
             await down(load.gateway)
         finally:
             os.kill(engine, signal.SIGCONT)
-        async with asyncio.timeout(60):
-            backend = ""
-            while backend != "real":
-                answer = await load.gateway.client.post(CHAT, json=chat(max_tokens=4))
-                backend = answer.headers["x-gateway-backend"]
-                await asyncio.sleep(0.1)
+
+        async def from_real() -> httpx.Response | None:
+            answer = await load.gateway.client.post(CHAT, json=chat(max_tokens=4))
+            return answer if answer.headers["x-gateway-backend"] == "real" else None
+
+        answer = await until_said(from_real, within=60)
         assert answer.status_code == 200
 
 

@@ -15,6 +15,7 @@ from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import until_said
 
 from .asks import CHAT, chat, long_chat, script
 from .servers import VllmServer
@@ -116,13 +117,13 @@ async def test_a_stopped_backend_is_left_and_taken_back_when_it_is_there_again(
         await stopped
         await down(load.gateway)
         await asyncio.to_thread(plain.up)
-        async with asyncio.timeout(20):
-            backend = ""
-            while backend != "real":
-                answer = await load.gateway.client.post(CHAT, json=chat(**script("Hello")))
-                assert answer.status_code == 200
-                backend = answer.headers["x-gateway-backend"]
-                await asyncio.sleep(0.05)
+
+        async def from_real() -> httpx.Response | None:
+            answer = await load.gateway.client.post(CHAT, json=chat(**script("Hello")))
+            assert answer.status_code == 200
+            return answer if answer.headers["x-gateway-backend"] == "real" else None
+
+        answer = await until_said(from_real, within=20)
         assert answer.json()["choices"][0]["message"]["content"] == "Hello"
         assert "x-gateway-fallback" not in answer.headers
         assert load.gateway.state("real") is State.READY

@@ -13,8 +13,8 @@ from gateway.api import status
 from gateway.observe import history
 from gateway.sim import SimVllm
 from tests.raw_client import chat
+from tests.shared.joined import shared
 from tests.shared.redis_server import running_redis
-from tests.shared.test_joined import shared
 from tests.support import running_gateway
 from tests.web.house import chromium, house, lacks, looking, needs_chromium, row, shows
 

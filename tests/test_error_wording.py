@@ -1,0 +1,105 @@
+"""The catalogue of errors and its wording."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import gateway.errors
+from gateway.errors import CATALOGUE, GatewayError, PassedOn, model_not_found
+from gateway.routing.refusal import MISLEADING
+from tests.envelope import NOT_IN_A_429, TRIGGERS
+
+SOURCES = Path(gateway.errors.__file__).parent
+
+
+async def test_the_catalogue_has_every_code_of_the_contract_with_its_status() -> None:
+    contract = {
+        "invalid_request_body": 400,
+        "request_too_large": 413,
+        "model_not_found": 404,
+        "context_length_exceeded": 400,
+        "tool_choice_unsupported": 400,
+        "thinking_unsupported": 400,
+        "input_unsupported": 400,
+        "invalid_api_key": 401,
+        "model_not_allowed": 403,
+        "rate_limit_exceeded": 429,
+        "queue_full": 429,
+        "queue_timeout": 429,
+        "backend_warming": 429,
+        "budget_exceeded": 402,
+        "no_backend_available": 503,
+        "upstream_error": 502,
+        "upstream_timeout": 504,
+    }
+    assert contract.items() <= {name: code.status for name, code in CATALOGUE.items()}.items()
+
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def texts(path: Path) -> list[str]:
+    """Every text of a source file that may end up in a message: all but docstrings, joined where f-strings split."""
+    tree = ast.parse(path.read_text())
+    bodies = [n.body for n in ast.walk(tree) if isinstance(n, DOCUMENTED) and n.body]
+    docs = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [str(n.value) for n in strings if id(n) not in docs and " " in str(n.value)]
+
+
+# Where messages for clients are written.
+SPEAKING = (
+    "errors.py",
+    "access.py",
+    "attempt.py",
+    "exchange.py",
+    "relay.py",
+    "reply.py",
+    "routing/*.py",
+    "admission/*.py",
+    "api/*.py",
+)
+
+
+async def test_no_message_of_ours_but_the_overflow_makes_an_agent_drop_its_history() -> None:
+    said = [(f.name, t) for pattern in SPEAKING for f in SOURCES.glob(pattern) for t in texts(f)]
+    assert len(said) > 50
+    guilty = [
+        (name, text)
+        for name, text in said
+        if any(word in text.lower() for word in TRIGGERS)
+        and not any(part in text for part in ("maximum context length", " input tokens. "))
+        and text not in MISLEADING.pattern
+        and text not in {code.meaning for code in CATALOGUE.values()}
+    ]
+    assert guilty == []
+
+
+async def test_the_words_that_are_not_repeated_are_all_the_known_ones() -> None:
+    for word in (*TRIGGERS, *NOT_IN_A_429, "not found"):
+        assert MISLEADING.search(f"it said {word.upper()} here")
+
+
+async def test_retry_after_is_whole_seconds_within_ten_minutes() -> None:
+    for given, told in ((0.0, b"1"), (0.4, b"1"), (7.6, b"8"), (5000.0, b"600")):
+        error = GatewayError("queue_full", "x", retry_after=given)
+        assert error.headers() == [(b"retry-after", told)]
+    assert GatewayError("queue_full", "x").headers() == []
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "model_not_allowed", "budget_exceeded"])
+async def test_a_refusal_makes_hermes_put_its_key_aside_for_a_second_only(code: str) -> None:
+    assert GatewayError(code, "x").headers() == [(b"retry-after", b"1")]
+
+
+async def test_a_passed_on_refusal_keeps_the_backends_code_and_our_type() -> None:
+    told = json.loads(PassedOn(422, "no", "temperature", "odd").envelope())
+    assert told == {"error": {"message": "no", "type": "invalid_request_error", "param": "temperature", "code": "odd"}}
+
+
+async def test_a_names_quotes_do_not_break_the_envelope() -> None:
+    assert json.loads(model_not_found('a"b\\\n', []).envelope())["error"]["message"].startswith("The model 'a\"b")

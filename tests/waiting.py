@@ -1,0 +1,48 @@
+"""Waiting for what has no event of its own: another process, a file, the kernel's buffers. Wherever there is an event
+(an asyncio.Event, a simulator's `wait_for`), tests wait for that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+PATIENCE = 10.0  # seconds until a wait in a test is called hung
+_HERE, _ELSEWHERE = 0.005, 0.01  # seconds between two looks: in this loop, at another process
+_STILL = 0.15  # seconds without a change after which something stands still
+
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], object], within: float = PATIENCE) -> None:
+    """TimeoutError when it never comes."""
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(_HERE)
+
+
+async def until_said(ask: Callable[[], Awaitable[T | None]], within: float = PATIENCE) -> T:
+    """What `ask` gives, once it is true."""
+    async with asyncio.timeout(within):
+        while not (said := await ask()):
+            await asyncio.sleep(_ELSEWHERE)
+        return said
+
+
+async def standing(count: Callable[[], int], within: float = PATIENCE) -> int:
+    """What `count` gives when it does not change any more; it must have become something (not 0)."""
+    async with asyncio.timeout(within):
+        while True:
+            before = count()
+            await asyncio.sleep(_STILL)
+            if before and count() == before:
+                return before
+
+
+def wait_until(condition: Callable[[], object], within: float = PATIENCE, why: Callable[[], str] = str) -> None:
+    """As `until`, without a loop; fails with what `why` tells."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come within {within} s. {why()}"
+        time.sleep(_ELSEWHERE)
