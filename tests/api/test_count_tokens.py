@@ -41,7 +41,6 @@ TALK: list[dict[str, Any]] = [
     },
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "rain " * 50}]},
 ]
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 4096}}
 
 ROUTES = """
 server: {{max_body: 64KiB}}
@@ -95,6 +94,10 @@ async def stage() -> AsyncIterator[Stage]:
         yield Stage(gateway, sims)
 
 
+def picture(size: int) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * size}}
+
+
 def count(reply: RawReply) -> int:
     assert reply.status == 200, reply.body
     assert reply.json.keys() == {"input_tokens"}
@@ -139,13 +142,19 @@ async def test_a_request_without_max_tokens_is_counted_and_one_for_a_stream(stag
 # -- who counts -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_backend_counts_where_the_first_is_down(stage: Stage) -> None:
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "unhealthy"])
+async def test_the_next_backend_counts_where_the_first_is_down(stage: Stage, gone: bool) -> None:
     assert by(await stage.ask("pair")) == "a"
     first = stage.sims["a"]
-    await first.kill()
+    if gone:
+        await first.kill()
+    else:
+        first.fault("unhealthy")
     await stage.gateway.until(lambda: stage.gateway.state("a").value == "down")
     reply = await stage.ask("pair")
-    await first.revive()
+    if gone:
+        await first.revive()
+    first.clear("unhealthy")
     await stage.gateway.until_ready("a")
     assert by(reply) == "b"
     assert count(reply) == count(await stage.ask("pair"))
@@ -170,17 +179,18 @@ async def test_where_nobody_can_count_it_is_estimated(stage: Stage, alias: str) 
     assert 500 < count(long) < 3000
 
 
-async def test_pictures_are_estimated_by_their_number_and_not_by_their_bytes(stage: Stage) -> None:
-    none = count(await stage.ask())
+@pytest.mark.parametrize("alias", ["one", "estimated"])
+async def test_pictures_are_estimated_by_their_number_and_not_by_their_bytes(stage: Stage, alias: str) -> None:
+    none = count(await stage.ask(alias))
     asked = len(stage.sims["a"].requests)
-    one = await stage.ask(messages=[{"role": "user", "content": [PICTURE]}])
-    two = await stage.ask(messages=[{"role": "user", "content": [PICTURE, PICTURE]}])
-    larger = {**PICTURE, "source": {**PICTURE["source"], "data": "A" * 32768}}  # type: ignore[dict-item]
-    same = await stage.ask(messages=[{"role": "user", "content": [larger]}])
-    assert (by(one), by(two)) == (None, None)
+    one, two, large = [
+        await stage.ask(alias, [{"role": "user", "content": shown}])
+        for shown in ([picture(4096)], [picture(4096)] * 2, [picture(32768)])
+    ]
+    assert {by(one), by(two), by(large)} == {None}
     assert len(stage.sims["a"].requests) == asked
     assert none + 100 < count(one) < count(two) - 100
-    assert count(same) == count(one)
+    assert count(large) == count(one)
 
 
 async def test_a_cloud_is_never_asked(stage: Stage) -> None:
