@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway import rewrite
-from gateway.compat.answer import closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
+from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
 from gateway.compat.stream import StreamCheck
 from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, InferenceRequest
