@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.upstream.sse import Choice, Chunk, data_of
+from gateway.upstream.sse import Choice, Chunk, data_of, number_of
 
 Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
 
@@ -87,7 +87,7 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     fields = _decode_fields(data)
-    given = {choice.get("index", 0): choice for choice in _decode_choices(fields["choices"])}
+    given = {number_of(choice.get("index")): choice for choice in _decode_choices(fields["choices"])}
     events = []
     for choice in choices:
         kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}

@@ -198,9 +198,10 @@ class ChoiceAnswer:
             if not isinstance(call, dict):
                 continue
             given = call.get("index", i)
-            place = self._places.get(given)
+            key = i if isinstance(given, (list, dict)) else given
+            place = self._places.get(key)
             if place is None:
-                place = self._places[given] = len(self._calls)
+                place = self._places[key] = len(self._calls)
                 self._calls.append(_ToolCall("", []))
             if place != given:
                 call["index"] = place
