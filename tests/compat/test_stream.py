@@ -105,6 +105,14 @@ def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
     assert track.failure is None
 
 
+@pytest.mark.parametrize("value", [b'"\xf0\x9f"', b"1e999", b"1.10"])
+def test_what_a_mended_choice_says_besides_keeps_its_bytes_whatever_they_are(value: bytes) -> None:
+    """Half a character, say, as the bytes of a token may be."""
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    out = track.take([event({"content": "Hi " + CALL}).replace(b'"index"', b'"more": %s, "index"' % value)])
+    assert out.count(b'"more":' + value) == out.count(b"data: ") == 2, "the text, and the call"
+
+
 odd = st.recursive(
     st.none()
     | st.booleans()
