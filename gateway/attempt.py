@@ -11,7 +11,7 @@ from typing import Any
 from gateway import rewrite
 from gateway.admission.room import room
 from gateway.backend import BackendState
-from gateway.compat.answer import silence_kind
+from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
 from gateway.observe.metrics import Metrics

@@ -2,7 +2,7 @@
 
 Everything else goes through uvicorn to the ASGI app as usual. For the hot paths the ASGI messages, the scope and the
 task that would watch `receive` cost more than all that the gateway does with a request, so the connection hands its
-bytes straight to a `DirectExchange` and writes head and first body in one system call.
+bytes straight to a `DirectExchange` (direct.py).
 """
 
 from __future__ import annotations
@@ -13,21 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.core import Gateway
-from gateway.exchange import CONNECTION, ClientGone, Headers, decode, running_task, too_large
-from gateway.relay import Relay
+from gateway.direct import CONTINUE, DirectExchange
+from gateway.exchange import CONNECTION
 from gateway.routing.request import Endpoint
 
 if TYPE_CHECKING:
     from gateway.app import App
-
-FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
-LINGER = 2.0  # seconds in which the rest of a body that is too large is still read and thrown away
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
-_CLOSE = b"connection: close\r\n"
 
 
 class Connection(HttpToolsProtocol):
@@ -106,7 +99,7 @@ class Connection(HttpToolsProtocol):
         elif self.expect_100_continue:
             exchange.expects_continue = True
             if not exchange.queued:
-                self.transport.write(_CONTINUE)
+                self.transport.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         if isinstance(self.cycle, DirectExchange):
@@ -143,203 +136,3 @@ class Connection(HttpToolsProtocol):
 def for_app(app: App) -> type[Connection]:
     """A connection class whose connections serve `app`: uvicorn takes a class, not a factory."""
     return type("AppConnection", (Connection,), {"hot_app": app})
-
-
-class _NoEvent:
-    """What uvicorn sets when something changes; nobody waits for it before the body is complete."""
-
-    __slots__ = ()
-
-    def set(self) -> None:
-        pass
-
-
-class DirectExchange:
-    """An `Exchange` (exchange.py) straight on the connection. To uvicorn's protocol it looks like its own cycle."""
-
-    __slots__ = (
-        "_body",
-        "_chunked",
-        "_connection",
-        "_endpoint",
-        "_gateway",
-        "_head",
-        "_http_1_0",
-        "_size",
-        "_too_large",
-        "complete",
-        "disconnected",
-        "expects_continue",
-        "headers",
-        "keep_alive",
-        "message_event",
-        "own_task",
-        "queued",
-        "response_complete",
-        "started",
-    )
-
-    def __init__(self, connection: Connection, gateway: Gateway, endpoint: Endpoint) -> None:
-        self._connection = connection
-        self._gateway = gateway
-        self._endpoint = endpoint
-        self._body: list[bytes] = []
-        self._size = 0
-        self._too_large = False
-        self._head = b""
-        self._chunked = False
-        self.headers: dict[bytes, bytes] = dict(connection.headers)
-        self._http_1_0 = (
-            connection.parser.get_http_version() == "1.0"
-        )  # knows no chunks: the end of the connection ends
-        self.keep_alive = not self._http_1_0 and connection.parser.should_keep_alive()
-        self.own_task: asyncio.Task[None] | None = None
-        self.complete = False  # the body is there
-        self.queued = False  # behind another request of this connection
-        self.expects_continue = False  # it sends its body when told to
-        self.started = False
-        self.message_event: Any = _NO_EVENT
-        self.response_complete = False
-        self.disconnected = False
-
-    def task(self) -> asyncio.Task[None]:
-        return self.own_task or running_task()  # asking asyncio costs more; needed where uvicorn started it (pipelined)
-
-    @property
-    def peer(self) -> str:
-        client = self._connection.client
-        return client[0] if client else "local"
-
-    # -- the request ----------------------------------------------------------------------------------------------
-
-    def add_body(self, data: bytes) -> None:
-        if self._too_large:
-            return
-        self._body.append(data)
-        self._size += len(data)
-        if self._size > self._gateway.snapshot.server.max_body:
-            self.refuse_body()
-
-    def refuse_body(self) -> None:
-        """Answer now; what still arrives of the body is thrown away and the connection not used again."""
-        self._too_large = True
-        self._body.clear()
-        self.keep_alive = False
-        self.complete = True
-        if not self.queued:
-            self._connection.start(self)
-
-    def abandoned(self) -> None:
-        """The client left before its body was there: no request was made of it, but it is counted."""
-        self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
-
-    @property
-    def framing(self) -> bytes:
-        """The header that tells how long the body is; b"" without a body."""
-        if b"transfer-encoding" in self.headers:
-            return b"transfer-encoding: " + self.headers[b"transfer-encoding"]
-        length = self.headers.get(b"content-length", b"0")
-        return b"content-length: " + length if length.strip(b"0") else b""
-
-    async def run_asgi(self, app: object) -> None:
-        """Called by uvicorn's protocol, in a task of its own. (`app` is not asked: this is its inference path.)"""
-        if self.expects_continue and not self.complete:
-            self._connection.transport.write(_CONTINUE)
-        while not self.complete:  # pipelined, and its body is still coming
-            self.message_event = asyncio.Event()
-            self._connection.flow.resume_reading()
-            if self.disconnected:
-                return
-            await self.message_event.wait()
-        try:
-            await Relay(self._gateway, self._endpoint, self).run()
-        finally:
-            if not self.response_complete and not self.disconnected:
-                self._cut()
-
-    def _cut(self) -> None:
-        """End the connection without ending the answer. What was written is still sent, for a while."""
-        connection, transport = self._connection, self._connection.transport
-        self.response_complete = True
-        if self._head:
-            transport.write(self._head)
-        if connection.pipeline and not transport.is_closing():
-            # Closed with the next request unread it would be reset, which may overtake what was written.
-            transport.write_eof()
-            connection.flow.resume_reading()
-            connection.loop.call_later(FLUSH, transport.abort)
-            return
-        transport.close()
-        if transport.get_write_buffer_size():
-            connection.loop.call_later(FLUSH, transport.abort)
-
-    async def read_body(self, limit: int) -> bytes:
-        """As `Exchange.read_body`."""
-        if self._too_large:
-            raise too_large(limit)
-        if self.disconnected:
-            raise ClientGone
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decode(body, encoding.lower(), limit)
-
-    def on_leave(self, callback: Callable[[], object]) -> None:
-        if self._connection.gone:
-            self._connection.loop.call_soon(callback)
-        else:
-            self._connection.on_leave = callback
-
-    def stop_watching(self) -> None:
-        if not self.response_complete:  # else what is set is the next request's
-            self._connection.on_leave = None
-
-    # -- the answer -----------------------------------------------------------------------------------------------
-
-    async def start(self, status: int, headers: Headers) -> None:
-        """The head; it leaves with the first bytes of the body."""
-        self.started = True
-        parts = [STATUS_LINE[status]]
-        self._chunked = not self._http_1_0
-        for name, value in (*self._connection.server_state.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-            if name == b"content-length":
-                self._chunked = False
-        if not self.keep_alive:
-            parts.append(_CLOSE)
-        parts.append(_CHUNKED if self._chunked else b"\r\n")
-        self._head = b"".join(parts)
-
-    async def write(self, data: bytes) -> None:
-        connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
-        if self.disconnected or self.response_complete or not data:
-            return
-        if self._chunked:
-            data = b"%s%x\r\n%s\r\n" % (self._head, len(data), data)
-        elif self._head:
-            data = self._head + data
-        self._head = b""
-        connection.transport.write(data)
-
-    async def finish(self, data: bytes = b"") -> None:
-        connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
-        if self.disconnected:
-            return
-        if self._chunked:
-            data = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        connection.transport.write(self._head + data)
-        self._head = b""
-        self.response_complete = True
-        if self._too_large:
-            # A connection closed with bytes still coming is reset, and the client would not read why.
-            connection.loop.call_later(LINGER, connection.transport.close)
-        elif not self.keep_alive:
-            connection.transport.close()
-        connection.on_response_complete()
-
-
-_NO_EVENT = _NoEvent()

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.upstream.sse import Choice, Chunk, data_of
+from gateway.upstream.sse import Choice, Chunk, data_of, number_of
 
 Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
-_decode_choices = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _VALUE = rb'\s*:\s*("(?:[^"\\]|\\.)*"|[0-9]+)'
 _KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("model", "id", "created")}
@@ -87,7 +87,7 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     fields = _decode_fields(data)
-    given = {choice.get("index", 0): choice for choice in _decode_choices(fields["choices"])}
+    given = {number_of(_decode(one.get("index", b"0"))): one for one in _decode_choices(fields["choices"])}
     events = []
     for choice in choices:
         kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}

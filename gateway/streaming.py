@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway import rewrite
-from gateway.compat.answer import closes_alone, is_garbage, opened, swallowed
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
+from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
 from gateway.compat.stream import StreamCheck
 from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, InferenceRequest
@@ -25,6 +25,7 @@ from gateway.upstream.sse import (
     data_of,
     is_plain,
     is_role,
+    number_of,
     read_chunk,
     says_something,
     thinks,
@@ -95,7 +96,7 @@ class StreamTrack:
         self.content = False  # this attempt has said something
         self.reasoning = False  # it has at least thought
         self.progress = False  # the last events were more than comments
-        self.finished: dict[object, object] = {}  # index of each choice that has its finish_reason -> that
+        self.finished: dict[int, object] = {}  # number of each choice that has its finish_reason -> that
         self.done = False  # [DONE] was seen
         self.usage: dict[str, Any] | None = None
         self.failure: str | None = None  # why the stream is broken
@@ -179,7 +180,7 @@ class StreamTrack:
             if not chunk.choices and not (self._request.wants_usage or self._request.own_usage):
                 return  # we asked for it, the client did not
         choices = chunk.choices or []
-        if not self._raw and choices and self._request.endpoint is CHAT:
+        if choices and self._request.endpoint is CHAT:
             if self._check is None and not self._begun:
                 self._look_for_thoughts(choices)
             if self._check is not None:
@@ -293,7 +294,7 @@ class StreamTrack:
             return False
         if choice.finish_reason == "length":
             self.limited = True
-        self.finished[choice.index if isinstance(choice.index, int) else 0] = choice.finish_reason
+        self.finished[number_of(choice.index)] = choice.finish_reason
         return True
 
     def conclude(self) -> None:

@@ -132,7 +132,7 @@ async def test_a_reader_slower_than_its_backend_but_steady_is_not_cut() -> None:
 
 
 async def test_a_reader_that_never_reads_is_cut_after_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.connection.FLUSH", 0.2)
+    monkeypatch.setattr("gateway.direct.FLUSH", 0.2)
     async with flooding(10**6, "idle: 300ms") as (flood, gateway):
         async with raw_client(gateway.url, receive_buffer=SMALL) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes

@@ -105,7 +105,7 @@ def stalled(gateway: RunningGateway) -> float:
 
 @pytest.fixture(autouse=True)
 def quick_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.connection.FLUSH", 0.2)
+    monkeypatch.setattr("gateway.direct.FLUSH", 0.2)
 
 
 @asynccontextmanager

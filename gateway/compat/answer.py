@@ -7,7 +7,6 @@ the same text. A delta is OpenAI's: `content`, `reasoning`, `tool_calls`, ...
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import msgspec
 from gateway.compat.expected import Expected, ReasoningField
 from gateway.compat.markers import markers_of
 from gateway.compat.mender import Call, Mender, Piece, Reasoning, Text
-from gateway.compat.reasoning import REASONING, THINK, Thoughts
+from gateway.compat.reasoning import Thoughts
 
 Delta = dict[str, Any]
 
@@ -36,10 +35,7 @@ KINDS = (
     "repetition",
     "garbage",
 )
-SWALLOWED_FROM = 16  # tokens; a shorter answer says too little of how many bytes its tokens have
 FIELDS = ("reasoning", "reasoning_content")
-_CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
-_STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
 
 
 class ChoiceAnswer:
@@ -202,9 +198,10 @@ class ChoiceAnswer:
             if not isinstance(call, dict):
                 continue
             given = call.get("index", i)
-            place = self._places.get(given)
+            key = i if isinstance(given, (list, dict)) else given
+            place = self._places.get(key)
             if place is None:
-                place = self._places[given] = len(self._calls)
+                place = self._places[key] = len(self._calls)
                 self._calls.append(_ToolCall("", []))
             if place != given:
                 call["index"] = place
@@ -279,40 +276,3 @@ def _renamed(delta: Delta, field: ReasoningField) -> Delta:
     rest = {key: value for key, value in delta.items() if key not in FIELDS}
     names = FIELDS if field == "both" else () if field == "none" else (field,)
     return rest | dict.fromkeys(names, said)
-
-
-def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
-    """How thoughts are marked that content beginning with `text` may begin with; None = it begins with none."""
-    start = text.lstrip()
-    if not start or start[0] not in "<[":
-        return None
-    for style in (usual, *_STYLES) if usual is not None else _STYLES:
-        if any(opener.startswith(start) or start.startswith(opener) for opener in style.openers):
-            return style
-    return None
-
-
-def closes_alone(text: str) -> bool:
-    """Does a `</think>` stand on a line of its own here, as a template writes it? (In a sentence it is only a word.)"""
-    if "</think>" not in text:
-        return False
-    found = _CLOSED_ALONE.search(text)
-    return found is not None and text.count("```", 0, found.start()) % 2 == 0
-
-
-def is_garbage(text: str) -> bool:
-    """One character again and again, as an engine writes that computes nonsense (NVFP4 without `--moe-backend marlin`
-    writes exclamation marks)."""
-    return text.startswith("!!!!!") or (len(text) >= 20 and len(set(text[:2000])) == 1)
-
-
-def swallowed(size: int, usage: Any) -> bool:
-    """Were far more tokens spent than so many bytes can be? Then a parser took the rest for a call, and lost it."""
-    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return isinstance(spent, int) and size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
-
-
-def silence_kind(usage: Any) -> str:
-    """The violation of an answer in which nothing was said: with tokens spent it is a parser that swallowed them."""
-    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return "nothing_said" if isinstance(spent, int) and spent > 1 else "empty"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.compat.answer import ChoiceAnswer
 from gateway.compat.expected import Expected
 from gateway.rewrite import rebuilt
-from gateway.upstream.sse import BROKEN_ENDS, Choice, content_of, is_plain
+from gateway.upstream.sse import BROKEN_ENDS, Choice, content_of, is_plain, number_of
 
 Changed = list[tuple[bytes, Choice]]  # events to send instead of one, and what each says
 
@@ -24,7 +24,7 @@ class StreamCheck:
         self._choices = choices
         # With no calls to look for, and thoughts under the name that they have, content ends the search.
         self._may_end = expected.tools is None and expected.reasoning_field == "as_is"
-        self._answers: dict[object, ChoiceAnswer] = {}  # by the index of the choice
+        self._answers: dict[int, ChoiceAnswer] = {}  # by the number of the choice
         self._frame: tuple[bytes, bytes] | None = None  # what stands before and after the text in nearly every event
         self.ended: list[ChoiceAnswer] = []  # choices in which nothing more can be found
         self.over = False  # that is so in all, before their end: from here on the bytes can go on as they are
@@ -53,9 +53,10 @@ class StreamCheck:
         made: list[Choice] = []
         same = True
         for choice in choices:
-            answer = self._answers.get(choice.index)
+            number = number_of(choice.index)
+            answer = self._answers.get(number)
             if answer is None:
-                answer = self._answers[choice.index] = ChoiceAnswer(self._expected)
+                answer = self._answers[number] = ChoiceAnswer(self._expected)
             delta = choice.delta if isinstance(choice.delta, dict) else {}
             deltas, finish = answer.delta(delta), choice.finish_reason
             same = same and len(deltas) == 1 and deltas[0] is delta
@@ -67,7 +68,7 @@ class StreamCheck:
             if finish is not None and not deltas:
                 deltas = [{}]
             for i, one in enumerate(deltas, 1):
-                made.append(Choice(choice.index, one, None, finish if i == len(deltas) else None))
+                made.append(Choice(number, one, None, finish if i == len(deltas) else None))
         if self._may_end and len(self._answers) >= self._choices and all(a.said for a in self._answers.values()):
             self.over = True
             self.ended += self._answers.values()
@@ -81,7 +82,7 @@ class StreamCheck:
             return
         choice = choices[0]
         text = content_of(choice)
-        if choice.index != 0 or choice.finish_reason is not None or choice.delta.keys() != {"content"} or not text:
+        if not text or choice.index != 0 or choice.finish_reason is not None or choice.delta.keys() != {"content"}:
             return
         before, found, rest = event.partition(b'"content":"')
         raw = text.encode()

@@ -128,6 +128,11 @@ def says_something(choice: Choice) -> bool:
     )
 
 
+def number_of(index: object) -> int:
+    """Which choice has this index. One that is no number is taken for the first; nothing fails because of it."""
+    return index if isinstance(index, int) else 0
+
+
 def content_of(choice: Choice) -> str:
     """The text of a chat delta; "" where it has none."""
     delta = choice.delta

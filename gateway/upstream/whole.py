@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, closes_alone, is_garbage, is_plain, opened, swallowed
+from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, is_plain
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
+from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
 from gateway.routing.request import CHAT, InferenceRequest
 from gateway.upstream.sse import BROKEN_ENDS
 
