@@ -235,10 +235,11 @@ def test_an_answer_that_says_nothing_is_a_message_without_blocks() -> None:
 @pytest.mark.parametrize("odd", ['"', "\\", '\\"', "\n", "\u2028", "é", "😀", '"}}],"x":"', " "])
 def test_a_text_with_anything_in_it_arrives_as_it_is(name: str, odd: str) -> None:
     """Between plain ones, which look alike but for their text."""
-    said_ = ["one", "two", odd, "three", f"a{odd}", f"{odd}b", "end"]
-    for events in (pieces(name, said_), [respaced(event) for event in pieces(name, said_)]):
-        [block] = accumulated(streamed([ROLE, *events, *Answer().end()]))["content"]
-        assert block.get("text", block.get("thinking")) == "".join(said_)
+    plain, like = ["one", "two", odd, "three", f"a{odd}", f"{odd}b", "end"], [f"{x}{odd}z" for x in "abc"]
+    for said_ in (plain, like):
+        for events in (pieces(name, said_), [respaced(event) for event in pieces(name, said_)]):
+            [block] = accumulated(streamed([ROLE, *events, *Answer().end()]))["content"]
+            assert block.get("text", block.get("thinking")) == "".join(said_)
 
 
 def test_like_pieces_go_into_the_block_that_is_open() -> None:
@@ -255,6 +256,12 @@ def test_a_piece_that_looks_alike_but_says_more_is_read() -> None:
     stream = MessageStream("r")
     stream.take([ROLE, *pieces("content", ["a", "b"]), chunk({"content": "c"}, "length", usage=so_far)])
     assert told(stream.take([DONE]))[1]["delta"]["stop_reason"] == "max_tokens"
+
+
+def test_an_empty_piece_is_a_heartbeat() -> None:
+    stream = MessageStream("r")
+    stream.take([ROLE, *pieces("content", ["a", "b"])])
+    assert stream.take(pieces("content", [""])) == PING
 
 
 # -- heartbeats and tokens --------------------------------------------------------------------------------------------
