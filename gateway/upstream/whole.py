@@ -35,7 +35,8 @@ class _Answer(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Answer).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_choices = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -167,8 +168,11 @@ def _rewritten(body: bytes, changed: dict[int, tuple[dict[str, Any], object]]) -
     fields = _decode_fields(body)
     choices = _decode_choices(fields["choices"])
     for i, (message, finish) in changed.items():
-        moved = message.get("content") != choices[i]["message"].get("content")
-        choices[i] |= {"message": message, "finish_reason": finish} | ({"logprobs": None} if moved else {})
+        choice = choices[i]
+        moved = message.get("content") != _decode_message(choice["message"]).get("content")
+        choice |= {"message": Raw(_encode(message)), "finish_reason": Raw(_encode(finish))}
+        if moved:
+            choice["logprobs"] = Raw(b"null")
     return _encode({**fields, "choices": Raw(_encode(choices))})
 
 

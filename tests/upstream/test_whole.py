@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routing.request import EMBEDDINGS
+from gateway.routing.request import CHAT, EMBEDDINGS
 from gateway.upstream.whole import read_whole
 from tests.routing.parts import request
 
@@ -24,3 +24,14 @@ def test_a_list_of_embeddings_is_an_answer(data: str) -> None:
 )
 def test_without_a_list_it_is_none(body: bytes) -> None:
     assert read_whole(body, ASKED).failure is not None
+
+
+@pytest.mark.parametrize("value", [b'"\xf0\x9f"', b"1e999", b"1.10"], ids=["half a character", "too large", "a zero"])
+def test_what_is_not_mended_keeps_its_bytes(value: bytes) -> None:
+    """A token of log probabilities may be half a character: that is no reason to fail an answer that has to change."""
+    message = b'{"role":"assistant","content":"<think>hm</think>hello"}'
+    choice = b'{"index":0,"message":%b,"finish_reason":"stop","routed":%b}' % (message, value)
+    answer = read_whole(b'{"model":"m","choices":[%b]}' % choice, request(CHAT))
+    assert answer.failure is None
+    assert b'"reasoning":"hm"' in answer.body
+    assert b'"routed":' + value in answer.body
