@@ -13,14 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.pauses import (
-    BACKOFF_LEAST,
-    BACKOFF_MOST,
-    after_stalls,
-    is_steady,
-    longer_backoff,
-    quiet_needed,
-)
+from gateway.health import pauses
 from gateway.health.state import SERVING, WELL, State, Transition
 
 
@@ -44,7 +37,7 @@ class Health:
     half_open: bool = False  # suspect on trial: one request at a time
     trial: bool = False  # that request, or a canary, is under way
     retry_at: float = 0.0  # not on trial before
-    backoff: float = BACKOFF_LEAST
+    backoff: float = pauses.BACKOFF_LEAST
     gone: bool = False  # nobody listened there since it was last well
     hopeless: bool = False  # it has not come within `start_grace`
     well: bool = False  # ready, and not fallen since
@@ -80,7 +73,7 @@ class Health:
     @property
     def hold(self) -> float:
         """Seconds without a bad check that it takes to be used again."""
-        return quiet_needed(self.falls, self.settings.every)
+        return pauses.quiet_needed(self.falls, self.settings.every)
 
     # -- liveness -------------------------------------------------------------------------------------------------
 
@@ -162,7 +155,7 @@ class Health:
     def succeeded(self, now: float) -> Transition | None:
         """A request was answered."""
         self.fails = 0
-        self.backoff = BACKOFF_LEAST
+        self.backoff = pauses.BACKOFF_LEAST
         if self.state in WELL:
             self.from_requests = False
             return None
@@ -208,11 +201,11 @@ class Health:
         """Its engine stands still, whatever `/health` says: out at once, and the longer the oftener it happens."""
         if self.state in (State.PARKED, State.DRAINING):
             return None
-        forgotten = self.well and is_steady(now - self.well_since, self.settings.every)
+        forgotten = self.well and pauses.is_steady(now - self.well_since, self.settings.every)
         self.stalls = 1 if forgotten else self.stalls + 1
         self.from_requests = True
         self.oks = 0
-        self.retry_at = now + after_stalls(self.stalls)
+        self.retry_at = now + pauses.after_stalls(self.stalls)
         return self._down(reason, now)
 
     def load(self, full: bool, now: float) -> Transition | None:
@@ -240,7 +233,7 @@ class Health:
         """The canary was answered, and rightly."""
         if self.state is State.DRAINING:
             return None
-        self.backoff = BACKOFF_LEAST
+        self.backoff = pauses.BACKOFF_LEAST
         if self.state in WELL:
             self.fails = 0
             self.from_requests = False
@@ -268,7 +261,7 @@ class Health:
         self.from_requests = True
         self.half_open = False
         self.oks = 0
-        self.retry_at = now + (self.settings.canary or BACKOFF_MOST)
+        self.retry_at = now + (self.settings.canary or pauses.BACKOFF_MOST)
         return self._move(State.SUSPECT, reason, now)
 
     # -- an operator ----------------------------------------------------------------------------------------------
@@ -311,14 +304,14 @@ class Health:
 
     def _pause(self, now: float) -> None:
         self.retry_at = now + self.backoff
-        self.backoff = longer_backoff(self.backoff)
+        self.backoff = pauses.longer_backoff(self.backoff)
 
     def _fall(self, now: float) -> None:
         """It was well, and is no more."""
         if not self.well:
             return
         self.well = False
-        forgotten = is_steady(now - self.well_since, self.settings.every)
+        forgotten = pauses.is_steady(now - self.well_since, self.settings.every)
         self.falls = 1 if forgotten else self.falls + 1
 
     def _down(self, reason: str, now: float) -> Transition | None:
