@@ -60,7 +60,7 @@ class Turns:
                 calls.append({"id": string(block, "id", where), "type": "function", "function": function})
             elif kind != "redacted_thinking":  # which nobody but Anthropic can read
                 said += [part["text"] for part in parts_of(block, where) if part["type"] == "text"]
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(said)}
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(said) or (None if calls else "")}
         if thoughts := "".join(thought):
             message["reasoning_content"] = thoughts
         if calls:

@@ -224,7 +224,8 @@ def alternate(chat: list[dict[str, Any]]) -> None:
 
 
 def joined(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    """`None`: a turn of calls alone."""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content or ())
 
 
 @given(conversations())

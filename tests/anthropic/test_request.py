@@ -297,7 +297,7 @@ def test_the_prompt_of_claude_codes_next_turn_begins_with_that_of_the_first() ->
     assert (function["name"], json.loads(function["arguments"])) == ("ToolSearch", arguments)
     assert thought == {
         "role": "assistant",
-        "content": "",
+        "content": None,
         "reasoning_content": "hm",
         "tool_calls": [{"id": "chatcmpl-tool-1", "type": "function"}],
     }

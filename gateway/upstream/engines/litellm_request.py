@@ -23,6 +23,7 @@ HINTS = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "user",
     "parallel_tool_calls", "reasoning_effort", "service_tier",
 )  # fmt: skip
+EFFORTS = {"enabled": "medium", "disabled": "none"}
 _PARTS = ("text", "refusal", "thinking", "redacted_thinking", "input_audio")
 
 
@@ -30,10 +31,25 @@ def chat_arguments(raw: Mapping[str, Raw], supported: frozenset[str], *, stream:
     """For `acompletion`; `supported` are the parameters that the provider takes. Raises Refused."""
     arguments = _chosen(raw, (*DEMANDS, *(name for name in HINTS if name in supported)))
     _refuse_remote_parts(arguments.get("messages"))
+    if "thinking" in arguments and "thinking" not in supported:
+        arguments = _without_thinking(arguments, supported)
     if stream:
         # The usage comes whenever the request path asks for it, and it always does.
         arguments |= {"stream": True, "stream_options": {"include_usage": True}}
     return arguments
+
+
+def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> dict[str, Any]:
+    """For a provider that does not know Anthropic's `thinking`: as an effort. A demand to think stays where even that
+    is unknown, and is refused there; `adaptive` is what a model does that is told nothing."""
+    said = arguments["thinking"]
+    kind = said.get("type") if isinstance(said, dict) else None
+    others = {name: value for name, value in arguments.items() if name != "thinking"}
+    if kind == "adaptive":
+        return others
+    if kind in EFFORTS and "reasoning_effort" in supported:
+        return {"reasoning_effort": EFFORTS[kind], **others}
+    return others if kind == "disabled" else arguments
 
 
 def embeddings_arguments(raw: Mapping[str, Raw]) -> tuple[dict[str, Any], bool]:

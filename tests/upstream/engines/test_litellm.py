@@ -262,9 +262,10 @@ async def _pending_read(response: Response) -> asyncio.Task[bytes]:
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def arguments(**fields: Any) -> dict[str, Any]:
+def arguments(*also: str, **fields: Any) -> dict[str, Any]:
+    """`also`: further parameters that the cloud takes."""
     raw = {name: Raw(msgspec.json.encode(value)) for name, value in {**ASK, **fields}.items()}
-    return chat_arguments(raw, frozenset({"temperature", "tools"}), stream=False)
+    return chat_arguments(raw, frozenset({"temperature", "tools", *also}), stream=False)
 
 
 def test_only_known_fields_are_passed_on() -> None:
@@ -275,6 +276,27 @@ def test_only_known_fields_are_passed_on() -> None:
 def test_hints_that_a_cloud_lacks_are_left_out_and_demands_are_not() -> None:
     chosen = arguments(temperature=0.5, seed=1, frequency_penalty=0.1, n=2, tools=[TOOL], stop=None)
     assert chosen.keys() == {"messages", "temperature", "n", "tools"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "takes", "becomes"),
+    [
+        ("adaptive", [], {}),
+        ("disabled", [], {}),
+        ("disabled", ["reasoning_effort"], {"reasoning_effort": "none"}),
+        ("enabled", ["reasoning_effort"], {"reasoning_effort": "medium"}),
+        ("enabled", [], {"thinking": {"type": "enabled"}}),  # the cloud refuses it
+        *((kind, ["thinking"], {"thinking": {"type": kind}}) for kind in ("adaptive", "disabled", "enabled")),
+    ],
+)
+def test_thinking_is_said_as_the_cloud_knows_it(kind: str, takes: list[str], becomes: dict[str, Any]) -> None:
+    assert arguments(*takes, thinking={"type": kind}) == {"messages": ASK["messages"], **becomes}
+
+
+def test_an_effort_that_was_asked_for_wins_over_that_of_thinking() -> None:
+    assert arguments("reasoning_effort", thinking={"type": "enabled"}, reasoning_effort="high")["reasoning_effort"] == (
+        "high"
+    )
 
 
 @pytest.mark.parametrize(
