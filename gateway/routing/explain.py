@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.anthropic.request import to_chat
 from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities, drift
 from gateway.compat.families import family_of
@@ -41,7 +42,15 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
     `invalid_request_body`."""
     if not isinstance(body, dict):
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
-    return parse(_endpoint_of(body), msgspec.json.encode({**body, "model": alias}))
+    encoded = msgspec.json.encode({**body, "model": alias})
+    return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
+
+
+def _is_message(body: Mapping[str, Any]) -> bool:
+    """Is it one of Anthropic's API? Told by what a chat has not; where there is none of it, both mean the same."""
+    tools = body.get("tools")
+    listed = tools if isinstance(tools, list) else []
+    return "system" in body or any(isinstance(tool, dict) and "input_schema" in tool for tool in listed)
 
 
 def _endpoint_of(body: Mapping[str, Any]) -> Endpoint:

@@ -100,3 +100,16 @@ async def test_a_wrong_question_is_told_what_is_wrong(body: Any, code: str, para
     async with running_gateway(TEXT) as gateway:
         error = (await ask(gateway, body)).json()["error"]
     assert (error["code"], error["param"]) == (code, param)
+
+
+async def test_a_request_of_anthropics_api_is_read_as_such() -> None:
+    async with running_gateway(TEXT) as gateway:
+        tools = [{"name": "f", "input_schema": {"type": "object"}}]
+        message = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "tool_choice": {"type": "any"}}
+        told = (await ask(gateway, {"alias": "chat", "request": message})).json()
+        assert told["request"]["tools"] == "required"
+        system = {"messages": message["messages"], "system": "Be brief.", "output_config": {"effort": "high"}}
+        wish = (await ask(gateway, {"alias": "chat", "request": system})).json()
+        assert (wish["request"]["thinking"], wish["request"]["thinking_is_a_wish"]) == ("on", True)
+        broken = await ask(gateway, {"alias": "chat", "request": message | {"tool_choice": {"type": "some"}}})
+        assert refused(broken) == (400, "invalid_request_body")
