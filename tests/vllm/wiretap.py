@@ -16,6 +16,7 @@ class Exchange:
 
     asked: bytearray = field(default_factory=bytearray)
     answered: bytearray = field(default_factory=bytearray)
+    ended: bool = False  # the server has closed it
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Wiretap:
 
     url: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
+    tell: asyncio.Event = field(default_factory=asyncio.Event)  # unset: nobody is told what the server closes
 
     def posts(self) -> list[Exchange]:
         """The connections that carried inference requests; the others carried probes."""
@@ -53,23 +55,21 @@ def dechunked(body: bytes) -> bytes:
         body = body[length + 2 :]
 
 
-async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray, end_after: float = 0.0
-) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+    """Until one of them is closed."""
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             kept += data
             writer.write(data)
             await writer.drain()
-    await asyncio.sleep(end_after)
-    writer.close()
 
 
 @asynccontextmanager
-async def wiretap(url: str, *, end_after: float = 0.0) -> AsyncIterator[Wiretap]:
-    """A relay in front of `url`. `end_after`: seconds by which the server's closing of a connection arrives late."""
+async def wiretap(url: str) -> AsyncIterator[Wiretap]:
+    """A relay in front of `url`."""
     parts = urlsplit(url)
     tap, tasks = Wiretap(), set[asyncio.Task[None]]()
+    tap.tell.set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -79,7 +79,18 @@ async def wiretap(url: str, *, end_after: float = 0.0) -> AsyncIterator[Wiretap]
         exchange = Exchange()
         tap.exchanges.append(exchange)
         there, back = await asyncio.open_connection(parts.hostname, parts.port)
-        await asyncio.gather(_pump(reader, back, exchange.asked), _pump(there, writer, exchange.answered, end_after))
+
+        async def up() -> None:
+            await _pump(reader, back, exchange.asked)
+            back.close()
+
+        async def down() -> None:
+            await _pump(there, writer, exchange.answered)
+            exchange.ended = True
+            await tap.tell.wait()
+            writer.close()
+
+        await asyncio.gather(up(), down())
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     tap.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
