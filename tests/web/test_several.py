@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
+from gateway.admission.room import room
 from gateway.api import status
 from gateway.observe import history
 from gateway.sim import SimVllm
@@ -57,10 +58,13 @@ async def test_what_others_hold_is_shown_and_that_redis_is_away(
                 await shows(
                     page, "#banner .problem.warn", "Redis is away", "goes on alone", "(1 of 2 gateways)", "since"
                 )
-                await shows(page, row("qwen36") + SLOTS, "share: 2")
                 await lacks(page, "#about", "gateways")
                 sim.clear()
                 await asyncio.gather(*held)
+                # until then the engine's own count tells of them, and there is less room
+                await h.gateway.until(lambda: room(h.gateway.gateway.fleet["qwen36"]) == 2)
+                await page.reload()
+                await shows(page, row("qwen36") + SLOTS, "share: 2")
                 redis.start()
                 await lacks(page, "#banner", "Redis")
                 await shows(page, "#about", "one of 2 gateways")
