@@ -118,21 +118,27 @@ class Queue:
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
 
+async def opened(stack: AsyncExitStack, slots: str, more: str = "") -> tuple[dict[str, Gate], dict[str, str]]:
+    """By name: the gates, which serve until the stack ends, and their lines of routes.yaml."""
+    gates: dict[str, Gate] = {}
+    lines: dict[str, str] = {}
+    for name, count in (pair.split(": ") for pair in slots.split(", ")):
+        gate = gates[name] = Gate()
+        gate.backend.scripts = (gate.hold,)
+        await stack.enter_async_context(gate.backend.serve())
+        cloud = ", engine: openai, cloud: true, model: served/model" if name == "cloud" else f", slots: {count}"
+        lines[name] = f"  {name}: {{url: '{gate.backend.url}'{cloud}{more}}}"
+    return gates, lines
+
+
 @asynccontextmanager
 async def queue(
     slots: str = "a: 2", aliases: str = "pool: [a]", more: str = "", keys: str = ""
 ) -> AsyncIterator[Queue]:
     """`slots`: a gate for each name, with so many slots (`a: 2, b: 1`); `more`: further settings of each."""
     async with AsyncExitStack() as stack:
-        gates: dict[str, Gate] = {}
-        lines = ["backends:"]
-        for name, count in (pair.split(": ") for pair in slots.split(", ")):
-            gate = gates[name] = Gate()
-            gate.backend.scripts = (gate.hold,)
-            await stack.enter_async_context(gate.backend.serve())
-            cloud = ", engine: openai, cloud: true, model: served/model" if name == "cloud" else f", slots: {count}"
-            lines.append(f"  {name}: {{url: '{gate.backend.url}'{cloud}{more}}}")
-        routes = "\n".join([*lines, "aliases:", f"  {aliases}", keys])
+        gates, lines = await opened(stack, slots, more)
+        routes = "\n".join(["backends:", *lines.values(), "aliases:", f"  {aliases}", keys])
         running = await stack.enter_async_context(running_gateway(routes))
         await running.until_ready(*(name for name in gates if name != "cloud"))
         found = Queue(running, gates)

@@ -14,7 +14,7 @@ import pytest
 from gateway.backend import BackendState
 from gateway.health.state import State
 from tests.editing import Editor, edited, editor_of
-from tests.queueing import Gate, Queue
+from tests.queueing import Queue, opened
 from tests.raw_client import chat, raw_client
 from tests.support import running_gateway
 
@@ -62,16 +62,9 @@ class Waiting(Queue):
 async def waiting(file: Path, slots: str, aliases: str, more: str = "") -> AsyncIterator[Waiting]:
     """As `tests.queueing.queue`, from a file. A gate whose slots are 0 is not in the file."""
     async with AsyncExitStack() as stack:
-        gates: dict[str, Gate] = {}
-        lines = ["backends:"]
-        for name, count in (pair.split(": ") for pair in slots.split(", ")):
-            gate = gates[name] = Gate()
-            gate.backend.scripts = (gate.hold,)
-            await stack.enter_async_context(gate.backend.serve())
-            cloud = ", engine: openai, cloud: true, model: served/model" if name == "cloud" else f", slots: {count}"
-            if count != "0":
-                lines.append(f"  {name}: {{url: '{gate.backend.url}'{cloud}}}")
-        routes = "\n".join([*lines, f"aliases: {{{aliases}}}", more])
+        gates, lines = await opened(stack, slots)
+        there = [line for line in lines.values() if not line.endswith("slots: 0}")]
+        routes = "\n".join(["backends:", *there, f"aliases: {{{aliases}}}", more])
         running = await stack.enter_async_context(running_gateway(routes, file=file))
         await running.until_ready(*(name for name in running.gateway.fleet.states if name != "cloud"))
         found = Waiting(running, gates, editor=await stack.enter_async_context(edited(running, file)))

@@ -22,8 +22,8 @@ SESSION_HEADERS = (b"x-claude-code-session-id", b"x-openwebui-chat-id")
 def order(
     members: Sequence[BackendState], balance: Balance, turn: int, key: Callable[[], bytes], now: float = 0.0
 ) -> Sequence[BackendState]:
-    """Best first. `turn` counts this alias' requests; `key` gives the session's affinity key and is only called when
-    there is a choice to make."""
+    """Best first. `turn` counts this alias' requests; `key` gives the conversation's affinity key and is only called
+    when there is a choice to make."""
     if len(members) < 2:
         return members
     if balance == "affinity":
