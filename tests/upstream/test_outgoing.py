@@ -318,6 +318,8 @@ def test_continuous_usage_is_the_clients_own_affair() -> None:
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 SECRET = (b"authorization", b"x-api-key", b"cookie", b"proxy-authorization", b"api-key", b"x-forwarded-for")
+SECRET += (b"anthropic-api-key", b"anthropic-auth-token", b"anthropic-organization-id", b"anthropic-workspace-id")
+SECRET += (b"openai-api-key", b"openai-organization", b"openai-project", b"x-goog-api-key", b"fireworks-api-key")
 
 
 def test_credentials_and_cookies_never_leave() -> None:
@@ -336,7 +338,7 @@ def test_the_allowed_headers_go_up_as_they_are() -> None:
         b"tracestate": b"a=b",
         b"anthropic-version": b"2023-06-01",
         b"anthropic-beta": b"x",
-        b"openai-organization": b"o",
+        b"openai-beta": b"o",
     }
     assert dict(headers_up(allowed, "id"))["anthropic-version"] == "2023-06-01"
     assert len(headers_up(allowed, "id")) == 2 + len(allowed)
