@@ -8,6 +8,9 @@ from hashlib import sha256
 
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.errors import GatewayError, model_not_found
+from gateway.origins import check_source
+
+_NO = frozenset((b"0", b"false", b"no", b"off"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,13 @@ NOBODY = Identity("", "open")
 
 
 def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> Identity:
-    """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` everybody is let in.
+    """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` everybody is let in who is no
+    page of another site.
 
     Keys are looked up by their SHA-256, so no comparison takes longer the more of a key is right. Raises
-    `invalid_api_key`.
+    `invalid_api_key`, `foreign_origin`, `foreign_host`.
     """
+    check_source(snapshot, headers)
     if not snapshot.clients:
         return Identity(peer, "open")
     key = given_key(headers)
@@ -47,10 +52,17 @@ def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> I
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The bearer token if there is one, else `x-api-key`. An empty one is none."""
     authorization = headers.get(b"authorization")
-    if authorization is not None and authorization[:7].lower() == b"bearer ":
-        return authorization[7:].strip()
-    return headers.get(b"x-api-key")
+    if authorization is not None and authorization[:7].lower() == b"bearer " and (key := authorization[7:].strip()):
+        return key
+    return headers.get(b"x-api-key", b"").strip() or None
+
+
+def asks_local_only(headers: Mapping[bytes, bytes]) -> bool:
+    """`x-gateway-local-only`: every value but an unmistakable no is a yes, an empty one too."""
+    said = headers.get(b"x-gateway-local-only")
+    return said is not None and not all(word.strip().lower() in _NO for word in said.split(b","))
 
 
 def find_alias(snapshot: Snapshot, identity: Identity, model: str) -> Alias:

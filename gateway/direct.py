@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.core import Gateway
 from gateway.exchange import ClientGone, Headers, decode, running_task, too_large
+from gateway.header_map import header_map
 from gateway.relay import Relay
 from gateway.routing.request import Endpoint
 
@@ -67,7 +68,7 @@ class DirectExchange:
         self._too_large = False
         self._head = b""
         self._chunked = False
-        self.headers: dict[bytes, bytes] = dict(connection.headers)
+        self.headers: dict[bytes, bytes] = header_map(connection.headers)
         self._http_1_0 = (
             connection.parser.get_http_version() == "1.0"
         )  # knows no chunks: the end of the connection ends

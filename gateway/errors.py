@@ -29,6 +29,7 @@ CATALOGUE: dict[str, Code] = {
         Code("invalid_request_body", 400, "invalid_request_error", "The body is not a JSON object with a `model`."),
         Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
         Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
+        Code("unsupported_media_type", 415, "invalid_request_error", "A request body that is said to be no JSON."),
         Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
         Code(
             "not_found", 404, "invalid_request_error", "No such path (nothing is ever forwarded by path), or backend."
@@ -47,7 +48,8 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "admin_only", 403, "permission_error", "Only an admin may do this; without `clients`, this machine alone."
         ),
-        Code("foreign_origin", 403, "permission_error", "A page of another site asked for what only an admin may do."),
+        Code("foreign_origin", 403, "permission_error", "A page of another site asked."),
+        Code("foreign_host", 403, "permission_error", "The gateway was asked by a name that it does not have."),
         Code("rate_limit_exceeded", 429, "rate_limit_error", "A client's or a backend's limit; see Retry-After."),
         Code("queue_full", 429, "rate_limit_error", "Too many requests already wait; see Retry-After."),
         Code("queue_timeout", 429, "rate_limit_error", "Waited `queue.max_wait` without a slot; see Retry-After."),

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from gateway.errors import GatewayError
+from gateway.header_map import header_map
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -25,7 +26,8 @@ class ClientGone(Exception):
 
 
 class Exchange(Protocol):
-    """`headers` have lower-case names; of a repeated header the last counts. `started` = a head was sent."""
+    """`headers` have lower-case names; a repeated one has its values joined (header_map.py). `started` = a head was
+    sent."""
 
     headers: dict[bytes, bytes]
 
@@ -76,7 +78,7 @@ class AsgiExchange:
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
         self._finished = False
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers: dict[bytes, bytes] = header_map(scope["headers"])
         client = scope.get("client")
         self._peer: str = client[0] if client else "local"
         self.started = False

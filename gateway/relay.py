@@ -28,6 +28,7 @@ from gateway.errors import GatewayError, PassedOn
 from gateway.exchange import ClientGone, Exchange
 from gateway.lessons import learn
 from gateway.observe.settle import settle
+from gateway.origins import check_json
 from gateway.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.routing.balance import affinity_key
 from gateway.routing.plan import Candidate, Plan, Resort, forced, make_plan, resort_of
@@ -101,6 +102,7 @@ class Relay:
 
     async def _answer(self) -> None:
         self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
+        check_json(self.exchange.headers)
         body = await self.exchange.read_body(self.snapshot.server.max_body)
         self.request = parse(self.endpoint, body)
         alias = self.alias = self._find_alias()
@@ -154,7 +156,7 @@ class Relay:
             states,
             self.request,
             time.monotonic(),
-            local_only=self.client.local_only or headers.get(b"x-gateway-local-only") == b"1",
+            local_only=self.client.local_only or access.asks_local_only(headers),
             turn=self.turn,
             key=lambda: affinity_key(self.request, headers, self.client.name, alias.name),
             client=self.client.client,

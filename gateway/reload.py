@@ -15,6 +15,7 @@ from typing import Any
 from gateway.config.changes import changes, needs_restart
 from gateway.config.edits import edits
 from gateway.config.load import Loaded, load
+from gateway.config.openings import local_keys, openings
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
@@ -56,6 +57,7 @@ class Reloader:
         self._started_with = loaded.snapshot.server
         self._loaded = loaded
         self._known = loaded.sources
+        self._kept_local = local_keys(loaded.snapshot.clients)  # since the start, or the last opening that was meant
         self._one_at_a_time = asyncio.Lock()
         self._opened = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -106,26 +108,37 @@ class Reloader:
 
     # -- one reload -----------------------------------------------------------------------------------------------
 
-    async def reload(self) -> Taken:
-        """Read the file and put it in force. Raises `ConfigError` when it is not valid: nothing has changed then, and
-        it was told."""
+    async def reload(self, *, may_open: bool = False) -> Taken:
+        """Read the file and put it in force. Raises `ConfigError` when it is not valid, or would open the gateway
+        without `may_open`: nothing has changed then, and it was told."""
         async with self._one_at_a_time:
             try:
-                loaded = await self._load()
+                loaded = await self._load(may_open)
             except ConfigError as error:
                 self._refuse(error)
                 raise
-            return await self._take(loaded)
+            return await self._take(loaded, may_open)
 
-    async def _load(self) -> Loaded:
-        """In a thread: a long file takes a while to parse."""
+    async def _load(self, may_open: bool) -> Loaded:
+        """Twice where there are mistakes: a file may be half written."""
         try:
-            return await asyncio.to_thread(load, self.path)
+            return await self._read(may_open)
         except ConfigError:
             await asyncio.sleep(AGAIN)
-            return await asyncio.to_thread(load, self.path)
+            return await self._read(may_open)
 
-    async def _take(self, loaded: Loaded) -> Taken:
+    async def _read(self, may_open: bool) -> Loaded:
+        """In a thread: a long file takes a while to parse."""
+        loaded = await asyncio.to_thread(load, self.path)
+        clients = loaded.snapshot.clients
+        found = openings(self._loaded.snapshot.clients, clients, self._kept_local, str(self.path))
+        if found and not may_open:
+            error = ConfigError(found)
+            error.sources = loaded.sources
+            raise error
+        return loaded
+
+    async def _take(self, loaded: Loaded, may_open: bool) -> Taken:
         before, after = self._loaded.snapshot, loaded.snapshot
         snapshot = after if self._adapt is None else await self._adapt(after)
         await self._gateway.take(replace(snapshot, server=self._gateway.snapshot.server))
@@ -136,6 +149,7 @@ class Reloader:
         news = [warning for warning in warnings if warning not in {str(w) for w in self._loaded.warnings}]
         taken = Taken(time.time(), tuple(found), tuple(restart), tuple(warnings))
         self._loaded, self._known = loaded, loaded.sources
+        self._kept_local = local_keys(after.clients) | (frozenset() if may_open else self._kept_local)
         self.loaded_at, self.refused_at, self.problems, self.restart = taken.at, None, (), taken.restart
         self._tell_taken(taken, news)
         return taken

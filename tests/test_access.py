@@ -20,7 +20,7 @@ CLIENTS = f"""
 clients:
   hermes: {{key: "${{HERMES_KEY}}", aliases: [writer, "spark-*"]}}
   scorer: {{key: "sha256:{sha256(SCORER.encode()).hexdigest()}", aliases: [scores]}}
-  ops: {{key: "{OPS}"}}
+  ops: {{key: "{OPS}", admin: true}}
 """
 ALIASES = "aliases: {writer: [a], spark-one: [a], spark-two: {use: [a], also: [ds4, other]}, scores: [a]}\n"
 POSTS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/v1/embeddings", "/embeddings")
@@ -88,10 +88,15 @@ async def test_without_a_right_key_nothing_is_served(headers: dict[str, str]) ->
         assert sim.requests == []
 
 
-async def test_what_an_operators_tools_ask_needs_no_key() -> None:
+async def test_what_tells_of_nobody_needs_no_key() -> None:
+    """What load balancers and supervisors ask; and the page, which holds no data."""
     async with guarded(SimVllm("a", api_key="backend-key-4")) as gateway:
-        for path in ("/health", "/ready", "/version", "/metrics"):
-            assert (await gateway.client.get(path)).status_code == 200
+        for path in ("/health", "/ready", "/version", "/"):
+            answer = await gateway.client.get(path)
+            assert answer.status_code == 200
+            assert not [name for name in ("writer", "spark-one", "scores", "hermes") if name in answer.text], path
+        for path in ("/docs", "/redoc", "/openapi.json", "/v1", "/.env", "/admin", "/debug"):
+            assert (await gateway.client.get(path)).status_code == 404
 
 
 async def test_a_client_may_use_what_its_patterns_name_and_nothing_else() -> None:

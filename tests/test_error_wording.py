@@ -57,6 +57,7 @@ SPEAKING = (
     "access.py",
     "attempt.py",
     "exchange.py",
+    "origins.py",
     "relay.py",
     "reply.py",
     "routing/*.py",

@@ -290,7 +290,7 @@ async def test_a_secret_is_never_shown(
             shown.append((await e.gateway.client.post("/admin/reload", headers=key)).text)
             shown.append((await e.gateway.client.get("/status", headers=key)).text)
             write(tmp_path / ".env", "KEY=hush-key-00000\nTEMPERATURE=hush-number-0\n")
-        shown += [(await e.gateway.client.get("/metrics")).text, caplog.text, *map(str, e.results)]
+        shown += [(await e.gateway.client.get("/metrics", headers=key)).text, caplog.text, *map(str, e.results)]
     assert {result.after for result in e.results} == {"taken", "refused"}
     assert [line for text in shown for line in text.splitlines() if "hush" in line] == []
 

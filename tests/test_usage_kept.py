@@ -37,7 +37,7 @@ async def kept(folder: Path, *sims: SimVllm) -> AsyncIterator[RunningGateway]:
             url = await stack.enter_async_context(sim.serve())
             lines.append(f"  {sim.name}: {{url: '{url}', api_key: the-key-of-{sim.name}}}")
         lines += [f"aliases: {{chain: [{', '.join(sim.name for sim in sims)}]}}"]
-        lines += [f"clients: {{hermes: {{key: {KEY}, rpm: 1000, tpm: 1000000}}}}"]
+        lines += [f"clients: {{hermes: {{key: {KEY}, rpm: 1000, tpm: 1000000, admin: true}}}}"]
         gateway = await stack.enter_async_context(running_gateway("\n".join(lines)))
         gateway.client.headers["authorization"] = f"Bearer {KEY}"
         await gateway.until_ready(*(sim.name for sim in sims))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -21,15 +19,17 @@ from gateway.compat.observation import Observation
 from gateway.config.problems import ConfigError
 from gateway.core import Gateway
 from gateway.errors import GatewayError
+from gateway.header_map import header_map
 from gateway.health.canary import probe
 from gateway.health.findings import findings
+from gateway.origins import check_json, check_origin, has_body, is_from_here
+from gateway.origins import hostname as hostname
+from gateway.origins import is_foreign as is_foreign
+from gateway.origins import is_loopback as is_loopback
 
 NDJSON = "application/x-ndjson"
 STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
-FOREIGN = (
-    "Pages of other sites may not use /admin: the `Origin` is not the `Host` that was asked. Use the gateway's own "
-    "page; a proxy in front of it must pass on `Host` as it came, and a script sends no `Origin`."
-)
+CONFIRM_OPEN = "open"  # what `confirm` says of an edit that opens the gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -68,13 +68,15 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/reload")
     async def reload(request: Request) -> Response:
-        """Read routes.yaml again: `{path, changes, restart, warnings}`. Raises `invalid_config` with every mistake."""
+        """Read routes.yaml again: `{path, changes, restart, warnings}`. `{"confirm": "open"}`: also where the file
+        opens the gateway. Raises `invalid_config` with every mistake."""
         admit(gateway, request)
+        confirmed = _confirmed(await request.body())
         if gateway.reloader is None:
             raise GatewayError("not_found", "This gateway was not started from a file.")
         path = gateway.reloader.path
         try:
-            taken = await gateway.reloader.reload()
+            taken = await gateway.reloader.reload(may_open=confirmed)
         except ConfigError as error:
             message = f"{path} is not valid, what was before stays in force:\n{error}"
             raise GatewayError("invalid_config", message) from None
@@ -82,6 +84,19 @@ def router(gateway: Gateway) -> APIRouter:
         return JSONResponse({"path": str(path), **told})
 
     return routes
+
+
+def _confirmed(body: bytes) -> bool:
+    """Does the body of a reload say that an edit may open the gateway? Raises `invalid_request_body`."""
+    if not body.strip():
+        return False
+    try:
+        said = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
+    if said.get("confirm") not in (None, CONFIRM_OPEN):
+        raise GatewayError("invalid_request_body", 'The only word that `confirm` takes is "open".', param="confirm")
+    return said.get("confirm") == CONFIRM_OPEN
 
 
 def standing(state: BackendState) -> dict[str, Any]:
@@ -174,21 +189,27 @@ def backend_of(gateway: Gateway, name: str) -> BackendState:
 # -- who may --------------------------------------------------------------------------------------------------------
 
 
-def admit(gateway: Gateway, request: Request) -> None:
-    """With `clients` one of `admin: true`; without any only this machine itself. Never a page of another site.
+def admit(gateway: Gateway, request: Request, what: str = "/admin") -> None:
+    """With `clients` one of `admin: true`; without any only this machine itself. Never a page of another site. `what`
+    is the path that is asked, for messages.
 
-    Raises `invalid_api_key` without a key of ours, `admin_only` where it is not enough, `foreign_origin`."""
-    if is_foreign(request.headers.get("origin"), request.headers.get("host", "")):
-        raise GatewayError("foreign_origin", FOREIGN)
+    Raises `invalid_api_key` without a key of ours, `admin_only` where it is not enough, `foreign_origin`,
+    `unsupported_media_type`."""
+    headers = header_map(request.scope["headers"])
+    check_origin(headers)
     peer = request.client.host if request.client is not None else ""
-    identity = identify(gateway.snapshot, dict(request.scope["headers"]), peer)
-    if identity.client is not None:
-        if not identity.client.admin:
-            message = f"Client '{identity.name}' is no admin: /admin takes the key of a client with `admin: true`."
-            raise GatewayError("admin_only", message)
-    elif not (is_loopback(peer) and is_loopback(hostname(request.headers.get("host", "")))):
-        message = "Without `clients` in routes.yaml /admin answers only this machine itself, at 127.0.0.1 or localhost."
+    if not gateway.snapshot.clients and not is_from_here(headers, peer, request.scope["http_version"]):
+        message = (
+            f"Without `clients` in routes.yaml {what} answers only this machine itself, at 127.0.0.1 or localhost, and "
+            "through no proxy."
+        )
         raise GatewayError("admin_only", message)
+    identity = identify(gateway.snapshot, headers, peer)
+    if identity.client is not None and not identity.client.admin:
+        message = f"Client '{identity.name}' is no admin: {what} takes the key of a client with `admin: true`."
+        raise GatewayError("admin_only", message)
+    if has_body(headers):
+        check_json(headers)
 
 
 def may_admin(gateway: Gateway, request: Request) -> bool:
@@ -198,29 +219,3 @@ def may_admin(gateway: Gateway, request: Request) -> bool:
     except GatewayError:
         return False
     return True
-
-
-def is_foreign(origin: str | None, host: str) -> bool:
-    """Was this sent by a page that did not come from us? (No Origin: not by a page.)"""
-    return origin is not None and origin.partition("://")[2].lower() != host.lower()
-
-
-def hostname(host: str) -> str:
-    """Of a Host header, without its port."""
-    try:
-        return urlsplit("//" + host).hostname or ""
-    except ValueError:
-        return ""
-
-
-def is_loopback(host: str) -> bool:
-    """An address or name that can only mean this machine. (The name is checked because a page's own name may be made
-    to resolve to 127.0.0.1.)"""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.split("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -17,6 +17,7 @@ from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.exchange import AsgiExchange, ClientGone
+from gateway.origins import check_json
 from gateway.reply import base_headers, request_id
 from gateway.routing.request import MESSAGES, InferenceRequest, parse
 from gateway.routing.window import tokens
@@ -57,6 +58,7 @@ def router(gateway: Gateway) -> APIRouter:
 
 async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
     client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
+    check_json(exchange.headers)
     request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
     return request, access.find_alias(gateway.snapshot, client, request.model)  # as it is now: its backends are asked
 

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from gateway.access import Identity, find_alias, identify
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
+from gateway.header_map import header_map
 from gateway.health.state import SERVING
 
 
@@ -18,7 +19,7 @@ def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter()
 
     def caller(request: Request) -> Identity:
-        headers = dict(request.scope["headers"])
+        headers = header_map(request.scope["headers"])
         return identify(gateway.snapshot, headers, request.client.host if request.client else "local")
 
     @routes.get("/v1/models")

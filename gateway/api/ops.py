@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
+from gateway.access import Identity, identify
+from gateway.api.admin import admit
+from gateway.config.snapshot import Alias
 from gateway.core import Gateway
+from gateway.errors import GatewayError
+from gateway.header_map import header_map
+from gateway.origins import check_source
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`/health`, `/ready`, `/version`, `/metrics`: open, and answered from memory."""
+    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open but for what tells of clients."""
     routes = APIRouter()
+
+    def known(request: Request) -> Identity | None:
+        """Who asks; None for who may not know what there is."""
+        peer = request.client.host if request.client else "local"
+        try:
+            return identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
+        except GatewayError:
+            return None
 
     @routes.get("/health")
     async def health() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     @routes.get("/ready")
-    async def ready() -> JSONResponse:
-        """200 while some alias can be served and the gateway is not stopping, else 503."""
+    async def ready(request: Request) -> JSONResponse:
+        """200 while some alias can be served and the gateway is not stopping, else 503. Which ones is told to who may
+        use them."""
         if gateway.stopping:
             return JSONResponse({"status": "stopping"}, 503)
         serving = servable(gateway)
-        status = 200 if serving else 503
-        return JSONResponse({"status": "ready" if serving else "no backend", "aliases": serving}, status)
+        told: dict[str, Any] = {"status": "ready" if serving else "no backend"}
+        identity = known(request)
+        if identity is not None:
+            told["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]
+        return JSONResponse(told, 200 if serving else 503)
 
     @routes.get("/version")
     async def version() -> JSONResponse:
@@ -35,19 +54,23 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/metrics")
     async def metrics(request: Request) -> Response:
-        """Prometheus' text, or OpenMetrics for a scraper that asks for that."""
+        """Prometheus' text, or OpenMetrics for a scraper that asks for that; by `server.metrics` to an admin alone."""
+        if gateway.snapshot.metrics_are_open:
+            check_source(gateway.snapshot, header_map(request.scope["headers"]))
+        else:
+            admit(gateway, request, "/metrics")
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(gateway.metrics.registry), media_type=content_type)
 
     return routes
 
 
-def servable(gateway: Gateway) -> list[str]:
+def servable(gateway: Gateway) -> list[Alias]:
     """The aliases that some backend can serve now."""
     now = time.monotonic()
     states = gateway.fleet.states
     return [
-        alias.name
+        alias
         for alias in gateway.snapshot.aliases.values()
         if any(states[name].health.usable(now) for step in alias.steps for name in step)
     ]

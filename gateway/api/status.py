@@ -25,6 +25,7 @@ from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
+from gateway.header_map import header_map
 from gateway.health.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
@@ -47,7 +48,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     def admitted(request: Request) -> Viewer:
         peer = request.client.host if request.client else "local"
-        identity = identify(gateway.snapshot, dict(request.scope["headers"]), peer)
+        identity = identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
         return Viewer(identity.client.name if identity.client is not None else None, may_admin(gateway, request))
 
     @routes.get("/status")

@@ -170,10 +170,12 @@ class _Resolver:
                 every=health.every if "every" in written else None,
                 canary=health.canary if "canary" in written else None,
             )
-        if not health.path.startswith("/"):
+        path = health.path
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
             key = "health" if own and "path" in own.model_fields_set else None
             where: Path = (*self.path, "health", "path") if key else ("defaults", "health", "path")
-            self.report.error(where, f"'{health.path}' is not a path", f"write /{health.path}")
+            hint = "a path has no space and no character outside ASCII" if path.startswith("/") else f"write /{path}"
+            self.report.error(where, f"'{path}' is not a path", hint)
         return health
 
 

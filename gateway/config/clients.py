@@ -12,6 +12,9 @@ from gateway.config.problems import Path, Report
 from gateway.config.snapshot import Alias, Client, Secret, Tasks
 from gateway.config.suggest import did_you_mean
 
+# `printf %s "$KEY" | sha256sum` of a variable that is not set, and what `echo` makes of it.
+_OF_NOTHING = frozenset(hashlib.sha256(text).hexdigest() for text in (b"", b"\n", b"\r\n", b" "))
+
 
 def resolve_clients(file: m.RoutesFile, aliases: Mapping[str, Alias], report: Report) -> Mapping[str, Client]:
     clients = {n: _client(n, section, aliases, report) for n, section in file.clients.items()}
@@ -61,7 +64,11 @@ def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
     if separator and scheme.lower() == "sha256":
         if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
             report.error((*path, "key"), "'sha256:' must be followed by 64 hex digits")
+        if digest.lower() in _OF_NOTHING:
+            report.error((*path, "key"), "the SHA-256 of nothing", "the variable was empty when it was made")
         return digest.lower()
+    if text.lower() == "none":
+        report.error((*path, "key"), "'none' is what programs without a key send", "write a key that nobody can guess")
     if not text.isascii() or " " in text:
         report.error((*path, "key"), "holds a space or a character outside ASCII", "no header can carry it")
     return hashlib.sha256(text.encode()).hexdigest()

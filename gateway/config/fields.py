@@ -23,6 +23,7 @@ from gateway.config.units import (
 
 VARIABLE = r"\$\{"  # in the schema every scalar may also be a ${VAR}
 DURATIONS = "write 250ms, 5s, 15m or 2h"
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 _USERINFO = re.compile(r"//[^/@\s]*@")
 
 
@@ -61,6 +62,14 @@ def _secret(value: Any) -> Secret:
     if text.startswith("os.environ/"):
         raise ValueError("'os.environ/' is LiteLLM's word; write ${NAME}")
     return Secret(text)
+
+
+def _header_secret(value: Any) -> Secret | None:
+    """As `_optional_secret`, for what travels in a header: only printable ASCII can."""
+    secret = _optional_secret(value)
+    if secret is not None and not secret.reveal().isascii():
+        raise ValueError("holds a character outside ASCII; no header can carry it")
+    return secret
 
 
 def _optional_secret(value: Any) -> Secret | None:
@@ -204,6 +213,15 @@ def _many(value: Any) -> list[str]:
     return [_text(member) for member in value]
 
 
+def _host_names(value: Any) -> list[str]:
+    """Names as a Host header has them, in lower case: no scheme, no port, no wildcard."""
+    names = [name.lower().removesuffix(".") for name in _many(value)]
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise ValueError(f"{shown(name)} is not the name of a host; write it without scheme and port: sparkgw.lan")
+    return names
+
+
 def _steps(value: Any) -> list[list[str]]:
     if not isinstance(value, list):
         hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
@@ -234,6 +252,7 @@ _ONE_OR_MANY = {"anyOf": [_TEXT, {**_TEXTS, "minItems": 1}]}
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema(_TEXT)]
 SecretText = Annotated[Secret, PlainValidator(_secret), WithJsonSchema(_TEXT)]
 OptionalSecret = Annotated[Secret | None, PlainValidator(_optional_secret), WithJsonSchema(_TEXT)]
+HeaderSecret = Annotated[Secret | None, PlainValidator(_header_secret), WithJsonSchema(_TEXT)]
 Yes = Annotated[bool, BeforeValidator(_yes), WithJsonSchema({"type": ["boolean", "string"], "pattern": VARIABLE})]
 Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema(_number(1))]
 CountFromZero = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema(_number(0))]
@@ -260,6 +279,7 @@ Listen = Annotated[
     tuple[str, int], PlainValidator(_listen), WithJsonSchema(_pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}"))
 ]
 Names = Annotated[list[str], PlainValidator(_many), WithJsonSchema(_TEXTS)]
+HostNames = Annotated[list[str], PlainValidator(_host_names), WithJsonSchema(_TEXTS)]
 OneOrMany = Annotated[list[str], PlainValidator(_one_or_many), WithJsonSchema(_ONE_OR_MANY)]
 Steps = Annotated[
     list[list[str]],

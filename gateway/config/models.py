@@ -35,6 +35,13 @@ class ServerSection(Section):
     shutdown: f.DurationFromZero = Field(
         default=120.0, description="How long running streams may finish after SIGTERM."
     )
+    hosts: f.HostNames | None = Field(
+        default=None,
+        description="Names it is asked by, beside addresses and LAN names; omitted = not checked with clients.",
+    )
+    metrics: Literal["open", "key"] | None = Field(
+        default=None, description="Who may read /metrics; key = an admin; default open without clients, else key."
+    )
     log: Literal["auto", "json", "pretty", "none"] = Field(
         default="auto",
         description="Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests.",
@@ -131,7 +138,7 @@ class BackendSection(Section):
     run: Literal["always", "on_demand"] = Field(
         default="always", description="on_demand: when it is not there it is parked, which is no failure."
     )
-    api_key: f.OptionalSecret = Field(default=None, description="Sent to the backend as its bearer token.")
+    api_key: f.HeaderSecret = Field(default=None, description="Sent to the backend as its bearer token.")
     price: PriceSection | None = Field(default=None, description="USD per million tokens.")
     budget: f.BudgetText = Field(default=None, description="Spending limit, e.g. 5 USD/day.")
     timeouts: TimeoutsSection | None = Field(default=None, description="Overrides of defaults.timeouts.")

@@ -60,6 +60,9 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
     host, port = section.listen
     if not report.was_dropped("clients") and (message := exposure(host, port, clients=bool(file.clients))):
         report.warn(("server", "listen"), message, SHUT)
+    if section.metrics == "key" and not any(client.admin for client in file.clients.values()):
+        who = "nobody may read" if file.clients else "only this machine may read"
+        report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
     return Server(
         host=host,
@@ -69,6 +72,8 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         max_body=section.max_body,
         shutdown=section.shutdown,
         log=section.log,
+        hosts=None if section.hosts is None else tuple(dict.fromkeys(section.hosts)),
+        metrics=section.metrics,
     )
 
 

@@ -231,6 +231,8 @@ class Server:
     max_body: int = 64 * 1024 * 1024  # bytes
     shutdown: float = 120.0  # seconds
     log: LogForm = "auto"
+    hosts: tuple[str, ...] | None = None  # lower case; None = not written
+    metrics: Literal["open", "key"] | None = None  # None = by whether there are clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,12 @@ class Snapshot:
     def clients_by_key(self) -> dict[str, Client]:
         """Clients by the SHA-256 of their key, in hex."""
         return {c.key_sha256: c for c in self.clients.values() if c.key_sha256 is not None}
+
+    @property
+    def metrics_are_open(self) -> bool:
+        """May anybody read `/metrics`? (Else an admin.)"""
+        said = self.server.metrics
+        return not self.clients if said is None else said == "open"
 
     def resolve(self, model: str) -> Alias | None:
         """The alias a client means by `model`: its own name, then a further name (`also`), then the first glob."""

@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
+from gateway.access import asks_local_only
 from gateway.observe.export import Exporter
 from gateway.observe.spans import (
     attempt_attributes,
@@ -213,4 +214,4 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str:
 
 
 def _is_local(relay: Relay) -> bool:
-    return relay.client.local_only or relay.exchange.headers.get(b"x-gateway-local-only") == b"1"
+    return relay.client.local_only or asks_local_only(relay.exchange.headers)

@@ -62,7 +62,7 @@ async def busy() -> AsyncIterator[tuple[RunningGateway, SimVllm, SimVllm]]:
                 health: {{every: 1s}}
             defaults: {{health: {{every: 1s}}}}
             aliases: {{chain: [a, b], short: {{use: [a], params: {{max_tokens: 9}}}}}}
-            clients: {{hermes: {{key: the-key-of-hermes}}}}
+            clients: {{hermes: {{key: the-key-of-hermes, admin: true}}}}
         """
         async with running_gateway(routes) as gateway:
             gateway.client.headers.update(KEYS)
