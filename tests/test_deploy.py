@@ -69,11 +69,22 @@ def test_the_image_is_built_from_the_lock_and_runs_as_nobody_in_particular() -> 
     assert "MALLOC_MMAP_THRESHOLD_" in final
 
 
-def test_images_are_pinned_by_tag() -> None:
+def bases() -> list[str]:
+    """The images that the Dockerfile starts from, its build arguments replaced by their defaults."""
     stages = set(re.findall(r" AS (\w+)", DOCKERFILE))
-    images = [image for image in re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) if image not in stages]
-    images += [service["image"] for service in SERVICES.values()]
-    for image in images:
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE.partition("\nFROM ")[0], re.M))
+    named = [image for image in re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) if image not in stages]
+    return [re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], image) for image in named]
+
+
+def test_the_bases_of_the_image_are_pinned_by_digest_and_are_the_same() -> None:
+    assert len(bases()) == 2
+    assert len(set(bases())) == 1
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", bases()[0])
+
+
+def test_images_are_pinned_by_tag() -> None:
+    for image in [*bases(), *(service["image"] for service in SERVICES.values())]:
         tag = image.rpartition("/")[2].partition(":")[2]
         assert tag, image
         assert tag not in ("latest", "main"), image
@@ -127,10 +138,43 @@ def test_the_services_are_there_and_what_they_name_exists() -> None:
 
 def test_the_gateway_gets_its_routes_read_only_and_time_to_finish_its_streams() -> None:
     gateway = SERVICES["gateway"]
-    assert "${ROUTES_DIR:-..}:/etc/gateway:ro" in gateway["volumes"]
+    assert "${ROUTES:-../routes.yaml}:/etc/gateway/routes.yaml:ro" in gateway["volumes"]
     assert "/etc/gateway/routes.yaml" in DOCKERFILE
     assert parse_duration(gateway["stop_grace_period"]) > SERVER.shutdown
-    assert f"{SERVER.port}:{SERVER.port}" in gateway["ports"]
+    assert gateway["ports"] == [f"${{GATEWAY_BIND:-127.0.0.1}}:{SERVER.port}:{SERVER.port}"]
+
+
+def test_of_the_host_the_gateway_sees_its_routes_and_nothing_else() -> None:
+    gateway = SERVICES["gateway"]
+    mounts = [volume.rpartition(":/")[0] for volume in gateway["volumes"]]
+    assert mounts == ["${ROUTES:-../routes.yaml}:/etc/gateway/routes.yaml".rpartition(":/")[0], "gateway-state"]
+    assert gateway["read_only"] is True
+    assert gateway["cap_drop"] == ["ALL"]
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source, _, target = volume.rpartition(":/")
+            assert source in COMPOSE["volumes"] or target.endswith(":ro"), volume
+            assert "docker.sock" not in volume
+
+
+def test_everything_is_published_on_this_host_alone_unless_it_is_told_otherwise() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(published) == 4
+    for port in published:
+        assert re.match(r"127\.0\.0\.1:|\$\{\w+_BIND:-127\.0\.0\.1\}:", port), port
+
+
+def test_the_files_that_compose_names_by_default_are_there_and_hold_no_secret() -> None:
+    text = COMPOSE_FILE.read_text()
+    for default in re.findall(r"\$\{(?:ROUTES|GATEWAY_ENV|METRICS_KEY_FILE):-([^}]+)\}", text):
+        assert (DEPLOY / default).is_file(), default
+    assert (DEPLOY / "metrics-key").read_text().strip() == "none"
+    assert not [line for line in (DEPLOY / "gateway.env").read_text().splitlines() if not line.startswith("#")]
+
+
+def test_the_gateway_has_an_end_to_its_memory() -> None:
+    assert SERVICES["gateway"]["mem_limit"] == "4g"
+    assert setting("MemoryMax") == ["4G"]
 
 
 def test_open_webui_talks_to_the_gateway_alone() -> None:
@@ -147,6 +191,13 @@ def test_prometheus_scrapes_the_gateway_where_it_listens() -> None:
     jobs = {job["job_name"]: job for job in yaml_of(DEPLOY / "prometheus.yml")["scrape_configs"]}
     assert jobs["gateway"]["metrics_path"] == "/metrics"
     assert jobs["gateway"]["static_configs"] == [{"targets": [f"gateway:{SERVER.port}"]}]
+
+
+def test_prometheus_has_a_key_for_metrics_that_take_one() -> None:
+    (job,) = [job for job in yaml_of(DEPLOY / "prometheus.yml")["scrape_configs"] if job["job_name"] == "gateway"]
+    file = job["authorization"]["credentials_file"]
+    assert job["authorization"]["type"] == "Bearer"
+    assert f"${{METRICS_KEY_FILE:-./metrics-key}}:{file}:ro" in SERVICES["prometheus"]["volumes"]
 
 
 def test_grafana_finds_prometheus() -> None:
