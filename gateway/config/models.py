@@ -198,7 +198,7 @@ class ClientSection(Section):
     max_inflight: f.CountOrNone = Field(default=None, description="Requests at a time.")
     priority: Literal["interactive", "batch"] | None = Field(default=None, description="Wins over the alias' priority.")
     local_only: f.Yes = Field(default=False, description="Its prompts never leave the LAN.")
-    admin: f.Yes = Field(default=False, description="May drain, resume, probe and reload.")
+    admin: f.Yes = Field(default=False, description="May drain, resume, probe and reload, and read /metrics.")
     budget: f.BudgetText = Field(default=None, description="Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = Field(default=None, description="Wins over the alias' on_unsupported.")
     tasks: TasksSection | None = Field(default=None, description="Where Open WebUI's `### Task:` calls go.")
