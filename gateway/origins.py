@@ -25,10 +25,12 @@ LAN_NAMES = (".localhost", ".local", ".lan", ".home.arpa", ".internal")
 SHOWN_MOST = 80  # characters of a header in an error
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([a-z0-9_][a-z0-9_.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of both headers, proxies of neither
 # What proxies add. A request that carries one of these came from wherever the proxy was asked from.
 _FORWARDED = frozenset(
     b"forwarded via x-real-ip x-client-ip x-cluster-client-ip x-original-forwarded-for x-original-host "
-    b"true-client-ip cf-connecting-ip fastly-client-ip x-proxyuser-ip".split()
+    b"x-original-uri x-original-url true-client-ip cf-connecting-ip fastly-client-ip fly-client-ip client-ip "
+    b"x-proxyuser-ip x-envoy-external-address tailscale-user-login".split()
 )
 
 
@@ -58,8 +60,9 @@ def is_foreign(origin: str | None, host: str) -> bool:
     """Was this sent by a page that did not come from us? (No Origin: not by a page.)"""
     if origin is None:
         return False
-    name = origin.partition("://")[2]
-    return not name or name.lower() != host.lower()
+    scheme, _, name = origin.lower().partition("://")
+    port = _DEFAULT_PORTS.get(scheme, "")
+    return not name or name.removesuffix(port) != host.lower().removesuffix(port)
 
 
 @lru_cache(maxsize=256)

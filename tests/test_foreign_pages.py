@@ -358,6 +358,14 @@ def test_an_origin_without_a_host_is_foreign() -> None:
     assert not is_foreign(None, "")
 
 
+def test_a_default_port_may_be_left_out_of_either() -> None:
+    assert not is_foreign("http://gw.lan", "gw.lan:80")
+    assert not is_foreign("https://gw.lan:443", "GW.lan")
+    assert is_foreign("http://gw.lan", "gw.lan:443")
+    assert is_foreign("https://gw.lan", "gw.lan:80")
+    assert is_foreign("http://gw.lan", "gw.lan:4000")
+
+
 def test_only_a_loopback_peer_that_asks_for_this_machine_is_from_here() -> None:
     assert is_from_here({b"host": b"localhost:4000"}, "127.0.0.1")
     assert is_from_here({b"host": b"[::1]:4000"}, "::1")

@@ -317,9 +317,9 @@ def test_continuous_usage_is_the_clients_own_affair() -> None:
 
 # -- headers ----------------------------------------------------------------------------------------------------------
 
-SECRET = (b"authorization", b"x-api-key", b"cookie", b"proxy-authorization", b"api-key", b"x-forwarded-for")
-SECRET += (b"anthropic-api-key", b"anthropic-auth-token", b"anthropic-organization-id", b"anthropic-workspace-id")
-SECRET += (b"openai-api-key", b"openai-organization", b"openai-project", b"x-goog-api-key", b"fireworks-api-key")
+SECRET = [b"authorization", b"x-api-key", b"cookie", b"proxy-authorization", b"api-key", b"x-forwarded-for"]
+SECRET += [b"anthropic-api-key", b"anthropic-auth-token", b"anthropic-organization-id", b"anthropic-workspace-id"]
+SECRET += [b"openai-api-key", b"openai-organization", b"openai-project", b"x-goog-api-key", b"fireworks-api-key"]
 
 
 def test_credentials_and_cookies_never_leave() -> None:
