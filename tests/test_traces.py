@@ -239,7 +239,7 @@ CLIENTS = "clients: {open-book: {key: key-of-open-book}, discreet: {key: key-of-
 
 @pytest.mark.parametrize(
     ("client", "header", "told"),
-    [("open-book", "0", True), ("open-book", "1", False), ("discreet", "0", False)],
+    [("open-book", "0", True), ("open-book", "1", False), ("open-book", "true", False), ("discreet", "0", False)],
 )
 async def test_prompts_are_exported_where_asked_but_not_those_that_must_stay(
     receiver: Receiver, client: str, header: str, told: bool
