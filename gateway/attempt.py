@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,11 @@ from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
+from gateway.lessons import Teacher
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget
+from gateway.routing.echo import says
 from gateway.routing.expect import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
@@ -66,6 +68,7 @@ class Attempt:
     queued: float  # seconds that it has waited for slots
     detour: tuple[str, str] | None  # why not on the first step, for the headers
     max_body: int  # bytes of an answer in one piece
+    teacher: Teacher  # this request, where its answer teaches something of the backend
     final: bool  # an answer that says nothing is delivered, too
 
     answered: bool = False  # the client has its answer, or its end is on the way
@@ -88,7 +91,7 @@ class Attempt:
             response = await _send(state, call)
             if response.status >= 300:
                 body = await response.read_all(ERROR_BODY_MOST)
-                raise Left(judge(response.status, response.headers, body, self.request.endpoint.name))
+                raise Left(self._judged(response.status, response.headers, body))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
                 await self._relay_stream(self.reply, track, response)
@@ -99,6 +102,8 @@ class Attempt:
                 await self._relay_whole(answer)
                 found = answer.violations
             state.succeeded()
+            if self.request.endpoint.name not in state.answered:
+                state.answered.add(self.request.endpoint.name)
             violation = getattr(response, "violation", None)  # told by engines that can see one
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
@@ -125,6 +130,12 @@ class Attempt:
             await self._deliver_held(self.reply, self.spare)
             self._answered(self.spare)
             await self.reply.finish()
+
+    def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
+        request, asked_by = self.request, self.candidate.state.model or self.request.model
+        return judge(
+            status, headers, body, request.endpoint.name, model=asked_by, echoed=lambda phrase: says(request, phrase)
+        )
 
     # -- send -----------------------------------------------------------------------------------------------------
 

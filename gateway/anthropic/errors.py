@@ -42,5 +42,7 @@ def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
         status = CATALOGUE[code].status if code in CATALOGUE else 500
     if overflow := _OVERFLOW.search(message):
         message = _TOO_LONG.format(window=overflow[1], tokens=overflow[2])
+    elif "maximum context length is not known" in message:
+        message = "prompt is too long"
     told = {"type": _TYPES.get(status, "api_error"), "message": message, "code": code}
     return _encode({"type": "error", "error": told, "request_id": request_id})
