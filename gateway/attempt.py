@@ -14,7 +14,7 @@ from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
-from gateway.lessons import Teacher
+from gateway.lessons import Teacher, learn_stray_thoughts
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget
@@ -280,7 +280,7 @@ class Attempt:
         for kind in answer.mended:
             metrics.mended.inc(state.name, kind)
         if answer.stray_close:
-            state.learn_lack(STRAY_THOUGHTS, time.monotonic())
+            learn_stray_thoughts(state, self.teacher, time.monotonic())
         elif answer.never_closed:
             state.unlearn(STRAY_THOUGHTS)
 

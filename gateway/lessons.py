@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.backend import BackendState, Source
+from gateway.compat.families import may_lack_opener
 from gateway.config.snapshot import Alias
+from gateway.routing.echo import asked_about
+from gateway.routing.expect import CLOSER, STRAY_THOUGHTS
 from gateway.routing.request import InferenceRequest, Refusal
 from gateway.upstream.answers import Verdict
 from gateway.upstream.outgoing import limits_up
@@ -65,6 +68,16 @@ def _learn_window(state: BackendState, window: int, teacher: Teacher, now: float
         state.learn_window(window, now, source)
         return False
     return state.heard["window"].source == source
+
+
+def learn_stray_thoughts(state: BackendState, teacher: Teacher, now: float) -> None:
+    """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
+    answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
+    if not may_lack_opener(state.model) or asked_about(teacher.request, CLOSER):
+        return
+    source = teacher.source()
+    if state.confirmed(STRAY_THOUGHTS, True, source, now):
+        state.learn_lack(STRAY_THOUGHTS, now, source)
 
 
 def _may_teach(request: InferenceRequest, lack: str) -> bool:

@@ -89,7 +89,7 @@ def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoe
     """A 404: no such model, no such path, or something of the client's that is not there (None)."""
     name = read_missing_model(message)
     if name is not None and (model is None or name == model) and not echoed(message):
-        return Verdict("misconfigured", f"does not serve model '{name}'", 404, message)
+        return Verdict("misconfigured", "does not serve this model", 404, message)
     if name is not None or (like_missing_model(message) and not echoed(message)):
         return Verdict("misconfigured", "does not serve this model", 404, message, hearsay=True)
     if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's

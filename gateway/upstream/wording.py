@@ -22,7 +22,11 @@ def _overflow_texts() -> tuple[re.Pattern[str], ...]:
     window, prompt, limit, total = (rf"(?P<{name}>{_N})" for name in ("window", "prompt", "limit", "total"))
     least = r"(?P<least>at least )?"
     head = rf"This model's maximum context length is {window} tokens\. However, "
-    of_what = r"(?:\.| \(prompt \+ requested output tokens\)\.| plus multimodal tokens\..{0,200})"
+    pictures = (
+        r"For image inputs, the number of image tokens depends on the number of images, and possibly their aspect "
+        r"ratios as well\."
+    )
+    of_what = rf"(?:\.| \(prompt \+ requested output tokens\)\.| plus multimodal tokens\. {pictures})"
     suggestion = rf"(?: Make sure that `max_model_len` is no smaller than the number of text tokens{of_what})?"
     texts = (
         # vLLM 0.32, and the builds before it that count no further than the window
@@ -51,7 +55,7 @@ def _overflow_texts() -> tuple[re.Pattern[str], ...]:
         rf"request \({prompt} tokens\) exceeds the available context size \({window} tokens\), try increasing it",
         rf"prompt is too long: {prompt} tokens > {window} maximum",
     )
-    return tuple(re.compile(text, re.DOTALL) for text in texts)
+    return tuple(re.compile(text) for text in texts)
 
 
 _OVERFLOWS = _overflow_texts()
@@ -68,7 +72,7 @@ _LACKS = (
     (re.compile(r"(?:this model is )?missing data required for image input"), "images"),  # Ollama
 )
 _NO_SUCH_MODEL = (
-    re.compile(rf"The model `(?P<name>{_NAME})` does not exist\.(?: Valid aliases: .{{1,2000}}\.)?", re.DOTALL),  # vLLM
+    re.compile(rf"The model `(?P<name>{_NAME})` does not exist\.(?: Valid aliases: .{{1,2000}}\.)?"),  # vLLM
     re.compile(rf"The model `(?P<name>{_NAME})` does not exist or you do not have access to it\.?"),  # OpenAI
     re.compile(rf"model ['\"](?P<name>{_NAME})['\"] not found(?:, try pulling it first)?"),  # Ollama
     re.compile(rf"The model '(?P<name>{_NAME})' was not found at any provider: name it as provider/model.*", re.DOTALL),
