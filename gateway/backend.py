@@ -5,6 +5,7 @@ Changed from the event loop's thread only. What it is declared to be is `backend
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from gateway.health.progress import Progress
 from gateway.health.state import State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
+
+log = logging.getLogger("gateway.backend")
 
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
 COOLDOWN_MOST = 600.0
@@ -170,6 +173,7 @@ class BackendState:
         return True
 
     def _note_teacher(self, fact: str, request: str) -> None:
+        log.info("%s: learned %s from request %s", self.name, fact, request or "(none)")
         self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})
 
     def unlearn(self, capability: str) -> None:

@@ -94,6 +94,14 @@ async def test_a_long_prompt_is_asked_again_with_what_it_leaves() -> None:
         assert (first, second + 70_000 <= WINDOW, second > 16_384) == (100_000, True, True)
 
 
+@pytest.mark.parametrize("words", [6_000, 12_000])
+async def test_a_prompt_of_very_short_tokens_fits_the_second_time(words: int) -> None:
+    async with fleet(counts(words // 2, window=16_384), keys=", context: 16384") as chat:
+        reply = await chat.ask(False, messages=[{"role": "user", "content": "x" * words}], max_tokens=16_384)
+        assert (reply.status, reply.content) == (200, "Well.")
+        assert sent(chat)[1] >= 4_000
+
+
 async def test_the_limit_of_the_alias_is_made_smaller_too() -> None:
     async with fleet(counts(20), alias=", params: {max_tokens: 131072}") as chat:
         assert (await chat.ask(False)).status == 200

@@ -112,14 +112,19 @@ def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: 
     return max(1, min(limit, room))
 
 
-def clamp_again(limit: int, estimate: Estimate, window: int, *, exact: bool) -> int:
-    """The limit for the server that has just refused prompt and limit together. `exact`: it told the prompt's length;
-    else some room is left for what its template adds. The most careful guess counts, unless that leaves no room for an
-    answer worth the name: then the probable one."""
+def clamp_again(limit: int, estimate: Estimate, window: int, *, prompt_bytes: int, exact: bool) -> int:
+    """The limit for the server that has just refused prompt and limit together. `exact`: it told the prompt's length.
+    Else some room is left for what its template adds, and the prompt is taken to be as dense as any text, unless that
+    halves the answer: then the careful guess counts, or, where that leaves no room worth the name, the probable one."""
     if exact:
         return clamp(limit, estimate, window, server_clamps=False)
-    high = estimate.high if window - estimate.high >= MIN_ROOM + TEMPLATE else estimate.mid
-    room = window - high
+    densest = max(estimate.high, int(prompt_bytes / RATIO_LEAST * 1.1))
+    rooms = window - densest, window - estimate.high, window - estimate.mid
+    least = MIN_ROOM + TEMPLATE
+    if rooms[0] >= max(least, rooms[1] // 2):
+        room = rooms[0]
+    else:
+        room = rooms[1] if rooms[1] >= least else rooms[2]
     return max(1, min(limit, int(room * 0.98) - min(TEMPLATE, room // 4)))
 
 

@@ -118,7 +118,8 @@ def _bounded(limit: int, request: InferenceRequest, state: BackendState, window:
     estimate, refused = prompt_estimate(state, request), refusal_of(state, request)
     if refused is None or not refused.sums:
         return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
-    return clamp_again(limit, estimate, window, exact=state.name in request.exact)
+    exact = state.name in request.exact
+    return clamp_again(limit, estimate, window, prompt_bytes=request.prompt_bytes, exact=exact)
 
 
 def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:

@@ -185,7 +185,8 @@ def read_missing_model(message: str) -> str | None:
 
 
 def like_missing_model(message: str) -> bool:
-    return _LIKE_NO_MODEL.search(message) is not None
+    """Does it speak, outside what it quotes, of a model that is not there?"""
+    return _LIKE_NO_MODEL.search(_QUOTED.sub(" ", message)) is not None
 
 
 def is_missing_path(message: str) -> bool:
