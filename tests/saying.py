@@ -127,7 +127,7 @@ class Reply:
 async def fleet(
     *scripts: Script, keys: str = "", alias: str = "", more: str = "", model: str = "served/model"
 ) -> AsyncIterator[Fleet]:
-    """One backend per script; `keys` = further keys of every backend, `alias` of the alias; `model`: what they serve."""
+    """One backend per script; `keys` = further keys of every backend, `alias` of the alias; `model`: their model."""
     async with AsyncExitStack() as stack:
         backends = [await stack.enter_async_context(scripted(script)) for script in scripts]
         for backend in backends:

@@ -119,12 +119,11 @@ def clamp_again(limit: int, estimate: Estimate, window: int, *, prompt_bytes: in
     if exact:
         return clamp(limit, estimate, window, server_clamps=False)
     densest = max(estimate.high, int(prompt_bytes / RATIO_LEAST * 1.1))
-    rooms = window - densest, window - estimate.high, window - estimate.mid
     least = MIN_ROOM + TEMPLATE
-    if rooms[0] >= max(least, rooms[1] // 2):
-        room = rooms[0]
-    else:
-        room = rooms[1] if rooms[1] >= least else rooms[2]
+    careful = window - estimate.high
+    room = careful if careful >= least else window - estimate.mid
+    if window - densest >= max(least, careful // 2):
+        room = window - densest
     return max(1, min(limit, int(room * 0.98) - min(TEMPLATE, room // 4)))
 
 
