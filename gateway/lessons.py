@@ -21,7 +21,7 @@ COOLDOWN = 5.0  # seconds, for a 429 that names none
 WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Teacher:
     """A request that may teach. `told_apart`: several clients have keys."""
 
@@ -49,7 +49,7 @@ def learn(state: BackendState, teacher: Teacher, verdict: Verdict, now: float) -
     elif verdict.kind == "cooldown":
         state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
     if verdict.hearsay:
-        return False
+        return verdict.kind == "misconfigured"
     if verdict.lack is not None and _may_teach(teacher.request, verdict.lack):
         source = teacher.source()
         if not _is_known(state, verdict.lack) or state.confirmed(verdict.lack, True, source, now):

@@ -151,6 +151,15 @@ async def test_the_size_that_a_backend_counted_is_told(told: str) -> None:
         assert await overflow(chat, max_tokens=WINDOW) == (WINDOW, 1234)
 
 
+async def test_a_message_is_told_no_size_that_is_not_larger() -> None:
+    async with fleet(refuses_always("exact")) as chat:
+        body = {"model": "chat", "max_tokens": WINDOW, "messages": [{"role": "user", "content": "hello"}]}
+        reply = await raw_post(chat.gateway.url, body, "/v1/messages")
+        assert reply.json["error"]["message"] == (
+            f"prompt is too long: 1234 tokens and the room for an answer exceed the maximum of {WINDOW}"
+        )
+
+
 async def test_a_size_that_nobody_counted_is_our_estimate() -> None:
     async with fleet(refuses_always("unknown")) as chat:
         messages = [{"role": "user", "content": "x" * 36_000}]

@@ -246,6 +246,17 @@ async def test_a_404_about_the_model_that_was_asked_for_is_believed_without_its_
         assert (state.state, state.reason) == (State.MISCONFIGURED, "does not serve this model")
 
 
+async def test_a_404_in_words_that_are_not_known_has_the_list_of_models_looked_at() -> None:
+    text = "There is no such model any more; the model was not found."
+    async with stage(
+        refuses(404, {"error": {"message": text, "code": 404}}), hello, keys=", model: served/model"
+    ) as on:
+        on.backends["a"].model = "another"
+        await on.ask()
+        await on.gateway.until(lambda: on.gateway.state("a") is State.MISCONFIGURED)
+        assert "it serves: another" in on.gateway.gateway.fleet["a"].health.reason
+
+
 # -- windows ----------------------------------------------------------------------------------------------------------
 
 
