@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gateway import rewrite
@@ -133,9 +134,8 @@ class Attempt:
 
     def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
         request, asked_by = self.request, self.candidate.state.model or self.request.model
-        return judge(
-            status, headers, body, request.endpoint.name, model=asked_by, echoed=lambda phrase: says(request, phrase)
-        )
+        echoed = partial(says, request)
+        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=echoed)
 
     # -- send -----------------------------------------------------------------------------------------------------
 

@@ -126,6 +126,15 @@ async def test_an_answer_without_thoughts_comes_once_though_thoughts_were_guesse
         assert guesses(chat) is not stream, "a stream has shown that it is not so"
 
 
+async def test_an_answer_that_was_cut_off_does_not_refute_the_guess() -> None:
+    async with fleet(says(*text(STRAY, 40)), model=THINKER) as chat:
+        await taught(chat, True)
+        chat.backends[0].play(says(*text("Let me see, it"), finish="length"))
+        reply = await chat.ask(True)
+        assert (reply.content, reply.reasoning, reply.finish) == ("Let me see, it", "", "length")
+        assert guesses(chat)
+
+
 @both_ways
 async def test_thoughts_in_their_own_field_are_no_sign_of_others(stream: bool) -> None:
     async with fleet(says(*text(STRAY, 40)), model=THINKER) as chat:

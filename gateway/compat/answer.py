@@ -148,6 +148,8 @@ class ChoiceAnswer:
         if self._unsaid:  # no end of thoughts came: it was the answer
             deltas.append({"content": "".join(self._unsaid)})
             self.said = True
+            if finish_reason == "length":
+                self._unsaid = None  # their end may have been cut off: the guess is not refuted
         complete = finish_reason != "length" and self._judge_calls(cut=cut)
         finish_reason = self._finish(finish_reason, complete=complete)
         if finish_reason == "length" and self.thought and not (self.said or self._calls):

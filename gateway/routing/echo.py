@@ -13,7 +13,7 @@ READ_MOST = 2 * 1024 * 1024  # bytes of a body that are searched; of a larger on
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def says(request: InferenceRequest, phrase: str, *, unknown: bool = True) -> bool:
+def says(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
     """Does the client's body say this phrase, in a text or a key of any of its fields? `unknown` is the answer for a
     body that is too large to be searched. It reads the body again, so only after a refusal."""
     if sum(len(memoryview(raw)) for raw in request.fields.values()) > READ_MOST:

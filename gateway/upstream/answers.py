@@ -26,7 +26,12 @@ from gateway.upstream.wording import (
 
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
-Echoed = Callable[[str], bool]
+Echoed = Callable[[str, bool], bool]
+"""Does a phrase stand in the client's own body? The flag is the answer for a body that is too large to be searched."""
+
+
+def _not_echoed(_: str, __: bool) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,10 @@ def judge(
     endpoint: str,
     *,
     model: str | None = None,
-    echoed: Echoed = lambda _: False,
+    echoed: Echoed = _not_echoed,
 ) -> Verdict:
     """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the name
-    that the backend was asked by; `echoed` tells whether a phrase stands in the client's own body."""
+    that the backend was asked by."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
     said = f"answered {status}: {message}" if message else f"answered {status}"
     if status in (401, 403):
@@ -88,12 +93,12 @@ def judge(
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
     """A 404: no such model, no such path, or something of the client's that is not there (None)."""
     name = read_missing_model(message)
-    if name is not None and (model is None or name == model) and not echoed(message):
+    if name is not None and (model is None or name == model) and not echoed(message, True):
         return Verdict("misconfigured", "does not serve this model", 404, message)
-    if name is not None or (like_missing_model(message) and not echoed(message)):
+    if name is not None or (like_missing_model(message) and not echoed(message, False)):
         return Verdict("misconfigured", "does not serve this model", 404, message, hearsay=True)
     if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
-        hearsay = not is_missing_path(message) or (message != "" and echoed(message))
+        hearsay = not is_missing_path(message) or (message != "" and echoed(message, True))
         lack = "endpoint:" + endpoint
         return Verdict("unserved", "does not serve this endpoint", 404, message, lack=lack, hearsay=hearsay)
     return None
@@ -102,12 +107,12 @@ def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoe
 def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) -> Verdict | None:
     """What a 400 says of the backend; None = it is about the request."""
     if (lack := read_lack(message)) is not None:
-        return _incapable(status, message, lack, hearsay=echoed(message))
+        return _incapable(status, message, lack, hearsay=echoed(message, True))
     if (overflow := read_overflow(message)) is not None:
-        return _too_long(status, message, overflow, hearsay=not overflow.sound or echoed(message))
-    if (like := guess_lack(message)) is not None and not echoed(like[0]):
+        return _too_long(status, message, overflow, hearsay=not overflow.sound or echoed(message, True))
+    if (like := guess_lack(message)) is not None and not echoed(like[0], False):
         return _incapable(status, message, like[1], hearsay=True)
-    if (guess := guess_overflow(message)) is not None and not echoed(guess[0]):
+    if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):
         return _too_long(status, message, guess[1], hearsay=True)
     if code == "context_length_exceeded":
         return _too_long(status, message, Overflow(), hearsay=True)
