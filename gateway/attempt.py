@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gateway import rewrite
@@ -14,9 +15,11 @@ from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
+from gateway.lessons import Teacher, learn_stray_thoughts
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget
+from gateway.routing.echo import says
 from gateway.routing.expect import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
@@ -66,6 +69,7 @@ class Attempt:
     queued: float  # seconds that it has waited for slots
     detour: tuple[str, str] | None  # why not on the first step, for the headers
     max_body: int  # bytes of an answer in one piece
+    teacher: Teacher  # this request, where its answer teaches something of the backend
     final: bool  # an answer that says nothing is delivered, too
 
     answered: bool = False  # the client has its answer, or its end is on the way
@@ -88,7 +92,7 @@ class Attempt:
             response = await _send(state, call)
             if response.status >= 300:
                 body = await response.read_all(ERROR_BODY_MOST)
-                raise Left(judge(response.status, response.headers, body, self.request.endpoint.name))
+                raise Left(self._judged(response.status, response.headers, body))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
                 await self._relay_stream(self.reply, track, response)
@@ -99,6 +103,8 @@ class Attempt:
                 await self._relay_whole(answer)
                 found = answer.violations
             state.succeeded()
+            if self.request.endpoint.name not in state.answered:
+                state.answered.add(self.request.endpoint.name)
             violation = getattr(response, "violation", None)  # told by engines that can see one
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
@@ -125,6 +131,11 @@ class Attempt:
             await self._deliver_held(self.reply, self.spare)
             self._answered(self.spare)
             await self.reply.finish()
+
+    def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
+        request, asked_by = self.request, self.candidate.state.model or self.request.model
+        echoed = partial(says, request)
+        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=echoed)
 
     # -- send -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +280,7 @@ class Attempt:
         for kind in answer.mended:
             metrics.mended.inc(state.name, kind)
         if answer.stray_close:
-            state.learn_lack(STRAY_THOUGHTS, time.monotonic())
+            learn_stray_thoughts(state, self.teacher, time.monotonic())
         elif answer.never_closed:
             state.unlearn(STRAY_THOUGHTS)
 

@@ -5,11 +5,12 @@ Changed from the event loop's thread only. What it is declared to be is `backend
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.compat.capabilities import Cached
 from gateway.compat.observation import Observation
@@ -20,14 +21,46 @@ from gateway.health.state import State, Transition
 from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 
+log = logging.getLogger("gateway.backend")
+
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
 COOLDOWN_MOST = 600.0
+
+ELSEWHERE = "another gateway"  # taught what this one was only told
 
 OnTransition = Callable[[Transition], None]
 OnGone = Callable[["BackendState"], None]
 OnNews = Callable[["BackendState", str, Any], None]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})  # facts are replaced, never changed in place
+
+
+class Source(NamedTuple):
+    """The request that teaches something: its id, who sent it, and a digest of its prompt. `told_apart`: several
+    clients have keys, so two prompts of one client are no two sources."""
+
+    request: str
+    sender: str = ""
+    prompt: bytes = b""
+    told_apart: bool = False
+
+    def differs(self, other: Source) -> bool:
+        return self.sender != other.sender or (not self.told_apart and self.prompt != other.prompt)
+
+
+class Taught(NamedTuple):
+    """Where a learned fact is from: the id of the request that taught it, and when (Unix seconds)."""
+
+    request: str
+    at: float
+
+
+class Heard(NamedTuple):
+    """What one request taught against what is known, until another one says the same."""
+
+    value: object
+    source: Source
+    until: float  # monotonic seconds
 
 
 @dataclass(slots=True)
@@ -53,6 +86,11 @@ class BackendState:
     learned: Mapping[str, float] = field(
         default_factory=lambda: _NOTHING
     )  # what it cannot do -> until when that is believed
+    taught: Mapping[str, Taught] = field(default_factory=lambda: _NOTHING)  # learned fact -> where it is from
+    heard: dict[str, Heard] = field(default_factory=dict)  # what waits for a second source
+    refused_window: int | None = None  # that its refusals tell
+    refused_window_until: float = 0.0
+    answered: set[str] = field(default_factory=set)  # names of the endpoints that have answered
     observed: Mapping[str, Observation] = field(default_factory=lambda: _NOTHING)  # check -> what it saw
     known: Cached | None = None  # its capabilities, as last worked out (compat/capabilities.py)
     progress: Progress | None = None  # what its /metrics tell; None = it has none
@@ -76,7 +114,10 @@ class BackendState:
     def context(self) -> int | None:
         """Its window: the smaller of what is declared and what it says."""
         declared, observed = self.backend.context, self.observed_context
-        return min(declared, observed) if declared and observed else declared or observed
+        window = min(declared, observed) if declared and observed else declared or observed
+        if self.refused_window is None or time.monotonic() >= self.refused_window_until:
+            return window
+        return min(window or self.refused_window, self.refused_window)
 
     @property
     def slots(self) -> int:
@@ -106,12 +147,38 @@ class BackendState:
         """Was it learned that this backend cannot do `capability` ("tools", "images", "endpoint:chat", ...)?"""
         return self.learned.get(capability, 0.0) > now
 
-    def learn_lack(self, capability: str, now: float) -> None:
-        self.learned = MappingProxyType({**self.learned, capability: now + LEARNED_FOR})
+    def learn_lack(self, capability: str, now: float, source: Source | None = None) -> None:
+        self.take_lack(capability, now + LEARNED_FOR, source.request if source is not None else "")
         self._report("lack", capability)
+
+    def take_lack(self, capability: str, until: float, request: str) -> None:
+        """Believe it until then; `request`: the id of the one that taught it."""
+        self.learned = MappingProxyType({**self.learned, capability: until})
+        self._note_teacher(capability, request)
+
+    def learn_window(self, window: int, now: float, source: Source) -> None:
+        """A window that its refusals tell, for the same time."""
+        self.refused_window, self.refused_window_until = window, now + LEARNED_FOR
+        self._note_teacher("window", source.request)
+
+    def confirmed(self, fact: str, value: object, source: Source, now: float) -> bool:
+        """Has another source said the same? The first is remembered for as long as a fact is believed."""
+        before = self.heard.get(fact)
+        if before is None or before.value != value or before.until <= now:
+            self.heard[fact] = Heard(value, source, now + LEARNED_FOR)
+            return False
+        if not source.differs(before.source):
+            return False
+        del self.heard[fact]
+        return True
+
+    def _note_teacher(self, fact: str, request: str) -> None:
+        log.info("%s: learned %s from request %s", self.name, fact, request or "(none)")
+        self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})
 
     def unlearn(self, capability: str) -> None:
         """It was not so."""
+        self.heard.pop(capability, None)
         self.learned = MappingProxyType({name: until for name, until in self.learned.items() if name != capability})
         self._report("no lack", capability)
 
@@ -122,7 +189,10 @@ class BackendState:
 
     def forget(self) -> None:
         """Drop all that was learned and seen: it may be another engine now, or one with other flags."""
-        self.learned = self.observed = _NOTHING
+        self.learned = self.observed = self.taught = _NOTHING
+        self.heard.clear()
+        self.answered.clear()
+        self.refused_window = None
 
     def start_over(self) -> None:
         """The same, for all gateways."""

@@ -129,10 +129,12 @@ def model_not_found(model: str, known: list[str]) -> GatewayError:
 
 
 def context_length_exceeded(window: int, tokens: int) -> GatewayError:
-    """The one wording that Hermes' classifier and OpenClaw's expressions take as "compact and try again"."""
+    """The one wording that Hermes' classifier and OpenClaw's expressions take as "compact and try again". `window` 0 =
+    no backend has told it: then there is no number to name."""
+    largest = f"{window} tokens" if window else "not known"
     return GatewayError(
         "context_length_exceeded",
-        f"This model's maximum context length is {window} tokens. However, your prompt contains {tokens} input tokens. "
+        f"This model's maximum context length is {largest}. However, your prompt contains {tokens} input tokens. "
         "Please reduce the length of the messages.",
         param="messages",
     )

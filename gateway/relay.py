@@ -26,7 +26,7 @@ from gateway.core import Gateway
 from gateway.dialects import spoken
 from gateway.errors import GatewayError, PassedOn
 from gateway.exchange import ClientGone, Exchange
-from gateway.lessons import learn
+from gateway.lessons import Teacher, ask_again, learn
 from gateway.observe.settle import settle
 from gateway.origins import check_json
 from gateway.reply import StreamReply, base_headers, request_id, send_whole
@@ -105,6 +105,7 @@ class Relay:
         check_json(self.exchange.headers)
         body = await self.exchange.read_body(self.snapshot.server.max_body)
         self.request = parse(self.endpoint, body)
+        self.request.sender = self.client.name
         alias = self.alias = self._find_alias()
         self.charge = self.gateway.accounts.limits.check(self.client.client, self.request, time.monotonic())
         self.exchange.on_leave(self._left)
@@ -210,6 +211,7 @@ class Relay:
             queued=queued,
             detour=self.course.plan.detour(candidate),
             max_body=self.snapshot.server.max_body,
+            teacher=self._teacher(),
             final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
         )
         self.attempts.append(attempt)
@@ -229,13 +231,16 @@ class Relay:
             self.gateway.metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         self.gateway.metrics.attempts.inc(state.name, verdict.kind)
-        if learn(state, self.request, verdict, time.monotonic()) and state not in self.asked_again:
+        again = ask_again(state, self.request, self.attempts[-1].alias, verdict)
+        if learn(state, self._teacher(), verdict, time.monotonic()):
+            self.gateway.prober.hurry(state, read_models=True)
+        if again and state not in self.asked_again:
             self.asked_again.append(state)
             return candidate
         # Not the backend's own words here: they would make agents throw away history where it is not to blame.
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         course.leave(candidate, verdict.kind, gone=left.gone)
-        learned = (verdict.window, verdict.prompt_tokens)
+        learned = (verdict.window, verdict.prompt_tokens, verdict.least)
         tried = Tried(state.name, verdict.kind, reason, left.timeout, *learned, gone=left.gone, lack=verdict.lack)
         self.tried.append(tried)
         log.warning("request %s leaves %s: %s", self.request_id, state.name, reason)
@@ -244,6 +249,9 @@ class Relay:
         self.spare = self.attempts[-1]
         course.has_spare = True
         return None if any(course.plan.may_enter(other) for other in course.left) else forced(candidate, self.request)
+
+    def _teacher(self) -> Teacher:
+        return Teacher(self.request, self.request_id, told_apart=len(self.snapshot.clients) > 1)
 
     async def _nothing_left(self, entrance: Entrance) -> None:
         """No candidate has answered: deliver the empty answer if there was one, else say why."""

@@ -47,6 +47,7 @@ class StreamTrack:
         "_holds",
         "_identity",
         "_last",
+        "_opened",
         "_raw",
         "_request",
         "_rewrites",
@@ -84,6 +85,7 @@ class StreamTrack:
         tools = expected is not None and expected.tools is not None
         self._awaits = tools and request.choices == 1  # an empty turn is tried again, so its end is not sent at once
         self._begun = False  # content other than white space has been seen
+        self._opened: bool | None = None  # it began with a thought's opener, or what may be one; None = nothing said
         self._holds = expected is not None and expected.hold
         self._raw = False  # content is under way and nothing is checked: events go on unparsed
         self._last = b""
@@ -181,6 +183,8 @@ class StreamTrack:
                 return  # we asked for it, the client did not
         choices = chunk.choices or []
         if choices and self._request.endpoint is CHAT:
+            if self._opened is None:
+                self._note_start(choices)
             if self._check is None and not self._begun:
                 self._look_for_thoughts(choices)
             if self._check is not None:
@@ -246,9 +250,14 @@ class StreamTrack:
             self.mended |= answer.mended
             self.never_closed = self.never_closed or answer.never_closed
 
+    def _note_start(self, choices: list[Choice]) -> None:
+        said = next((text for choice in choices if (text := content_of(choice)) and not text.isspace()), None)
+        if said is not None:
+            self._opened = opened(said, self._thoughts) is not None
+
     def _look_for_close(self, choices: list[Choice]) -> None:
         """The end of thoughts that never began: they were sent as content, which can't be taken back."""
-        if not self.reasoning and any(closes_alone(content_of(choice)) for choice in choices):
+        if not (self.reasoning or self._opened) and any(closes_alone(content_of(choice)) for choice in choices):
             self.stray_close = True
 
     # -- sent or held ---------------------------------------------------------------------------------------------

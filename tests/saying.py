@@ -124,10 +124,14 @@ class Reply:
 
 
 @asynccontextmanager
-async def fleet(*scripts: Script, keys: str = "", alias: str = "", more: str = "") -> AsyncIterator[Fleet]:
-    """One backend per script; `keys` = further keys of every backend, `alias` of the alias."""
+async def fleet(
+    *scripts: Script, keys: str = "", alias: str = "", more: str = "", model: str = "served/model"
+) -> AsyncIterator[Fleet]:
+    """One backend per script; `keys` = further keys of every backend, `alias` of the alias; `model`: their model."""
     async with AsyncExitStack() as stack:
         backends = [await stack.enter_async_context(scripted(script)) for script in scripts]
+        for backend in backends:
+            backend.model = model
         names = "abc"[: len(backends)]
         lines = [f'  {n}: {{url: "{b.url}"{keys}}}' for n, b in zip(names, backends, strict=True)]
         chain = ", ".join(names)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,12 +76,14 @@ Script = Callable[[Turn], Awaitable[object]]
 
 @dataclass
 class ScriptedBackend:
-    """Answers probes as a vLLM that serves `served/model`. POST number n is answered by script n; the last repeats."""
+    """Answers probes as a vLLM that serves `model`. POST number n is answered by script n; the last repeats."""
 
     scripts: tuple[Script, ...]
     turns: list[Turn] = field(default_factory=list)
     url: str = ""
     connections: int = 0
+    model: str = "served/model"
+    window: int | None = 131072
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def play(self, *scripts: Script) -> None:
@@ -116,7 +118,7 @@ class ScriptedBackend:
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines if line)}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 if method == "GET":
-                    writer.write(json_answer(_PROBES.get(path, {})))
+                    writer.write(json_answer(self._probed(path)))
                     continue
                 turn = Turn(headers, body, number, reader, writer)
                 self.turns.append(turn)
@@ -126,11 +128,10 @@ class ScriptedBackend:
         finally:
             writer.close()
 
-
-_PROBES: Mapping[str, object] = {
-    "/v1/models": {"object": "list", "data": [{"id": "served/model", "max_model_len": 131072}]},
-    "/version": {"version": "0.32.0"},
-}
+    def _probed(self, path: str) -> object:
+        window = {} if self.window is None else {"max_model_len": self.window}
+        models = {"object": "list", "data": [{"id": self.model, **window}]}
+        return {"/v1/models": models, "/version": {"version": "0.32.0"}}.get(path, {})
 
 
 @asynccontextmanager

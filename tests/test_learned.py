@@ -189,13 +189,17 @@ async def test_a_prompt_that_one_refuses_goes_to_a_larger_window(stream: bool) -
         unharmed(gateway, "a")
 
 
-async def test_a_window_that_a_refusal_tells_is_learned_and_the_prompt_not_sent_again() -> None:
+async def test_a_smaller_window_than_its_models_tell_is_learned_from_the_refusals_of_two_prompts() -> None:
     a, b = vllm("a", context=131072), vllm("b", context=131072)
     async with fleet(a, b) as gateway:
+        state = gateway.gateway.fleet["a"]
         a.fault("status", **overflow(16384))
-        assert (await ask(gateway)).headers["x-gateway-backend"] == "b"
-        assert len(a.requests) == 1
-        assert gateway.gateway.fleet["a"].context == 16384
+        for _ in range(2):  # the same prompt again is no second witness
+            assert (await ask(gateway)).headers["x-gateway-backend"] == "b"
+            assert state.context == 131072
+        other = await ask(gateway, messages=[{"role": "user", "content": "another prompt"}])
+        assert other.headers["x-gateway-backend"] == "b"
+        assert (len(a.requests), state.context) == (3, 16384)
 
 
 @both_ways

@@ -90,34 +90,6 @@ async def test_a_plain_stream_keeps_its_bytes() -> None:
 
 
 @both_ways
-async def test_thoughts_without_an_opener_are_learned_from_their_end(stream: bool) -> None:
-    async with fleet(says(*text("Let me see.\n</think>\n\nFour.", 40))) as chat:
-        first, second = await chat.ask(stream), await chat.ask(stream)
-        if not stream:  # the whole text was there
-            assert (first.reasoning.strip(), first.content.strip()) == ("Let me see.", "Four.")
-        assert (second.reasoning.strip(), second.content.strip()) == ("Let me see.", "Four.")
-        assert chat.violations("reasoning_as_text") == 2
-
-
-async def test_what_was_wrongly_taken_for_thoughts_is_content_too_and_unlearned() -> None:
-    async with fleet(says(*text("x\n</think>\ny", 40))) as chat:
-        await chat.ask(True)
-        chat.backends[0].play(says(*text("No thoughts here.")))
-        first, second = await chat.ask(True), await chat.ask(True)
-    assert first.content == "No thoughts here."
-    assert (second.content, second.reasoning) == ("No thoughts here.", "")
-
-
-@both_ways
-async def test_thoughts_in_their_own_field_unlearn_that_openers_are_missing(stream: bool) -> None:
-    async with fleet(says(*text("x\n</think>\ny", 40))) as chat:
-        await chat.ask(stream)
-        chat.backends[0].play(says(*thoughts("Hm."), *text("It is 4.")))
-        first, second = await chat.ask(stream), await chat.ask(stream)
-    assert (first.content, first.reasoning) == (second.content, second.reasoning) == ("It is 4.", "Hm.")
-
-
-@both_ways
 @pytest.mark.parametrize(
     ("field", "names"),
     [("both", {"reasoning", "reasoning_content"}), ("reasoning_content", {"reasoning_content"}), ("none", set())],

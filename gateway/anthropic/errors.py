@@ -22,6 +22,7 @@ _TYPES = {
 # Claude Code compacts its history on exactly this form, and reads both numbers.
 _OVERFLOW = re.compile(r"maximum context length is (\d+) tokens\D+?(\d+) input tokens")
 _TOO_LONG = "prompt is too long: {tokens} tokens > {window} maximum"
+_TOO_LONG_TOGETHER = "prompt is too long: {tokens} tokens and the room for an answer exceed the maximum of {window}"
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, dict[str, Any]]).decode
@@ -41,6 +42,9 @@ def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
     if status is None:
         status = CATALOGUE[code].status if code in CATALOGUE else 500
     if overflow := _OVERFLOW.search(message):
-        message = _TOO_LONG.format(window=overflow[1], tokens=overflow[2])
+        window, tokens = int(overflow[1]), int(overflow[2])
+        message = (_TOO_LONG if tokens > window else _TOO_LONG_TOGETHER).format(window=window, tokens=tokens)
+    elif "maximum context length is not known" in message:
+        message = "prompt is too long"
     told = {"type": _TYPES.get(status, "api_error"), "message": message, "code": code}
     return _encode({"type": "error", "error": told, "request_id": request_id})

@@ -60,6 +60,7 @@ async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequ
     client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
     check_json(exchange.headers)
     request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
+    request.sender = client.name
     return request, access.find_alias(gateway.snapshot, client, request.model)  # as it is now: its backends are asked
 
 

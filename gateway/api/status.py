@@ -161,11 +161,22 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
 
 
 def _learned(state: BackendState) -> dict[str, Any]:
-    """`lacks`: what it cannot do -> until when that is believed. Rates are tokens per second; None = not known yet."""
+    """`lacks`: what it cannot do -> until when that is believed; `window`: that its refusals tell; `taught`: each of
+    these -> the request that taught it, and when (the latter two only where there are such). Rates are tokens per
+    second; None = not known yet."""
     now = time.monotonic()
     pause = state.cooldown_until
+    lacks = {what: _wall(until) for what, until in state.learned.items() if until > now}
+    window = state.refused_window if state.refused_window_until > now else None
+    taught = {
+        fact: {"request": one.request or None, "at": one.at}
+        for fact, one in state.taught.items()
+        if fact in lacks or (fact == "window" and window is not None)
+    }
     return {
-        "lacks": {what: _wall(until) for what, until in state.learned.items() if until > now},
+        "lacks": lacks,
+        **({"window": window} if window is not None else {}),
+        **({"taught": taught} if taught else {}),
         "prefill_rate": state.prefill_rate,
         "decode_rate": state.decode_rate,
         "pause_until": _wall(pause) if pause > now else None,

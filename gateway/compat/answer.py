@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.compat.expected import Expected, ReasoningField
 from gateway.compat.markers import markers_of
-from gateway.compat.mender import Call, Mender, Piece, Reasoning, Text
+from gateway.compat.mender import Call, Gap, Mender, Piece, Reasoning, Text
 from gateway.compat.reasoning import Thoughts
 
 Delta = dict[str, Any]
@@ -36,6 +36,7 @@ KINDS = (
     "garbage",
 )
 FIELDS = ("reasoning", "reasoning_content")
+GUESS_MOST = 256 * 1024  # characters that are held until it is known whether they are thoughts
 
 
 class ChoiceAnswer:
@@ -44,8 +45,10 @@ class ChoiceAnswer:
     __slots__ = (
         "_apart",
         "_armed",
+        "_as_text",
         "_calls",
         "_expected",
+        "_held",
         "_mender",
         "_places",
         "_unsaid",
@@ -62,7 +65,11 @@ class ChoiceAnswer:
         self._mender: Mender | None = None  # made when there is text to look at: an answer of calls alone needs none
         self._calls: list[_ToolCall] = []
         self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
+        # What may be thoughts that lack their opener; None = nothing is guessed. Nothing of it is sent before it is
+        # known which it is, so nothing is ever said twice.
         self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
+        self._held = 0  # characters of it
+        self._as_text = False  # the guess was given up amid them: they are content
         self._apart = False
         self.said = False
         self.thought = False
@@ -84,7 +91,7 @@ class ChoiceAnswer:
     @property
     def never_closed(self) -> bool:
         """Its thoughts were taken to begin without an opener, and nothing ended them, or they came in their own field:
-        then the content has none."""
+        then the content has none. Valid after `end`."""
         return bool(self._unsaid) or self._apart
 
     def text(self, text: str) -> list[Delta] | None:
@@ -138,11 +145,11 @@ class ChoiceAnswer:
         deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
         if self._mender is not None and self._mender.saw_thoughts_later:
             self.violations.add("reasoning_as_text")  # they stay where they are: what is before them has been sent
-        if self._unsaid and not (self.said or self._calls):
+        if self._unsaid:  # no end of thoughts came: it was the answer
             deltas.append({"content": "".join(self._unsaid)})
             self.said = True
-        else:
-            self._unsaid = None
+            if finish_reason == "length":
+                self._unsaid = None  # their end may have been cut off: the guess is not refuted
         complete = finish_reason != "length" and self._judge_calls(cut=cut)
         finish_reason = self._finish(finish_reason, complete=complete)
         if finish_reason == "length" and self.thought and not (self.said or self._calls):
@@ -169,22 +176,51 @@ class ChoiceAnswer:
     def _deltas(self, pieces: list[Piece]) -> list[Delta]:
         deltas: list[Delta] = []
         for piece in pieces:
+            if (self._unsaid is not None or self._as_text) and self._guessed(piece, deltas):
+                continue
             if isinstance(piece, Text):
                 self.said = True
                 deltas.append({"content": piece.text})
             elif isinstance(piece, Reasoning):
-                self.thought = True
-                self.mended.add("reasoning")
-                self.violations.add("reasoning_as_text")
-                if self._unsaid is not None:
-                    self._unsaid.append(piece.text)
-                if self._expected.reasoning_field != "none":
-                    deltas.append(_renamed({"reasoning": piece.text}, self._expected.reasoning_field))
+                self._say_thought(piece.text, deltas)
             elif isinstance(piece, Call):
                 self.mended.add("tool_calls")
                 self.violations.add("tool_call_as_text")
                 deltas.append({"tool_calls": [self._add(piece)]})
         return deltas
+
+    def _say_thought(self, text: str, deltas: list[Delta]) -> None:
+        self.thought = True
+        self.mended.add("reasoning")
+        self.violations.add("reasoning_as_text")
+        if self._expected.reasoning_field != "none":
+            deltas.append(_renamed({"reasoning": text}, self._expected.reasoning_field))
+
+    def _guessed(self, piece: Piece, deltas: list[Delta]) -> bool:
+        """Take a piece of what may be thoughts without an opener. False = the guess is decided, and the piece goes its
+        own way."""
+        found = self._expected.thoughts
+        assert found is not None
+        ends = isinstance(piece, Gap) and found.closer in piece.raw
+        if self._as_text:
+            if isinstance(piece, (Reasoning, Gap)):
+                deltas.append({"content": piece.raw})
+            self._as_text = isinstance(piece, Reasoning) or (isinstance(piece, Gap) and not ends)
+            return isinstance(piece, (Reasoning, Gap))
+        unsaid = self._unsaid
+        assert unsaid is not None
+        blank = isinstance(piece, Gap) and not ends and not piece.raw.strip()
+        if isinstance(piece, Reasoning) or blank:
+            unsaid.append(piece.raw)
+            self._held += len(piece.raw)
+            if self._held > GUESS_MOST:
+                self._unsaid, self._as_text, self.said = None, True, True
+                deltas.append({"content": "".join(unsaid)})
+            return True
+        self._unsaid = None  # an opener, the end of thoughts, or a call, which ends them too
+        if unsaid:
+            self._say_thought("".join(unsaid), deltas)
+        return False
 
     def _add(self, call: Call) -> dict[str, Any]:
         self._calls.append(_ToolCall(call.name, [call.arguments]))

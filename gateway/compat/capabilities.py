@@ -257,8 +257,11 @@ def drift(state: BackendState) -> list[str]:
     """Where a backend differs from what routes.yaml declares of it, in words; empty = nowhere (or nothing was seen)."""
     backend, observed = state.backend, state.observed
     found = []
-    if backend.context and state.observed_context and backend.context != state.observed_context:
-        found.append(f"context: {backend.context} is declared, it serves {state.observed_context}")
+    serves = state.observed_context
+    if backend.context and (state.context or 0) < min(backend.context, serves or backend.context):
+        serves = state.context  # as its refusals tell
+    if backend.context and serves and backend.context != serves:
+        found.append(f"context: {backend.context} is declared, it serves {serves}")
     parser = backend.tool_parser
     if parser == "none":
         for check in ("tool_auto", "tool_required", "tool_named"):

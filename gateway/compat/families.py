@@ -176,6 +176,14 @@ def thoughts_for(model: str | None, reasoning_parser: str | None) -> Thoughts | 
     return THINK if family is None and reasoning_parser in (None, "none") else None
 
 
+@lru_cache(maxsize=512)
+def may_lack_opener(model: str | None) -> bool:
+    """Does this model's family think between `<think>` and `</think>`, so that its template may have put the first into
+    the prompt, and an answer begins amid the thoughts? False where the family is not known."""
+    family = family_of(model)
+    return family is not None and family.thinking != "never" and thoughts_for(model, None) is THINK
+
+
 # Formats whose marks are special tokens of their models, and parsers (vLLM 0.32) that leave such tokens out.
 _SPECIAL_MARKS = frozenset(("gemma4", "functiongemma", "mistral", "kimi_k2"))
 _UNMARKING = frozenset(("pythonic", "llama3_json", "deepseek_v3", "deepseek_v31", "phi4_mini_json"))

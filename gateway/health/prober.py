@@ -207,16 +207,16 @@ class Prober:
         else:
             state.on_stalled(state)  # one that came in meanwhile, or could not be ended before
 
-    def hurry(self, state: BackendState) -> None:
-        """Look at it now: something seems to have happened there."""
+    def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
+        """Look at it now: something seems to have happened there. `read_models`: or its list of models says more."""
         if probe_of(state.backend) is not None and state.name not in self._hurried:
-            task = asyncio.create_task(self._look_now(state), name=f"look at {state.name}")
+            task = asyncio.create_task(self._look_now(state, read_models), name=f"look at {state.name}")
             self._hurried[state.name] = task
             task.add_done_callback(lambda _: self._hurried.pop(state.name, None))
 
-    async def _look_now(self, state: BackendState) -> None:
+    async def _look_now(self, state: BackendState, read_models: bool) -> None:
         try:
-            await self.check(state, read_models=False)
+            await self.check(state, read_models=read_models)
         except Exception:
             log.exception("the probe of %s failed inside the gateway", state.name)
 

@@ -90,10 +90,11 @@ def _count_usage(
     used = read_usage(usage)
     for kind, count in zip(_KINDS, used, strict=True):
         route.count_tokens(kind, count)
-    if used.prompt and state.ratio.due(relay.request.prompt_bytes):
+    sender = relay.request.sender
+    if used.prompt and state.ratio.due(relay.request.prompt_bytes, sender):
         relay.request.measure_media()
         if not relay.request.images:
-            state.ratio.learn(relay.request.prompt_bytes, used.prompt)
+            state.ratio.learn(relay.request.prompt_bytes, used.prompt, sender)
     _book(relay, state, used, outcome, seconds)
     return used.total
 

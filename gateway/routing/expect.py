@@ -7,13 +7,15 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.compat.expected import Expected, LateTools
-from gateway.compat.families import formats_for, thoughts_for
+from gateway.compat.families import formats_for, may_lack_opener, thoughts_for
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.config.snapshot import Alias
+from gateway.routing.echo import asked_about
 from gateway.routing.plan import Candidate
 from gateway.routing.request import CHAT, InferenceRequest
 
 STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
+CLOSER = THINK.closer
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -21,13 +23,15 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 def expected_of(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
 ) -> tuple[Expected | None, Thoughts | None]:
-    """(what to check and mend; None = the answer's bytes go on as they are, how this model marks its thoughts)."""
+    """(what to check and mend; None = the answer's bytes go on as they are, how this model marks its thoughts). That
+    thoughts lack their opener is only guessed in a stream: of a whole answer all is there to tell."""
     if request.endpoint is not CHAT:
         return None, None
     state, adapt = candidate.state, candidate.adapt
     backend = state.backend
     thoughts = thoughts_for(state.model, backend.reasoning_parser)
-    stray = bool(state.learned) and state.lacks(STRAY_THOUGHTS, now)
+    stray = request.stream and bool(state.learned) and state.lacks(STRAY_THOUGHTS, now)
+    stray = stray and may_lack_opener(state.model)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
     if not (tools or stray or alias.reasoning_field != "as_is"):
         return None, thoughts
@@ -46,6 +50,12 @@ def expected_of(
         hold=adapt.verify and call != "auto",
         reasoning_field=alias.reasoning_field,
     ), thoughts
+
+
+def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> bool:
+    """Is a `</think>` with no opener before it the end of thoughts, as far as the request and the model can tell? Not
+    where the model marks them otherwise, or not at all, and not where the client itself speaks of that tag."""
+    return thoughts is not None and thoughts.closer == CLOSER and not asked_about(request, CLOSER)
 
 
 def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "named"], str]:

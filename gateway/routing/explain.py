@@ -108,6 +108,7 @@ def explain(
     request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
     of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
     local_only = client is not None and client.local_only
+    request.sender = client.name if client is not None else ""
     plan = make_plan(alias, states, request, now, local_only=local_only, client=client, broke=broke)
     resort = resort_of(alias, client) if request.tools and not _order(plan) else None
     if resort is not None:

@@ -10,9 +10,10 @@ from gateway.backend import BackendState
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.health.machine import Health
 from gateway.health.state import State
-from gateway.routing.plan import TEMPORARY, Candidate, Plan, tokens
+from gateway.routing.plan import TEMPORARY, Candidate, Plan
 from gateway.routing.request import InferenceRequest
 from gateway.routing.wants import parser_flags
+from gateway.routing.window import prompt_estimate, window_for
 
 # Words of a backend that an agent would act on wrongly, so they are not repeated (docs/errors.md).
 MISLEADING = re.compile(
@@ -30,7 +31,8 @@ LONGEST_WAIT = 120.0  # seconds that a client is asked to wait for a backend tha
 @dataclass(frozen=True, slots=True)
 class Tried:
     """One attempt that did not answer. `kind` is a key of plan.KINDS; `timeout` = it was silent; `gone` = there was
-    nothing to connect to; `lack` = what it said it cannot do (Verdict.lack)."""
+    nothing to connect to; `lack` = what it said it cannot do (Verdict.lack); `least` = the prompt has at least
+    `prompt_tokens`."""
 
     backend: str
     kind: str
@@ -38,6 +40,7 @@ class Tried:
     timeout: bool = False
     window: int | None = None
     prompt_tokens: int | None = None
+    least: bool = False
     gone: bool = False
     lack: str | None = None
 
@@ -113,13 +116,29 @@ def _expected(health: Health, now: float) -> float:
 
 
 def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest) -> GatewayError:
-    """The largest window among the backends that were too small: what this request may use."""
-    states = [s.state for s in plan.skipped if s.kind == "too_long"]
-    states += [c.state for c in plan.candidates if plan.met.get(c.state.name) == "too_long"]
-    windows = [s.context for s in states if s.context] + [t.window for t in tried if t.window]
-    guesses = [tokens(s, request) for s in states] + [t.prompt_tokens for t in tried if t.prompt_tokens]
-    window = max(windows, default=0)
-    return context_length_exceeded(window, max(*guesses, window + 1, 1))
+    """The largest window among the backends that were too small: what this request may use. And the prompt's size as
+    the backend of that window told it, else as it is guessed there."""
+    states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
+    states |= {c.state.name: c.state for c in plan.candidates if plan.met.get(c.state.name) == "too_long"}
+    said = {t.backend: t for t in tried if t.kind == "too_long"}
+    sizes = [_size(state, said.get(name), request) for name, state in states.items()]
+    sizes += [(t.window or 0, t.prompt_tokens or 0) for name, t in said.items() if name not in states]
+    window, prompt = max(sizes, default=(0, 0))
+    return context_length_exceeded(window, prompt)
+
+
+def _size(state: BackendState, said: Tried | None, request: InferenceRequest) -> tuple[int, int]:
+    """(its window, 0 = not known; the prompt's tokens). Of guesses the probable one counts, or, where that would fit,
+    the careful one."""
+    window = window_for(state, request) or 0
+    if said is not None and said.window:
+        window = min(window or said.window, said.window)
+    counted = said.prompt_tokens if said is not None and said.prompt_tokens else 0
+    if said is not None and counted and not said.least:
+        return window, counted
+    guess = prompt_estimate(state, request)
+    probable = guess.mid if guess.mid > window else guess.high if guess.high > window else guess.mid
+    return window, max(probable, counted, 1)
 
 
 def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str) -> GatewayError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -47,6 +47,15 @@ THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, 
 IMAGE_TOKENS = 1500
 
 
+class Refusal(NamedTuple):
+    """What a backend said in tokens when it refused a request; it holds for that request there, and for no other.
+    `least`: the prompt has at least so many. `sums`: it counts the limit of the answer beside the prompt."""
+
+    window: int | None = None
+    least: int = 0
+    sums: bool = False
+
+
 @dataclass(slots=True)
 class InferenceRequest:
     """A parsed body. `fields` are the body's own bytes, key by key; nothing unknown is lost."""
@@ -69,6 +78,8 @@ class InferenceRequest:
     thinking: Literal["on", "off"] | None = None  # what it says of thinking, in whichever words
     thinking_wish: bool = False  # and it is a hint, not a demand
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
+    refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
+    sender: str = ""  # tells clients apart (access.Identity.name)
 
     def limit(self) -> int | None:
         """The most answer tokens the client asked for."""

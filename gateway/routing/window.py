@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.backend import BackendState
 from gateway.routing.context import Estimate, fits, surely_fits
-from gateway.routing.request import InferenceRequest
+from gateway.routing.request import InferenceRequest, Refusal
 from gateway.upstream.engines import ENGINES
 
 
@@ -12,7 +12,24 @@ def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
     """Prompt tokens there: as that backend has counted them, else guessed from the bytes."""
     if (exact := request.exact.get(state.name)) is not None:
         return Estimate(exact, exact, exact)
-    return state.ratio.estimate(request.prompt_bytes, request.images)
+    guess = state.ratio.estimate(request.prompt_bytes, request.images, request.sender)
+    refused = refusal_of(state, request)
+    if refused is None or not refused.least:
+        return guess
+    return Estimate(*(max(tokens, refused.least) for tokens in guess))
+
+
+def refusal_of(state: BackendState, request: InferenceRequest) -> Refusal | None:
+    """What this backend said when it refused this very request for its size."""
+    return request.refused.get(state.name) if request.refused is not None else None
+
+
+def window_for(state: BackendState, request: InferenceRequest) -> int | None:
+    """The backend's window; smaller where it told this very request so."""
+    window = state.context
+    if (refused := refusal_of(state, request)) is None or refused.window is None:
+        return window
+    return refused.window if window is None else min(window, refused.window)
 
 
 def tokens(state: BackendState, request: InferenceRequest) -> int:
@@ -22,7 +39,7 @@ def tokens(state: BackendState, request: InferenceRequest) -> int:
 
 def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bool:
     """Do the prompt and `room` tokens of answer fit the window? Pictures are only looked for when it seems not."""
-    window = state.context
+    window = window_for(state, request)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
     cuts = ENGINES[state.backend.engine].cuts_silently
@@ -38,7 +55,7 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bo
 def near_limit(state: BackendState, request: InferenceRequest, room: int) -> bool:
     """Is it worth to have the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
-    window = state.context
+    window = window_for(state, request)
     if state.backend.engine != "vllm" or window is None or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window):
@@ -46,5 +63,5 @@ def near_limit(state: BackendState, request: InferenceRequest, room: int) -> boo
     request.measure_media()
     if request.images or request.audio:
         return False
-    estimate = state.ratio.estimate(request.prompt_bytes)
+    estimate = state.ratio.estimate(request.prompt_bytes, sender=request.sender)
     return estimate.low + room <= window < estimate.high + room

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from gateway.backend import LEARNED_FOR, BackendState
+from gateway.backend import ELSEWHERE, LEARNED_FOR, BackendState
 from gateway.compat.observation import Observation
 from gateway.health.prober import Prober
 from gateway.health.state import SERVING, State, Transition
@@ -60,7 +59,8 @@ class Board:
             self._unfit.update(dict.fromkeys(f for f in self._words if f.startswith(key_of(state.backend) + "\t")))
             self._believe_all()
         elif news == "lack":
-            self._say(state, f"lack\t{what}", True, state.learned[what] - time.monotonic())
+            by = state.taught[what].request if what in state.taught else ""
+            self._say(state, f"lack\t{what}", by or True, state.learned[what] - time.monotonic())
         elif news == "no lack":
             self._say(state, f"lack\t{what}", False, LEARNED_FOR)
         elif news == "seen":
@@ -140,7 +140,7 @@ class Board:
         if kind == "lack":
             if value:
                 until = word.until / 1000 + here
-                state.learned = MappingProxyType({**state.learned, name: until})
+                state.take_lack(name, until, value if isinstance(value, str) else ELSEWHERE)
             else:
                 state.unlearn(name)
         elif kind == "seen":

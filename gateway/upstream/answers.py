@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import unescape
@@ -12,25 +12,26 @@ from typing import Any
 
 import msgspec
 
+from gateway.upstream.wording import (
+    Overflow,
+    guess_lack,
+    guess_overflow,
+    is_busy,
+    is_missing_path,
+    like_missing_model,
+    read_lack,
+    read_missing_model,
+    read_overflow,
+)
+
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
-# vLLM's own words (0.11 to 0.32), and Ollama's. "No tools" is learned from nothing else. What vLLM says to a call on
-# demand tells more (there is no parser) than what it says to auto (either flag may be missing).
-_NO_PARSER = re.compile(r"requires --tool-call-parser to be set")
-_NO_TOOLS = re.compile(r"requires --enable-auto-tool-choice and --tool-call-parser to be set|does not support tools")
-_NO_THINKING = re.compile(r"does not support thinking")
-_NOT_MULTIMODAL = re.compile(r"is not a multimodal model|missing data required for image input")
-_NO_SUCH_MODEL = re.compile(r"\bmodel\b.*\b(does not exist|not found)", re.IGNORECASE | re.DOTALL)
-_ENGINE_BUSY = re.compile(r"currently busy and cannot accept new requests")
-_WINDOW = re.compile(r"maximum context length is (\d+)|max_model_len=(\d+)|maximum model length of (\d+)")
-_PROMPT = re.compile(
-    r"contains (?:at least )?(\d+) input tokens|your request has (\d+) input tokens|\((\d+) in the messages"
-)
-_OVERFLOW = re.compile(
-    r"maximum context length|cannot be greater than max_model_len|maximum model length|context_length_exceeded"
-    r"|exceeds? the (?:model's |available )?context|prompt is too long|longer than the context",
-    re.IGNORECASE,
-)
+Echoed = Callable[[str, bool], bool]
+"""Does a phrase stand in the client's own body? The flag is the answer for a body that is too large to be searched."""
+
+
+def _not_echoed(_: str, __: bool) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Verdict:
 
     `kind`: failed (counts against health) | cooldown | misconfigured | unserved | incapable | too_long | client (passed
     on); of an answer that came whole: empty | disobeyed (a call was demanded, and none came). `lack`: the capability
-    learned to be missing. `window`, `prompt_tokens`: numbers the backend told.
+    learned to be missing. `window`, `prompt_tokens`: numbers the backend told (`least`: it counted no further).
+    `hearsay`: told in words that need not be the server's own, so it counts for this request alone.
     """
 
     kind: str
@@ -53,60 +55,94 @@ class Verdict:
     window: int | None = None
     prompt_tokens: int | None = None
     limit_only: bool = False  # too_long, and only because of the answer's limit
+    least: bool = False
+    hearsay: bool = False
 
 
-def judge(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> Verdict:
-    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name."""
+def judge(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    endpoint: str,
+    *,
+    model: str | None = None,
+    echoed: Echoed = _not_echoed,
+) -> Verdict:
+    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the name
+    that the backend was asked by."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
     said = f"answered {status}: {message}" if message else f"answered {status}"
     if status in (401, 403):
         return Verdict("misconfigured", f"refuses our credential ({status}); check its api_key", status, message)
     if status == 429:
         return Verdict("cooldown", said, status, message, retry_after=retry_after(headers))
-    if status == 404:
-        if _NO_SUCH_MODEL.search(message):
-            return Verdict("misconfigured", f"does not serve this model: {message}", status, message)
-        if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
-            return Verdict("unserved", "does not serve this endpoint", status, message, lack="endpoint:" + endpoint)
+    if status == 404 and (verdict := _not_there(message, shape, endpoint, model, echoed)) is not None:
+        return verdict
     if status >= 500:
-        if status == 503 and _ENGINE_BUSY.search(message):
+        if status == 503 and is_busy(message):
             # Its own queue is full. Busy is not dead.
             return Verdict("cooldown", said, status, message, retry_after=retry_after(headers) or 1.0)
         return Verdict("failed", said, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
-    if status in (400, 413, 422) and (meaning := _bad_request(status, message)) is not None:
+    if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
         return meaning
     return Verdict("client", said, status, message or f"The backend refused the request ({status}).", param, code)
 
 
-def _bad_request(status: int, message: str) -> Verdict | None:
-    if _NO_TOOLS.search(message):
-        return Verdict("incapable", f"cannot call tools: {message}", status, message, lack="tools")
-    if _NO_PARSER.search(message):
-        return Verdict("incapable", f"cannot call tools: {message}", status, message, lack="tool_parser")
-    if _NO_THINKING.search(message):
-        return Verdict("incapable", f"cannot think: {message}", status, message, lack="thinking")
-    if _NOT_MULTIMODAL.search(message):
-        return Verdict("incapable", "takes no images: it serves a text model", status, message, lack="images")
-    if _OVERFLOW.search(message):
-        window, prompt = _number(_WINDOW, message), _number(_PROMPT, message)
-        prompt_fits = window is not None and prompt is not None and prompt < window
-        return Verdict(
-            "too_long",
-            message,
-            status,
-            message,
-            window=window,
-            prompt_tokens=prompt,
-            limit_only=prompt_fits or "cannot be greater than max_model_len" in message,
-        )
+def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
+    """A 404: no such model, no such path, or something of the client's that is not there (None)."""
+    name = read_missing_model(message)
+    if name is not None and (model is None or name == model) and not echoed(message, True):
+        return Verdict("misconfigured", "does not serve this model", 404, message)
+    if name is not None or (like_missing_model(message) and not echoed(message, False)):
+        return Verdict("misconfigured", "does not serve this model", 404, message, hearsay=True)
+    if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
+        hearsay = not is_missing_path(message) or (message != "" and echoed(message, True))
+        lack = "endpoint:" + endpoint
+        return Verdict("unserved", "does not serve this endpoint", 404, message, lack=lack, hearsay=hearsay)
     return None
 
 
-def _number(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return int(next(g for g in found.groups() if g)) if found else None
+def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) -> Verdict | None:
+    """What a 400 says of the backend; None = it is about the request."""
+    if (lack := read_lack(message)) is not None:
+        return _incapable(status, message, lack, hearsay=echoed(message, True))
+    if (overflow := read_overflow(message)) is not None:
+        return _too_long(status, message, overflow, hearsay=not overflow.sound or echoed(message, True))
+    if (like := guess_lack(message)) is not None and not echoed(like[0], False):
+        return _incapable(status, message, like[1], hearsay=True)
+    if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):
+        return _too_long(status, message, guess[1], hearsay=True)
+    if code == "context_length_exceeded":
+        return _too_long(status, message, Overflow(), hearsay=True)
+    return None
+
+
+_CANNOT = {
+    "tools": "cannot call tools: {}",
+    "tool_parser": "cannot call tools: {}",
+    "thinking": "cannot think: {}",
+    "images": "takes no images: it serves a text model",
+}
+
+
+def _incapable(status: int, message: str, lack: str, *, hearsay: bool) -> Verdict:
+    return Verdict("incapable", _CANNOT[lack].format(message), status, message, lack=lack, hearsay=hearsay)
+
+
+def _too_long(status: int, message: str, found: Overflow, *, hearsay: bool) -> Verdict:
+    return Verdict(
+        "too_long",
+        message,
+        status,
+        message,
+        window=found.window,
+        prompt_tokens=found.prompt,
+        limit_only=found.limit_only,
+        least=found.least,
+        hearsay=hearsay,
+    )
 
 
 def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | None, str]:

@@ -12,10 +12,10 @@ from gateway.backend import BackendState
 from gateway.compat.capabilities import at_least
 from gateway.compat.families import loses_marks
 from gateway.config.snapshot import Alias
-from gateway.routing.context import clamp, surely_fits
+from gateway.routing.context import clamp, clamp_again, surely_fits
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.request import CHAT, InferenceRequest
-from gateway.routing.window import prompt_estimate
+from gateway.routing.window import prompt_estimate, refusal_of, window_for
 from gateway.upstream.thinking import say_thinking
 
 _encode = msgspec.json.Encoder().encode
@@ -99,8 +99,8 @@ def send_limit(
             return None
         asked = value
     limit = max(asked, alias.min_max_tokens or 0)
-    window = state.context
-    if window is not None and not surely_fits(request.prompt_bytes, limit, window):
+    window = window_for(state, request)
+    if window is not None and (request.refused is not None or not surely_fits(request.prompt_bytes, limit, window)):
         bounded = _bounded(limit, request, state, window)
         if bounded < limit and not request.media_measured:
             request.measure_media()
@@ -110,7 +110,21 @@ def send_limit(
 
 
 def _bounded(limit: int, request: InferenceRequest, state: BackendState, window: int) -> int:
-    return clamp(limit, prompt_estimate(state, request), window, server_clamps=clamps_itself(state))
+    """As the server's version has it, until it refuses this request: then as its refusal has it."""
+    estimate, refused = prompt_estimate(state, request), refusal_of(state, request)
+    if refused is None or not refused.sums:
+        return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
+    exact = state.name in request.exact
+    return clamp_again(limit, estimate, window, prompt_bytes=request.prompt_bytes, exact=exact)
+
+
+def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
+    """The limits of the answer that `fields_up` sends."""
+    names = request.endpoint.limits
+    fields = {name: request.fields[name] for name in names if name in request.fields}
+    fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)
+    sent = {name: send_limit(name, fields, request, alias, state) for name in fields}
+    return [_decode(fields[name]) if limit is None else limit for name, limit in sent.items()]
 
 
 def clamps_itself(state: BackendState) -> bool:

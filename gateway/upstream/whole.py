@@ -12,6 +12,7 @@ from gateway.compat.answer import FIELDS, ChoiceAnswer, Delta, is_plain
 from gateway.compat.expected import Expected
 from gateway.compat.reasoning import THINK, Thoughts
 from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
+from gateway.routing.expect import closes_thoughts
 from gateway.routing.request import CHAT, InferenceRequest
 from gateway.upstream.sse import BROKEN_ENDS
 
@@ -96,11 +97,14 @@ def _check(
         content = message.get("content")
         text = content if isinstance(content, str) else ""
         wanted = expected
-        if closes_alone(text) and not any(message.get(name) for name in FIELDS):
+        style = opened(text, thoughts)
+        if style is not None:
+            wanted = expected or Expected(thoughts=style)
+        elif (
+            closes_alone(text) and not any(message.get(name) for name in FIELDS) and closes_thoughts(request, thoughts)
+        ):
             answer.stray_close = True
-            wanted = _implied(expected, thoughts, text)
-        elif expected is None and (style := opened(text, thoughts)) is not None:
-            wanted = Expected(thoughts=style)
+            wanted = replace(expected or Expected(), thoughts=THINK.with_opener_implied())
         if is_garbage(text) or any(is_garbage(one) for name in FIELDS if isinstance(one := message.get(name), str)):
             answer.violations.add("garbage")
         if choice.finish_reason == "repetition":
@@ -137,12 +141,6 @@ def _check(
         answer.violations.add("nothing_said")
     if changed:
         answer.body = _rewritten(answer.body, changed)
-
-
-def _implied(expected: Expected | None, thoughts: Thoughts | None, text: str) -> Expected:
-    """The whole text is there, so thoughts that lack their opener can be told by their end."""
-    style = (opened(text, thoughts) or THINK).with_opener_implied()
-    return replace(expected or Expected(), thoughts=style)
 
 
 def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:

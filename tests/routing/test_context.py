@@ -11,9 +11,11 @@ from gateway.routing.context import (
     MIN_ROOM,
     RATIO_LEAST,
     RATIO_MOST,
+    SENDERS_MOST,
     Estimate,
     TokenRatio,
     clamp,
+    clamp_again,
     fits,
     room_needed,
     surely_fits,
@@ -103,6 +105,39 @@ def test_it_comes_close_to_what_a_backend_really_does(real: float) -> None:
     ratio = ratio_after([(1_000_000, int(1_000_000 / real))] * 30)
     guess = ratio.estimate(500_000)
     assert guess.low <= 500_000 / real <= guess.high
+
+
+@unhurried
+@given(st.lists(st.tuples(sizes, tokens), max_size=20), sizes)
+def test_what_one_sender_shows_changes_no_estimate_of_another(story: list[tuple[int, int]], prompt_bytes: int) -> None:
+    ratio, untaught = ratio_after([(40_000, 10_000)]), TokenRatio()
+    before = ratio.estimate(prompt_bytes), untaught.estimate(prompt_bytes)
+    for seen_bytes, seen_tokens in story:
+        for one in (ratio, untaught):
+            one.learn(seen_bytes, seen_tokens, "odd")
+    assert (ratio.estimate(prompt_bytes), untaught.estimate(prompt_bytes)) == before
+
+
+def test_only_so_many_senders_are_remembered() -> None:
+    ratio = TokenRatio()
+    for number in range(1000):
+        ratio.learn(40_000, 10_000, f"sender {number}")
+    assert len(ratio.own) == SENDERS_MOST
+    assert ratio.estimate(40_000, sender="sender 999").mid == 10_000
+
+
+@unhurried
+@given(st.integers(1, 2**24), st.lists(tokens, min_size=3, max_size=3), windows, sizes, st.booleans())
+def test_a_limit_for_a_second_try_leaves_room_for_the_careful_guess_where_there_is_some(
+    limit: int, guess: list[int], window: int, prompt_bytes: int, exact: bool
+) -> None:
+    estimate = Estimate(*sorted(guess))
+    sent = clamp_again(limit, estimate, window, prompt_bytes=prompt_bytes, exact=exact)
+    assert 1 <= sent <= limit
+    if sent > 1:
+        assert estimate.mid + sent <= window
+    if window - estimate.high >= 2 * MIN_ROOM:
+        assert estimate.high + sent <= window
 
 
 # -- does it fit ------------------------------------------------------------------------------------------------------

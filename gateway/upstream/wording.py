@@ -1,0 +1,204 @@
+"""What servers say in their refusals, text by text.
+
+A refusal teaches only when its whole message is one of these texts. Servers quote what the client sent (vLLM's
+validation errors do, with `'input': ...`), so a phrase somewhere in a message may be the client's own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LEAST_WINDOW = 256  # tokens; no server is started with less, so a smaller number teaches nothing
+
+_N = "(?<![0-9])[1-9][0-9]{0,8}(?![0-9])"
+_COUNT = "[0-9]{1,9}"
+_TAIL = rf"(?: \(parameter=[a-z_.]{{1,40}}, value={_N}\))?"
+_REDUCE = r"(?:,? Please reduce the length of the [a-z ]{1,80}\.)?"
+_NAME = r"[^\s`'\"]{1,256}"  # of a model; never with a space or a quote in it
+
+
+def _overflow_texts() -> tuple[re.Pattern[str], ...]:
+    window, prompt, limit, total = (rf"(?P<{name}>{_N})" for name in ("window", "prompt", "limit", "total"))
+    least = r"(?P<least>at least )?"
+    head = rf"This model's maximum context length is {window} tokens\. However, "
+    pictures = (
+        r"For image inputs, the number of image tokens depends on the number of images, and possibly their aspect "
+        r"ratios as well\."
+    )
+    of_what = rf"(?:\.| \(prompt \+ requested output tokens\)\.| plus multimodal tokens\. {pictures})"
+    suggestion = rf"(?: Make sure that `max_model_len` is no smaller than the number of text tokens{of_what})?"
+    texts = (
+        # vLLM 0.32, and the builds before it that count no further than the window
+        rf"{head}your prompt contains {least}{prompt} input tokens, which exceeds this limit even without any output "
+        rf"tokens\.{_REDUCE}{_TAIL}",
+        rf"{head}you requested (?P<limit>{_COUNT}) output tokens and your prompt contains {least}{prompt} input "
+        rf"tokens, for a total of (?:at least )?{total} tokens\.{_REDUCE}{_TAIL}",
+        rf"You passed {prompt} input tokens and requested (?P<limit>{_COUNT}) output tokens\. However, the model's "
+        rf"context length is only {window} tokens, resulting in a maximum input length of {_COUNT} tokens"
+        rf"\.{_REDUCE}{_TAIL}",
+        # vLLM 0.4 to 0.12, and OpenAI
+        rf"{head}you requested {total} tokens \({prompt} in (?:the messages|your prompt)[,;] {limit} (?:in|for) the "
+        rf"completion\)\.{_REDUCE}",
+        rf"{head}you requested {prompt} tokens in the (?:messages|input for embedding generation)[.,]{_REDUCE}",
+        rf"{head}your (?:request has|messages resulted in) {prompt} (?:input )?tokens\.{_REDUCE}",
+        rf"'max_tokens' or 'max_completion_tokens' is too large: {limit}\. This model's maximum context length is "
+        rf"{window} tokens and your request has {prompt} input tokens \({_COUNT} > {_COUNT} - {_COUNT}\)\.",
+        rf"The (?:decoder |encoder )?prompt \(length {prompt}\) is longer than the maximum model length of {window}\."
+        rf"{suggestion}",
+        rf"The (?:decoder |encoder )?prompt \(length {prompt}\) plus the number of requested output tokens \(at least "
+        rf"1\) is longer than the maximum model length of {window}\.{suggestion}",
+        # The limit alone is beyond the window.
+        rf"max_(?:completion_|output_)?tokens={limit} ?cannot be greater than max_model_len=(?:max_total_tokens=)?"
+        rf"{window}\. Please request fewer output tokens\.{_TAIL}",
+        # llama-server; Anthropic
+        rf"request \({prompt} tokens\) exceeds the available context size \({window} tokens\), try increasing it",
+        rf"prompt is too long: {prompt} tokens > {window} maximum",
+    )
+    return tuple(re.compile(text) for text in texts)
+
+
+_OVERFLOWS = _overflow_texts()
+
+_LACKS = (
+    # What vLLM says to a call on demand tells more (there is no parser) than what it says to auto (either flag may be
+    # missing). The tool's name in it is the client's word.
+    (re.compile(r'tool_choice="required" requires --tool-call-parser to be set'), "tool_parser"),
+    (re.compile(r'tool_choice=function "[^"\n]{1,256}" requires --tool-call-parser to be set'), "tool_parser"),
+    (re.compile(r'"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'), "tools"),
+    (re.compile(rf'"?{_NAME}"? does not support tools'), "tools"),  # Ollama
+    (re.compile(rf'"?{_NAME}"? does not support thinking'), "thinking"),
+    (re.compile(rf"{_NAME} is not a multimodal model"), "images"),  # vLLM
+    (re.compile(r"(?:this model is )?missing data required for image input"), "images"),  # Ollama
+)
+_NO_SUCH_MODEL = (
+    re.compile(rf"The model `(?P<name>{_NAME})` does not exist\.(?: Valid aliases: .{{1,2000}}\.)?"),  # vLLM
+    re.compile(rf"The model `(?P<name>{_NAME})` does not exist or you do not have access to it\.?"),  # OpenAI
+    re.compile(rf"model ['\"](?P<name>{_NAME})['\"] not found(?:, try pulling it first)?"),  # Ollama
+    re.compile(rf"The model '(?P<name>{_NAME})' was not found at any provider: name it as provider/model.*", re.DOTALL),
+    re.compile(rf"The address of model '(?P<name>{_NAME})' was not found: .*", re.DOTALL),
+)
+_NOT_THERE = re.compile(
+    r"(?:404:? ?)?(?:page )?not found(?: the requested URL was not found on this server\.?| nginx\S{0,20})?\.?|404 page"
+    r"|cannot (?:get|post) /[\w./-]{1,100}|no route matched with those values",
+    re.IGNORECASE,
+)
+_BUSY = re.compile(
+    r"The engine is currently busy and cannot accept new requests\."
+    r"(?: Please try again later or on a different instance\.)?"
+)
+
+# -- of unknown servers, and only for the request that was refused ----------------------------------------------------
+
+# What a server says of a body that it could not read, with the body's own values in it.
+_VALIDATION = re.compile(r"\s*(?:[0-9]+ validation errors?\b|\[?\{)|.*(?:'input':|\"input\":|input_value=)", re.DOTALL)
+_QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|`[^`]*`|“[^”]*”")
+_LIKE_OVERFLOW = re.compile(
+    r"maximum context length|cannot be greater than max_model_len|maximum model length|context_length_exceeded"
+    r"|exceeds? the (?:model's |available )?context|prompt is too long|longer than the context"
+    r"|model's context length is only",
+    re.IGNORECASE,
+)
+_LIKE_LACKS = (
+    (re.compile(r"requires --tool-call-parser to be set"), "tool_parser"),
+    (re.compile(r"requires --enable-auto-tool-choice|does not support tools"), "tools"),
+    (re.compile(r"does not support thinking"), "thinking"),
+    (re.compile(r"is not a multimodal model|missing data required for image input"), "images"),
+)
+_LIKE_NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)", re.IGNORECASE | re.DOTALL)
+_WINDOW = re.compile(
+    rf"maximum context length is ({_N})|max_model_len=(?:max_total_tokens=)?({_N})|maximum model length of ({_N})"
+    rf"|context length is only ({_N})"
+)
+_PROMPT = re.compile(
+    rf"contains (?:at least )?({_N}) input tokens|your request has ({_N}) input tokens|\(({_N}) in the messages"
+    rf"|prompt is too long: ({_N})"
+)
+
+
+class Overflow(NamedTuple):
+    """What a refusal says of the window and the prompt, in tokens. `least`: the prompt has at least so many, and was
+    not counted further. `limit_only`: the prompt fits, the answer's limit does not. `sound`: a text of _OVERFLOWS whose
+    numbers agree with each other."""
+
+    window: int | None = None
+    prompt: int | None = None
+    least: bool = False
+    limit_only: bool = False
+    sound: bool = False
+
+
+def read_overflow(message: str) -> Overflow | None:
+    """The numbers of a message that is, as a whole, a server's text on a prompt or a limit beyond its window."""
+    for text in _OVERFLOWS:
+        if (found := text.fullmatch(message)) is not None:
+            return _numbers(found)
+    return None
+
+
+def _numbers(found: re.Match[str]) -> Overflow:
+    said = {name: int(value) for name, value in found.groupdict().items() if value and name != "least"}
+    window, prompt, limit, total = said["window"], said.get("prompt"), said.get("limit", 0), said.get("total")
+    least = bool(found.groupdict().get("least"))
+    asked = (prompt or 0) + limit
+    sound = window >= LEAST_WINDOW and (asked > window or (not limit and asked == window))
+    sound = sound and (total is None or total == asked)
+    return Overflow(window, prompt, least, limit_only=prompt is None or (prompt < window and limit > 0), sound=sound)
+
+
+def guess_overflow(message: str) -> tuple[str, Overflow] | None:
+    """The same for any other message that speaks of a window outside what it quotes, with the phrase that does."""
+    if _VALIDATION.match(message) is not None:
+        return None
+    plain = _QUOTED.sub(" ", message)
+    found = _LIKE_OVERFLOW.search(plain)
+    if found is None:
+        return None
+    window, prompt = _number(_WINDOW, plain), _number(_PROMPT, plain)
+    fits = window is not None and prompt is not None and prompt < window
+    least = "at least" in plain
+    return found[0], Overflow(window, prompt, least, limit_only=fits or "cannot be greater than max_model_len" in plain)
+
+
+def read_lack(message: str) -> str | None:
+    """What a server says that it lacks, in a message that is as a whole its own text."""
+    return next((lack for text, lack in _LACKS if text.fullmatch(message) is not None), None)
+
+
+def guess_lack(message: str) -> tuple[str, str] | None:
+    """(phrase, lack) of any other message that says so outside what it quotes."""
+    if _VALIDATION.match(message) is not None:
+        return None
+    plain = _QUOTED.sub(" ", message)
+    for text, lack in _LIKE_LACKS:
+        if (found := text.search(plain)) is not None:
+            return found[0], lack
+    return None
+
+
+def read_missing_model(message: str) -> str | None:
+    """The name of the model that a server says it does not serve, in a message that is as a whole its own text."""
+    for text in _NO_SUCH_MODEL:
+        if (found := text.fullmatch(message)) is not None:
+            return found["name"]
+    return None
+
+
+def like_missing_model(message: str) -> bool:
+    """Does it speak, outside what it quotes, of a model that is not there?"""
+    return _LIKE_NO_MODEL.search(_QUOTED.sub(" ", message)) is not None
+
+
+def is_missing_path(message: str) -> bool:
+    """A server's or a proxy's own words for a path that nobody serves; no words are such, too."""
+    return not message or _NOT_THERE.fullmatch(message) is not None
+
+
+def is_busy(message: str) -> bool:
+    """vLLM's words when its own queue is full."""
+    return _BUSY.fullmatch(message) is not None
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(next(group for group in found.groups() if group)) if found else None
