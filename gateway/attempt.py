@@ -13,7 +13,8 @@ from gateway.admission.room import room
 from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
-from gateway.exchange import Exchange
+from gateway.errors import GatewayError
+from gateway.exchange import ClientGone, Exchange
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget
@@ -22,7 +23,14 @@ from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
-from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
+from gateway.upstream.client import (
+    ConnectFailure,
+    ProtocolFailure,
+    Response,
+    SilenceFailure,
+    StaleConnection,
+    UpstreamFailure,
+)
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
 from gateway.upstream.outgoing import fields_up, headers_up
@@ -32,6 +40,7 @@ from gateway.watch import Watch
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
+KIND_MOST = 100  # characters of a content-type that are told
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -111,6 +120,12 @@ class Attempt:
             raise self._failure(reason) from None
         except UpstreamFailure as failure:
             raise self._failure(failure) from None
+        except (Left, Broken, GatewayError, ClientGone):
+            raise
+        except Exception as error:
+            if response is None:
+                raise
+            raise self._unreadable(error) from error
         finally:
             self.watch.excuse = None
             self.watch.writing = 0.0  # an interrupted write is over
@@ -165,13 +180,22 @@ class Attempt:
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
 
+    def _unreadable(self, error: Exception) -> Exception:
+        """The answer has made our own code fail: a defect in the gateway, but only this backend said such a thing, so
+        that the next one is asked."""
+        self.metrics.failures.note("answer", f"reading what {self.candidate.state.name} answered to {self.request_id}")
+        self.answered = False
+        failure = self._failure(ProtocolFailure(f"its answer could not be read ({type(error).__name__})"))
+        return Broken(str(failure)) if self.reply is None and self.exchange.started else failure
+
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Whole events as they arrive; nothing before the backend has said something."""
         state, watch = self.candidate.state, self.watch
         if "text/event-stream" not in response.headers.get("content-type", ""):
-            raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
+            kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
+            raise Left(Verdict("failed", f"answered a stream with {kind!r}"))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         said = False

@@ -95,10 +95,12 @@ class Accounts:
     def probable_cost(self, state: BackendState, request: InferenceRequest) -> float:
         """USD; 0 where the price is unknown."""
         rates = self.prices.of(state.backend)
-        if rates is None:
-            return 0.0
+        return 0.0 if rates is None else rates.usd(self.probable_tokens(state, request))
+
+    def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
+        """Of prompt and answer, before a backend has counted them."""
         answer = min(request.limit() or ANSWER_GUESS, ANSWER_MOST) * request.choices if request.endpoint.limits else 0
-        return rates.usd(Tokens(tokens(state, request), answer))
+        return Tokens(tokens(state, request), answer)
 
     def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
         """USD of reported tokens; None = unknown, which the log says once where a budget depends on it."""

@@ -34,6 +34,7 @@ KINDS = (
     "reasoning_cut",
     "repetition",
     "garbage",
+    "usage",
 )
 FIELDS = ("reasoning", "reasoning_content")
 
