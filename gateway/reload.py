@@ -69,7 +69,7 @@ class Reloader:
         if self.path.exists() and not self.path.is_file():
             log.warning("%s is no file that could be read again: edits need a restart", self.path)
             return
-        self._watching = asyncio.create_task(self._watch(), name=f"watching {self.path}")
+        self._watching = self._gateway.metrics.failures.task("reload", self._watch, f"watching {self.path}")
 
     async def close(self) -> None:
         tasks = [*self._asked, *([self._watching] if self._watching is not None else [])]
@@ -91,7 +91,7 @@ class Reloader:
                     async for _ in noticed:
                         await self._try()
             except Exception:
-                log.exception("the watch on %s failed inside the gateway", self.path)
+                self._gateway.metrics.failures.note("reload", f"the watch on {self.path}")
                 await asyncio.sleep(1.0)
 
     async def _try(self) -> None:
@@ -101,7 +101,7 @@ class Reloader:
         except ConfigError:
             pass  # it was told
         except Exception:
-            log.exception("%s could not be loaded: a defect in the gateway", self.path)
+            self._gateway.metrics.failures.note("reload", f"loading {self.path}")
             self._known = await asyncio.to_thread(look, tuple(self._known))  # not again before the next edit
 
     # -- one reload -----------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ class Failures:
     def __init__(self, counter: Counter | None = None) -> None:
         self._counter = counter
 
-    def note(self, part: str, what: str) -> None:
-        """Call it where an exception is handled: `what` has failed by it. Any thread may."""
-        log.exception("%s failed inside the gateway", what)
+    def note(self, part: str, what: str, error: BaseException | None = None) -> None:
+        """`what` has failed by `error`, else by the exception that is being handled. Any thread may say so."""
+        log.error("%s failed inside the gateway", what, exc_info=error or True)
         self.count(part)
 
     def count(self, part: str) -> None:
@@ -39,9 +39,11 @@ class Failures:
         """A task that runs until `run` returns, or it is cancelled; begun anew when it fails."""
         return asyncio.create_task(self._keep(part, run, name or part), name=name or part)
 
-    def once(self, part: str, work: Coroutine[Any, Any, object], name: str | None = None) -> asyncio.Task[None]:
+    def once(self, part: str, work: Coroutine[Any, Any, object], name: str | None = None) -> asyncio.Task[Any]:
         """A task that is not begun anew: there will be another occasion."""
-        return asyncio.create_task(self._guard(part, work, name or part), name=name or part)
+        task: asyncio.Task[object] = asyncio.create_task(work, name=name or part)
+        task.add_done_callback(lambda done: self._ended(part, done))
+        return task
 
     def thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> threading.Thread:
         """A thread, not started yet, that runs until `run` returns; begun anew when it fails, until `stop` is set."""
@@ -57,11 +59,9 @@ class Failures:
             else:
                 return
 
-    async def _guard(self, part: str, work: Coroutine[Any, Any, object], name: str) -> None:
-        try:
-            await work
-        except Exception:
-            self.note(part, f"the task '{name}'")
+    def _ended(self, part: str, task: asyncio.Task[object]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.note(part, f"the task '{task.get_name()}'", error)
 
     def _keep_thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> None:
         while True:

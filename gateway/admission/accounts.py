@@ -19,6 +19,7 @@ from gateway.observe.prices import Prices, Tokens, costs_money
 from gateway.routing.plan import Broke
 from gateway.routing.request import InferenceRequest
 from gateway.routing.window import tokens
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.accounts")
 
@@ -36,11 +37,11 @@ class Accounts:
     """Changed from the event loop's thread only. Without limits and budgets in routes.yaml a request pays for a few
     look-ups here."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, failures: Failures | None = None) -> None:
         self.limits = Limits()
         self.prices = Prices()
         self.budgets = Budgets()
-        self.ledger = Ledger(Path(folder))
+        self.ledger = Ledger(Path(folder), failures)
         self._looked_at: Snapshot | None = None
         self._any_budget = False
         self._unheld: set[str] = set()  # backends whose missing price was told

@@ -66,7 +66,9 @@ class Metrics:
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
         self.internal_failures = self._family(
-            "gateway_internal_failures_total", "Times that a part of the gateway itself failed and was begun anew", "part"
+            "gateway_internal_failures_total",
+            "Times that a part of the gateway itself failed and was begun anew",
+            "part",
         )
         self.failures = Failures(self.internal_failures)
         self.seconds: Spread = self.request_seconds.child()
