@@ -190,8 +190,8 @@ class StreamTrack:
             self._take_chunk(event, chunk, out)
 
     def _take_chunk(self, event: bytes, chunk: Chunk, out: list[bytes]) -> None:
-        if isinstance(chunk.usage, dict):
-            self.usage = chunk.usage
+        if chunk.usage is not None:
+            self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not chunk.choices and not (self._request.wants_usage or self._request.own_usage):
                 return  # we asked for it, the client did not
         choices = chunk.choices or []
