@@ -51,7 +51,7 @@ class Gateway:
         self.metrics = Metrics()
         failures = self.metrics.failures
         self.accounts = Accounts(snapshot.server.data, failures)
-        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed)
+        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed, failures)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)

@@ -79,7 +79,7 @@ class Reloader:
 
     def ask(self) -> None:
         """Reload soon (SIGHUP), at the earliest when the gateway is open."""
-        task = asyncio.create_task(self._try())
+        task = self._gateway.metrics.failures.once("reload", self._try(), "reload")
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
