@@ -164,7 +164,7 @@ class LedgerFile:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
-        except (sqlite3.Error, OSError):
+        except BaseException:
             self.close()  # rolls back
             raise
 
