@@ -39,12 +39,12 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def fault_in_delta(delta: object) -> str | None:
     """What is wrong with the `delta` of a streamed choice; None = nothing is. Parts of a call may lack what an earlier
     part has said."""
-    return None if delta is None else _fault_in(delta, "delta", whole=False)
+    return None if delta is None else _fault_in(delta, "delta", False)
 
 
 def fault_in_message(message: object) -> str | None:
     """What is wrong with the `message` of an answer in one piece; None = nothing is."""
-    return _fault_in(message, "message", whole=True)
+    return _fault_in(message, "message", True)
 
 
 def fault_in_end(finish_reason: object) -> str | None:
@@ -78,17 +78,20 @@ def brief(value: object) -> str:
     return text[:BRIEF_MOST]
 
 
-def _fault_in(said: object, where: str, *, whole: bool) -> str | None:
+def _fault_in(said: object, where: str, whole: bool) -> str | None:
     if not isinstance(said, dict):
         return _not(where, dict)
     for name, value in said.items():
-        if value is not None and (type_ := _TYPES.get(name)) is not None and not isinstance(value, type_):
+        if value is None or (type_ := _TYPES.get(name)) is None:
+            continue
+        if not isinstance(value, type_):
             return _not(f"{where}.{name}", type_)
-    if isinstance(content := said.get("content"), list) and not all(map(_is_part, content)):
-        return _not(f"{where}.content", str)
-    for call in said.get("tool_calls") or ():
-        if (fault := _fault_in_call(call, where, whole=whole)) is not None:
-            return fault
+        if isinstance(value, list):
+            if name != "tool_calls" and not all(map(_is_part, value)):
+                return _not(f"{where}.{name}", str)
+            for call in value if name == "tool_calls" else ():
+                if (fault := _fault_in_call(call, where, whole)) is not None:
+                    return fault
     return None
 
 
@@ -96,21 +99,20 @@ def _is_part(part: object) -> bool:
     return isinstance(part, dict) and isinstance(part.get("type"), str)
 
 
-def _fault_in_call(call: object, where: str, *, whole: bool) -> str | None:
-    where += ".tool_calls[]"
+def _fault_in_call(call: object, where: str, whole: bool) -> str | None:
     if not isinstance(call, dict):
-        return _not(where, dict)
+        return _not(f"{where}.tool_calls[]", dict)
     id_ = call.get("id")
     if id_ is not None and not isinstance(id_, (str, int)):
-        return _not(f"{where}.id", str)
+        return _not(f"{where}.tool_calls[].id", str)
     function = call.get("function")
     if not isinstance(function, dict):
-        return None if isinstance(call.get("custom"), dict) else _not(f"{where}.function", dict)
+        return None if isinstance(call.get("custom"), dict) else _not(f"{where}.tool_calls[].function", dict)
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str) and (whole or name is not None):
-        return _not(f"{where}.function.name", str)
+        return _not(f"{where}.tool_calls[].function.name", str)
     if arguments is not None and not isinstance(arguments, str):
-        return _not(f"{where}.function.arguments", str)
+        return _not(f"{where}.tool_calls[].function.arguments", str)
     return None
 
 
