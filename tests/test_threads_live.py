@@ -167,6 +167,16 @@ def test_whatever_runs_in_the_background_is_supervised() -> None:
 # -- each part --------------------------------------------------------------------------------------------------------
 
 
+def into(written: list[bytes]) -> Callable[[bytes], int]:
+    """Takes all that is written."""
+
+    def write(data: bytes) -> int:
+        written.append(data)
+        return len(data)
+
+    return write
+
+
 def test_a_line_that_cannot_be_formed_takes_no_other_with_it(metrics: Metrics) -> None:
     written: list[bytes] = []
 
@@ -175,7 +185,7 @@ def test_a_line_that_cannot_be_formed_takes_no_other_with_it(metrics: Metrics) -
             raise Defect
         return str(line.text).encode() + b"\n"
 
-    writer = LogWriter(form, lambda data: written.append(data) or len(data))  # type: ignore[func-returns-value]
+    writer = LogWriter(form, into(written))
     writer.failures = metrics.failures
     try:
         for number in range(300):
@@ -198,7 +208,7 @@ def test_the_thread_of_the_log_is_begun_anew(metrics: Metrics, monkeypatch: pyte
         drain(self)
 
     monkeypatch.setattr(LogWriter, "_drain", _drain)
-    writer = LogWriter(lambda line: b"x\n", lambda data: written.append(data) or len(data))  # type: ignore[func-returns-value]
+    writer = LogWriter(lambda line: b"x\n", into(written))
     writer.failures = metrics.failures
     try:
         line = EventLine(0.0, logging.INFO, "x", "")

@@ -1,4 +1,4 @@
-"""What Ollama and litellm say wrongly is a failure of theirs, and raises nothing else. (What speaks OpenAI's API itself:
+"""What Ollama and litellm say wrongly is a failure of theirs, and raises nothing else. (What speaks OpenAI itself:
 tests/test_mistyped_answers.py.)"""
 
 from __future__ import annotations
