@@ -90,6 +90,7 @@ class Attempt:
         """Returns when the client has its whole answer; raises Left or Broken, or why the request was interrupted."""
         state = self.candidate.state
         response: Response | None = None
+        delivered = False
         try:
             call = self._call()
             self._expect_first()
@@ -107,6 +108,7 @@ class Attempt:
                 answer = read_whole(body, self.request, expected, thoughts)
                 await self._relay_whole(answer)
                 found = answer.violations
+            delivered = True
             state.succeeded()
             violation = getattr(response, "violation", None)  # told by engines that can see one
             if violation is not None and violation not in found:
@@ -125,7 +127,9 @@ class Attempt:
         except Exception as error:
             if response is None:
                 raise
-            raise self._unreadable(error) from error
+            if not delivered:
+                raise self._unreadable(error) from error
+            self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
             self.watch.excuse = None
             self.watch.writing = 0.0  # an interrupted write is over

@@ -139,3 +139,22 @@ async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pyt
         reply = await house.chat(CHAT, stream=True, tools=False)
     assert b"stream_interrupted" in reply.body
     assert not reply.ended
+
+
+async def test_what_fails_after_the_answer_does_not_take_it_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gateway.backend import BackendState
+
+    real, broken = BackendState.succeeded, iter([True, True])
+
+    def succeeded(self: BackendState) -> None:
+        if self.name == "b" and next(broken, False):
+            raise KeyError("a defect")
+        real(self)
+
+    monkeypatch.setattr(BackendState, "succeeded", succeeded)
+    house.a.play(lambda turn: turn.send(HEADS["not HTTP"]))
+    before = house.gateway.metric("gateway_internal_failures_total", part="answer")
+    for stream in (False, True):
+        house.gateway.gateway.fleet["a"].succeeded()
+        well_answered(await house.chat(CHAT, stream=stream, tools=False), CHAT, stream=stream)
+    assert house.gateway.metric("gateway_internal_failures_total", part="answer") == before + 2

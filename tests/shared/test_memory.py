@@ -12,6 +12,10 @@ import pytest
 from gateway.shared.memory import NAME, Memory, recall, remember
 
 GOOD: dict[str, Any] = {"owner": "someone", "gateways": 3}
+OWNERS: list[Any] = ["", "a/b", "a\tb", 5, None]
+COUNTS: list[Any] = [0, -1, 10**30, 1.5, "3"]
+WRONG = [*(("owner", value) for value in OWNERS), *(("gateways", value) for value in COUNTS)]
+OTHER: list[Any] = [[], 5, "x", None]
 ODD: dict[str, bytes] = {
     "empty": b"",
     "half": json.dumps(GOOD).encode()[:-5],
@@ -19,14 +23,8 @@ ODD: dict[str, bytes] = {
     "no text": b'{"owner": "\xff"}',
     "deep": b'{"x": ' + b"[" * 50_000,
     "long": b'{"owner": "' + b"x" * 10_000_000 + b'"}',
-    **{
-        f"{key}: {value!r}": json.dumps({**GOOD, key: value}).encode()
-        for key, value in (
-            *(("owner", ""), ("owner", "a/b"), ("owner", "a\tb"), ("owner", 5), ("owner", None)),
-            *(("gateways", 0), ("gateways", -1), ("gateways", 10**30), ("gateways", 1.5), ("gateways", "3")),
-        )
-    },
-    **{repr(value): json.dumps(value).encode() for value in ([], 5, "x", None)},
+    **{f"{key}: {value!r}": json.dumps({**GOOD, key: value}).encode() for key, value in WRONG},
+    **{repr(value): json.dumps(value).encode() for value in OTHER},
 }
 
 
