@@ -14,7 +14,8 @@ from gateway.admission.room import room
 from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
-from gateway.exchange import Exchange
+from gateway.errors import GatewayError
+from gateway.exchange import ClientGone, Exchange
 from gateway.lessons import Teacher, learn_stray_thoughts
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
@@ -25,7 +26,14 @@ from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
-from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
+from gateway.upstream.client import (
+    ConnectFailure,
+    ProtocolFailure,
+    Response,
+    SilenceFailure,
+    StaleConnection,
+    UpstreamFailure,
+)
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
 from gateway.upstream.outgoing import fields_up, headers_up
@@ -35,6 +43,7 @@ from gateway.watch import Watch
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
+KIND_MOST = 100  # characters of a content-type that are told
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -85,6 +94,7 @@ class Attempt:
         """Returns when the client has its whole answer; raises Left or Broken, or why the request was interrupted."""
         state = self.candidate.state
         response: Response | None = None
+        delivered = False
         try:
             call = self._call()
             self._expect_first()
@@ -102,6 +112,7 @@ class Attempt:
                 answer = read_whole(body, self.request, expected, thoughts)
                 await self._relay_whole(answer)
                 found = answer.violations
+            delivered = True
             state.succeeded()
             if self.request.endpoint.name not in state.answered:
                 state.answered.add(self.request.endpoint.name)
@@ -117,6 +128,14 @@ class Attempt:
             raise self._failure(reason) from None
         except UpstreamFailure as failure:
             raise self._failure(failure) from None
+        except (Left, Broken, GatewayError, ClientGone):
+            raise
+        except Exception as error:
+            if response is None:
+                raise
+            if not delivered:
+                raise self._unreadable(error) from error
+            self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
             self.watch.excuse = None
             self.watch.writing = 0.0  # an interrupted write is over
@@ -176,13 +195,22 @@ class Attempt:
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
 
+    def _unreadable(self, error: Exception) -> Exception:
+        """The answer has made our own code fail: a defect in the gateway, but only this backend said such a thing, so
+        that the next one is asked."""
+        self.metrics.failures.note("answer", f"reading what {self.candidate.state.name} answered to {self.request_id}")
+        self.answered = False
+        failure = self._failure(ProtocolFailure(f"its answer could not be read ({type(error).__name__})"))
+        return Broken(str(failure)) if self.reply is None and self.exchange.started else failure
+
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Whole events as they arrive; nothing before the backend has said something."""
         state, watch = self.candidate.state, self.watch
         if "text/event-stream" not in response.headers.get("content-type", ""):
-            raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
+            kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
+            raise Left(Verdict("failed", f"answered a stream with {kind!r}"))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         said = False

@@ -26,6 +26,7 @@ from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import Standing
+from gateway.supervision import Failures
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
@@ -48,13 +49,14 @@ class Gateway:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.metrics = Metrics()
-        self.accounts = Accounts(snapshot.server.data)
-        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed)
+        failures = self.metrics.failures
+        self.accounts = Accounts(snapshot.server.data, failures)
+        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed, failures)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
-        self.prober = Prober(self.fleet, self._work, self.emit)
-        self.pulse = Pulse()
+        self.prober = Prober(self.fleet, self._work, self.emit, failures)
+        self.pulse = Pulse(failures)
         self.tracing: Tracing | None = None
         self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
@@ -70,10 +72,10 @@ class Gateway:
             from gateway.shared.gateways import Gateways
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts)
+            self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
-        self.usage = Usage(self.accounts.ledger.path)
-        self.alerter = Alerter(self.standing, self._budgets)
+        self.usage = Usage(self.accounts.ledger.path, failures)
+        self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
 
@@ -94,7 +96,7 @@ class Gateway:
         """Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain."""
         used = {backend.engine for backend in snapshot.backends.values()} & ENGINES.keys()
         for name in used - self._preparing.keys():
-            self._preparing[name] = asyncio.create_task(ENGINES[name].prepare())
+            self._preparing[name] = self.metrics.failures.once("engine", ENGINES[name].prepare(), f"prepare {name}")
 
     async def take(self, snapshot: Snapshot) -> None:
         """Put another snapshot in force. Backends that are new are looked at first, so that requests find them known;
@@ -130,7 +132,8 @@ class Gateway:
         settings, before = self.snapshot.traces, self.tracing
         if before is not None and before.settings == settings:
             return
-        self.tracing = await asyncio.to_thread(_tracing, settings) if settings is not None else None
+        failures = self.metrics.failures
+        self.tracing = await asyncio.to_thread(_tracing, settings, failures) if settings is not None else None
         if before is not None:
             await asyncio.to_thread(before.close)
 
@@ -143,6 +146,10 @@ class Gateway:
     def _budgets(self) -> dict[str, float]:
         """Share of each budget that is spent."""
         return shares(self.snapshot, self.accounts.budgets, today())
+
+    def _failed(self) -> dict[str, int]:
+        """How often each part of the gateway itself has failed."""
+        return {part: count.value for (part,), count in list(self.metrics.internal_failures.items())}
 
     def _lost(self) -> dict[str, int]:
         """Records that were given up because nobody took them, by kind."""
@@ -233,10 +240,10 @@ def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
 
 
-def _tracing(settings: Traces) -> Tracing:
+def _tracing(settings: Traces, failures: Failures) -> Tracing:
     from gateway.observe.traces import Tracing
 
-    return Tracing(settings)
+    return Tracing(settings, failures)
 
 
 def open_backend(backend: Backend) -> Client | None:

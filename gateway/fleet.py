@@ -15,6 +15,7 @@ from gateway.backend import BackendState, OnGone, OnNews, OnTransition, canaried
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.health.machine import Health
 from gateway.health.state import State
+from gateway.supervision import Failures
 from gateway.upstream.client import Client
 
 log = logging.getLogger("gateway.fleet")
@@ -36,7 +37,9 @@ class Fleet:
         on_gone: OnGone,
         on_stalled: OnGone = lambda _: None,
         on_closed: OnGone = lambda _: None,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures or Failures()
         self.states: Mapping[str, BackendState] = {}
         self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
         self._drained: set[Identity] = set()  # by an operator, when they were taken out
@@ -116,7 +119,7 @@ class Fleet:
             self._drained.add(identity)
         state.health.remove(time.monotonic())
         self.retired[identity] = state
-        task = self._closing[identity] = asyncio.create_task(self._close_at_the_end(state))
+        task = self._closing[identity] = self._failures.once("fleet", self._close_at_the_end(state))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -98,7 +98,7 @@ class Relay:
             if self.beating is not None:
                 self.beating.cancel()
             self.gateway.active.discard(self)
-            settle(self)
+            self._settle()
 
     async def _answer(self) -> None:
         self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
@@ -286,11 +286,18 @@ class Relay:
             message = "The gateway is stopping; send the request again."
             await self._refuse(GatewayError("no_backend_available", message, retry_after=1))
 
+    def _settle(self) -> None:
+        """What cannot be counted must not cost the client its answer, nor the gateway its connection."""
+        try:
+            settle(self)
+        except Exception:
+            self.gateway.metrics.failures.note("settle", f"counting request {self.request_id}")
+
     # -- from outside ---------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         assert self.reply is not None
-        self.beating = asyncio.ensure_future(self.reply.beat())
+        self.beating = self.gateway.metrics.failures.once("heartbeat", self.reply.beat())
 
     def _left(self) -> None:
         self.watch.interrupt(ClientGone())

@@ -71,7 +71,7 @@ class Reloader:
         if self.path.exists() and not self.path.is_file():
             log.warning("%s is no file that could be read again: edits need a restart", self.path)
             return
-        self._watching = asyncio.create_task(self._watch(), name=f"watching {self.path}")
+        self._watching = self._gateway.metrics.failures.task("reload", self._watch, f"watching {self.path}")
 
     async def close(self) -> None:
         tasks = [*self._asked, *([self._watching] if self._watching is not None else [])]
@@ -81,7 +81,7 @@ class Reloader:
 
     def ask(self) -> None:
         """Reload soon (SIGHUP), at the earliest when the gateway is open."""
-        task = asyncio.create_task(self._try())
+        task = self._gateway.metrics.failures.once("reload", self._try(), "reload")
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
@@ -93,7 +93,7 @@ class Reloader:
                     async for _ in noticed:
                         await self._try()
             except Exception:
-                log.exception("the watch on %s failed inside the gateway", self.path)
+                self._gateway.metrics.failures.note("reload", f"the watch on {self.path}")
                 await asyncio.sleep(1.0)
 
     async def _try(self) -> None:
@@ -103,7 +103,7 @@ class Reloader:
         except ConfigError:
             pass  # it was told
         except Exception:
-            log.exception("%s could not be loaded: a defect in the gateway", self.path)
+            self._gateway.metrics.failures.note("reload", f"loading {self.path}")
             self._known = await asyncio.to_thread(look, tuple(self._known))  # not again before the next edit
 
     # -- one reload -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.upstream.client import ProtocolFailure
 from gateway.upstream.sse import Choice, Chunk, data_of, number_of
 
 Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
@@ -33,8 +34,9 @@ class Identity:
         self.role_sent = False
 
     def fix(self, id_: Any, created: Any) -> None:
-        if self.id is None:
-            self.id, self.created = id_, created
+        """Only a text becomes the id, and only a number the time: another attempt may have to go on with them."""
+        if self.id is None and isinstance(id_, str):
+            self.id, self.created = id_, created if isinstance(created, int) else None
 
 
 def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes, bytes] | None:
@@ -42,10 +44,17 @@ def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes
     if value == wanted or value is None:
         return None
     for found in _KEYS[name].finditer(event):
-        if _decode(found.group(1)) == value:
+        if _says(found.group(1), value):
             old = found.group(0)
             return old, old[: found.start(1) - found.start(0)] + _encode(wanted)
     return None
+
+
+def _says(data: bytes, value: object) -> bool:
+    try:
+        return bool(_decode(data) == value)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # of a field that nobody has looked into
+        return False
 
 
 def apply(event: bytes, rewrites: Rewrites, wanted: dict[str, object]) -> bytes:
@@ -83,11 +92,14 @@ def learn_all(event: bytes, chunk: Chunk, wanted: dict[str, object]) -> Rewrites
 
 def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
     """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
-    the text as it was."""
+    the text as it was. Raises ProtocolFailure for one that cannot be read."""
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
-    fields = _decode_fields(data)
-    given = {number_of(_decode(one.get("index", b"0"))): one for one in _decode_choices(fields["choices"])}
+    try:
+        fields = _decode_fields(data)
+        given = {number_of(_decode(one.get("index", b"0"))): one for one in _decode_choices(fields["choices"])}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise ProtocolFailure(f"sent an event that is no chunk: {error}") from None
     events = []
     for choice in choices:
         kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}

@@ -16,6 +16,8 @@ from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
 from gateway.compat.stream import StreamCheck
 from gateway.rewrite import Identity
 from gateway.routing.request import CHAT, InferenceRequest
+from gateway.upstream.client import ProtocolFailure
+from gateway.upstream.shape import brief, fault_in_delta, fault_in_end, fault_in_text, is_no_chunk
 from gateway.upstream.sse import (
     BROKEN_ENDS,
     DONE,
@@ -32,6 +34,7 @@ from gateway.upstream.sse import (
 )
 
 HELD_MOST = 64 * 1024  # bytes of content that are held until the call that was asked for comes
+SILENT_MOST = 1024 * 1024  # bytes of events without content before the first that has some
 REPEATS = 50  # events in a row that say the same: garbage
 
 
@@ -52,6 +55,7 @@ class StreamTrack:
         "_request",
         "_rewrites",
         "_same",
+        "_silent_bytes",
         "_thoughts",
         "_wanted",
         "content",
@@ -93,6 +97,7 @@ class StreamTrack:
         self._first: tuple[bytes, Chunk] | None = None
         self._rewrites: rewrite.Rewrites = ()
         self._wanted: dict[str, object] = {}
+        self._silent_bytes = 0  # of events that are held and say nothing
         self.held: list[bytes] = []  # not sent yet
         self.held_bytes = 0
         self.content = False  # this attempt has said something
@@ -148,13 +153,21 @@ class StreamTrack:
                 if b"</think>" in event and (chunk := read_chunk(data_of(event) or b"")) is not None:
                     self._look_for_close(chunk.choices or [])
                 out.append(self._rewritten(event))
-            elif (check := self._check) is None or (text := check.text_of(event)) is None:
-                self._take_one(event, out)
             else:
-                self._take_text(check, event, text, out)
+                self._take_other(event, out)
             if self.failure is not None or self.disobeyed:
                 break
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _take_other(self, event: bytes, out: list[bytes]) -> None:
+        """Any event but one that goes on unparsed. Sets `failure` where it is not what a chunk must be."""
+        try:
+            if (check := self._check) is None or (text := check.text_of(event)) is None:
+                self._take_one(event, out)
+            else:
+                self._take_text(check, event, text, out)
+        except ProtocolFailure as failure:
+            self.failure = str(failure)
 
     def _take_one(self, event: bytes, out: list[bytes]) -> None:
         data = data_of(event)
@@ -167,7 +180,9 @@ class StreamTrack:
             self.done = True
             return
         chunk = read_chunk(data)
-        if chunk is None:  # not ours to judge: it goes on as it is, as content
+        if chunk is None and is_no_chunk(data, begun=self.content):
+            self.failure = "sent an event that is no chunk"
+        elif chunk is None:  # not ours to judge: it goes on as it is, as content
             self._say(event, out, content=True)
         elif chunk.error is not None:
             self.failure = _error_text(chunk.error)
@@ -177,11 +192,14 @@ class StreamTrack:
             self._take_chunk(event, chunk, out)
 
     def _take_chunk(self, event: bytes, chunk: Chunk, out: list[bytes]) -> None:
-        if isinstance(chunk.usage, dict):
-            self.usage = chunk.usage
+        if chunk.usage is not None:
+            self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not chunk.choices and not (self._request.wants_usage or self._request.own_usage):
                 return  # we asked for it, the client did not
         choices = chunk.choices or []
+        if (fault := self._fault_in(choices)) is not None:
+            self.failure = fault
+            return
         if choices and self._request.endpoint is CHAT:
             if self._opened is None:
                 self._note_start(choices)
@@ -197,6 +215,14 @@ class StreamTrack:
                 self.violations.add("repetition")
                 event = event.replace(b'"finish_reason":"repetition"', b'"finish_reason":"stop"')
         self._place(event, choices, out)
+
+    def _fault_in(self, choices: list[Choice]) -> str | None:
+        chat = self._request.endpoint is CHAT
+        for choice in choices:
+            fault = fault_in_delta(choice.delta) if chat else fault_in_text(choice.text)
+            if fault is not None or (fault := fault_in_end(choice.finish_reason)) is not None:
+                return fault
+        return None
 
     # -- checked and mended ---------------------------------------------------------------------------------------
 
@@ -280,7 +306,14 @@ class StreamTrack:
         elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewritten(event))
         else:
-            self.held.append(event)
+            self._hold_silent(event)
+
+    def _hold_silent(self, event: bytes) -> None:
+        """Keep an event that says nothing until one does. It is no answer that only ever does so."""
+        self.held.append(event)
+        self._silent_bytes += len(event)
+        if self._silent_bytes > SILENT_MOST:
+            self.failure = f"sent {SILENT_MOST} bytes of events that say nothing"
 
     def _withholds(self, choices: list[Choice]) -> bool:
         """Is this content kept back, so that another backend can still be asked? White space alone is, while a turn
@@ -346,11 +379,9 @@ class StreamTrack:
             return
         event, chunk = self._first
         self._identity.fix(chunk.id, chunk.created)
-        self._wanted = {
-            "model": self._request.model,
-            "id": self._identity.id,
-            "created": self._identity.created,
-        }
+        identity = self._identity
+        wanted = {"model": self._request.model, "id": identity.id, "created": identity.created}
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
         self._rewrites = rewrite.learn_all(event, chunk, self._wanted)
 
     def _rewritten(self, event: bytes) -> bytes:
@@ -359,4 +390,4 @@ class StreamTrack:
 
 def _error_text(error: Any) -> str:
     message = error.get("message") if isinstance(error, dict) else error
-    return f"sent an error event: {str(message)[:300]}"
+    return f"sent an error event: {brief(message)}"

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
+from gateway.supervision import Failures
 from gateway.upstream.client import SilenceFailure
 
 TICK = 0.05  # seconds
@@ -24,9 +25,10 @@ class Pulse:
     """One timer for all requests: every `TICK` it looks at what is due. A timer of its own for every request would cost
     more than all its other bookkeeping; what is watched for is counted in seconds."""
 
-    __slots__ = ("_handle", "_loop", "_watches")
+    __slots__ = ("_failures", "_handle", "_loop", "_watches")
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Failures | None = None) -> None:
+        self._failures = failures or Failures()
         self._watches: set[Watch] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
@@ -45,7 +47,11 @@ class Pulse:
         self._handle = self._loop.call_later(TICK, self._tick) if self._watches else None
         now = self._loop.time()
         for watch in list(self._watches):
-            watch.look(now)
+            try:
+                watch.look(now)
+            except Exception:  # the others are looked at all the same
+                self._watches.discard(watch)
+                self._failures.note("pulse", "the look at a request's time")
 
 
 class Watch:

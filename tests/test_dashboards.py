@@ -184,6 +184,7 @@ def test_there_is_a_rule_for_whatever_the_gateway_itself_tells() -> None:
         "drift": "GatewayBackendDrift",
         "budget": "GatewayBudgetSpent",
         "invalid_edit": "GatewayEditRefused",
+        "internal_failure": "GatewayInternalFailure",
     }
     told = set(get_args(Kind)) - {"backend_back", "alias_back", "valid_edit", "test"}  # good news, which resolves
     assert told == kinds.keys()

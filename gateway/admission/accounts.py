@@ -19,6 +19,7 @@ from gateway.observe.prices import Prices, Tokens, costs_money
 from gateway.routing.plan import Broke
 from gateway.routing.request import InferenceRequest
 from gateway.routing.window import tokens
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.accounts")
 
@@ -36,11 +37,11 @@ class Accounts:
     """Changed from the event loop's thread only. Without limits and budgets in routes.yaml a request pays for a few
     look-ups here."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, failures: Failures | None = None) -> None:
         self.limits = Limits()
         self.prices = Prices()
         self.budgets = Budgets()
-        self.ledger = Ledger(Path(folder))
+        self.ledger = Ledger(Path(folder), failures)
         self._looked_at: Snapshot | None = None
         self._any_budget = False
         self._unheld: set[str] = set()  # backends whose missing price was told
@@ -95,10 +96,12 @@ class Accounts:
     def probable_cost(self, state: BackendState, request: InferenceRequest) -> float:
         """USD; 0 where the price is unknown."""
         rates = self.prices.of(state.backend)
-        if rates is None:
-            return 0.0
+        return 0.0 if rates is None else rates.usd(self.probable_tokens(state, request))
+
+    def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
+        """Of prompt and answer, before a backend has counted them."""
         answer = min(request.limit() or ANSWER_GUESS, ANSWER_MOST) * request.choices if request.endpoint.limits else 0
-        return rates.usd(Tokens(tokens(state, request), answer))
+        return Tokens(tokens(state, request), answer)
 
     def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
         """USD of reported tokens; None = unknown, which the log says once where a budget depends on it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
+from math import isfinite
 from typing import Literal, NamedTuple
 
 from gateway.config.snapshot import Budget
@@ -60,6 +61,9 @@ class Budgets:
             self.add(backend, client, usd, day)
 
     def add(self, backend: str, client: str, usd: float, day: int) -> None:
+        """Count `usd`; what is no amount of money is not counted."""
+        if not (isfinite(usd) and usd >= 0.0):
+            return
         for account in (Account("backend", backend), Account("client", client)):
             days = self._spent[account]
             days[day] = days.get(day, 0.0) + usd

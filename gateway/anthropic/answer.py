@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.upstream.client import ProtocolFailure
+from gateway.upstream.usage import read_usage
+
 _STOPS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -34,9 +37,13 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def to_message(body: bytes, id_: str) -> bytes:
-    """The body of a chat answer as that of a message."""
-    answer = _decode_answer(body)
-    choice = answer.choices[0]
+    """The body of a chat answer (`fault_in_message` finds nothing in it) as that of a message. Raises ProtocolFailure
+    for what is none."""
+    try:
+        answer = _decode_answer(body)
+        choice = answer.choices[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
+        raise ProtocolFailure(f"its answer cannot be told as a message: {error}") from None
     why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
     message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
     return _encode({**message, "stop_reason": why, "stop_sequence": sequence})
@@ -44,7 +51,8 @@ def to_message(body: bytes, id_: str) -> bytes:
 
 def head(id_: str, model: object) -> dict[str, Any]:
     """A message that says nothing yet."""
-    begun = {"id": id_, "type": "message", "role": "assistant", "model": model, "content": []}
+    named = model if isinstance(model, str) else None
+    begun: dict[str, Any] = {"id": id_, "type": "message", "role": "assistant", "model": named, "content": []}
     return {**begun, "stop_reason": None, "stop_sequence": None, "usage": usage_of(None)}
 
 
@@ -57,13 +65,13 @@ def stop_of(finish_reason: object, stop_reason: object) -> tuple[str, str | None
 
 def usage_of(usage: Any) -> dict[str, int]:
     """Anthropic counts what came from the prefix cache apart. Where a backend does not say, nothing is said of it."""
-    told = usage if isinstance(usage, dict) else {}
-    prompt, answer = (told.get(name) or 0 for name in ("prompt_tokens", "completion_tokens"))
-    details = told.get("prompt_tokens_details")
+    used = read_usage(usage)
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if not isinstance(cached, int):
-        return {"input_tokens": prompt, "output_tokens": answer}
-    return {"input_tokens": max(0, prompt - cached), "cache_read_input_tokens": cached, "output_tokens": answer}
+    if type(cached) is not int or cached != used.cached:  # it does not say, or nothing that can be
+        return {"input_tokens": used.prompt, "output_tokens": used.completion}
+    fresh = max(0, used.prompt - cached)
+    return {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": used.completion}
 
 
 def thoughts_of(said: dict[str, Any]) -> str:
@@ -74,6 +82,8 @@ def thoughts_of(said: dict[str, Any]) -> str:
 
 def text_of(said: dict[str, Any]) -> str:
     text = said.get("content") or said.get("refusal")
+    if isinstance(text, list):  # of parts, as some clouds send it
+        text = "".join(part["text"] for part in text if isinstance(part.get("text"), str))
     return text if isinstance(text, str) else ""
 
 
@@ -86,9 +96,15 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
         blocks.append({"type": "text", "text": text})
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
-        named = {"id": call.get("id"), "name": function.get("name")}
+        named = {"id": call_id_of(call), "name": function.get("name")}
         blocks.append({"type": "tool_use", **named, "input": _input(function)})
     return blocks
+
+
+def call_id_of(call: dict[str, Any]) -> str | None:
+    """A call's id, as Anthropic's clients want it: a text. (Some servers count.)"""
+    id_ = call.get("id")
+    return id_ if id_ is None else str(id_)
 
 
 def _input(function: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +119,6 @@ def arguments_of(text: str) -> dict[str, Any] | None:
     """A call's arguments; None where they are not the whole of an object."""
     try:
         arguments = _decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return arguments if isinstance(arguments, dict) else None

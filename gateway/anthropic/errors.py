@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import CATALOGUE
+from gateway.upstream.shape import brief
 
 _TYPES = {
     400: "invalid_request_error",
@@ -25,7 +26,7 @@ _TOO_LONG = "prompt is too long: {tokens} tokens > {window} maximum"
 _TOO_LONG_TOGETHER = "prompt is too long: {tokens} tokens and the room for an answer exceed the maximum of {window}"
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, dict[str, Any]]).decode
+_decode = msgspec.json.Decoder(Any).decode
 
 
 def final(status: int) -> dict[bytes, bytes]:
@@ -37,10 +38,11 @@ def final(status: int) -> dict[bytes, bytes]:
 def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
     """OpenAI's envelope as Anthropic's. `code` is ours (docs/errors.md), and stays; inside a stream, where there is no
     `status`, it tells the type."""
-    error = _decode(body)["error"]
-    message, code = str(error.get("message")), error.get("code")
+    error = _error_of(body)
+    said, code = error.get("message"), error.get("code")
+    message = said if isinstance(said, str) else brief(said)
     if status is None:
-        status = CATALOGUE[code].status if code in CATALOGUE else 500
+        status = CATALOGUE[code].status if isinstance(code, str) and code in CATALOGUE else 500
     if overflow := _OVERFLOW.search(message):
         window, tokens = int(overflow[1]), int(overflow[2])
         message = (_TOO_LONG if tokens > window else _TOO_LONG_TOGETHER).format(window=window, tokens=tokens)
@@ -48,3 +50,10 @@ def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
         message = "prompt is too long"
     told = {"type": _TYPES.get(status, "api_error"), "message": message, "code": code}
     return _encode({"type": "error", "error": told, "request_id": request_id})
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    """The error in OpenAI's envelope; whatever else stands there is its message."""
+    found = _decode(body)
+    error = found.get("error") if isinstance(found, dict) else found
+    return error if isinstance(error, dict) else {"message": error}

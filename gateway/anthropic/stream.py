@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.anthropic.answer import arguments_of, head, stop_of, text_of, thoughts_of, usage_of
+from gateway.anthropic.answer import arguments_of, call_id_of, head, stop_of, text_of, thoughts_of, usage_of
 from gateway.anthropic.errors import envelope
+from gateway.upstream.client import ProtocolFailure
+from gateway.upstream.shape import fault_in_delta
 from gateway.upstream.sse import DONE, data_of
 
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +31,7 @@ _KINDS = {"content": _TEXT, "reasoning": _THINKING, "reasoning_content": _THINKI
 
 
 class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
+    delta: Any = None
     finish_reason: Any = None
     stop_reason: Any = None
 
@@ -54,7 +56,8 @@ class _Call:
 
 
 class MessageStream:
-    """One message. `take` is fed whole events and returns the bytes to send."""
+    """One message. `take` is fed whole events and returns the bytes to send; it raises ProtocolFailure for a chunk of
+    which no part of a message can be made."""
 
     __slots__ = ("_begun", "_blocks", "_calls", "_frame", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
 
@@ -95,8 +98,8 @@ class MessageStream:
         choices = chunk.choices or []
         if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
             return
-        delta = choices[0].delta or {}
-        if len(delta) != 1:
+        delta = choices[0].delta
+        if not delta or len(delta) != 1:
             return
         ((field_, text),) = delta.items()
         kind = _KINDS.get(field_)
@@ -136,6 +139,8 @@ class MessageStream:
             message = {**head("msg_" + self._request_id, chunk.model), "usage": usage_of(chunk.usage)}
             self._say("message_start", message=message)
         for choice in chunk.choices or ():
+            if (fault := fault_in_delta(choice.delta)) is not None:
+                raise ProtocolFailure(fault)
             if choice.delta:
                 self._take_delta(choice.delta)
             if choice.finish_reason is not None:
@@ -149,7 +154,8 @@ class MessageStream:
         if text := text_of(delta):
             self._add_text(text)
         for call in delta.get("tool_calls") or ():
-            self._add_to_call(call.get("index", 0), call.get("id"), call.get("function") or {})
+            index = call.get("index", 0)
+            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
 
     def _add_text(self, text: str) -> None:
         """White space alone (models put some around thoughts and calls) makes no block."""
@@ -170,7 +176,10 @@ class MessageStream:
     def _add_to_call(self, index: object, id_: object, function: dict[str, Any]) -> None:
         call = self._calls.get(index)
         if call is None:
-            self._begin(index, {"type": "tool_use", "id": id_, "name": function.get("name"), "input": {}})
+            name = function.get("name")
+            if name is None:
+                raise ProtocolFailure("sent a tool call without a name")
+            self._begin(index, {"type": "tool_use", "id": id_, "name": name, "input": {}})
             call = self._calls[index] = _Call(self._blocks - 1)
         arguments = function.get("arguments")
         if not isinstance(arguments, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from contextlib import suppress
@@ -94,6 +93,7 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
 
     app = App(snapshot)
     app.gateway.log = set_up_logs(snapshot.server.log)
+    app.gateway.log.failures = app.gateway.metrics.failures
     app.gateway.reloader = Reloader(app.gateway, config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
@@ -104,7 +104,7 @@ async def _serve(app: App, sock: socket.socket) -> None:
     from gateway.cli.first_look import tell
     from gateway.server import make_server
 
-    telling = asyncio.create_task(tell(app.gateway))
+    telling = app.gateway.metrics.failures.once("first look", tell(app.gateway))
     try:
         await make_server(app).serve(sockets=[sock])
     finally:

@@ -34,6 +34,7 @@ KINDS = (
     "reasoning_cut",
     "repetition",
     "garbage",
+    "usage",
 )
 FIELDS = ("reasoning", "reasoning_content")
 GUESS_MOST = 256 * 1024  # characters that are held until it is known whether they are thoughts

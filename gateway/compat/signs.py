@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from gateway.compat.reasoning import REASONING, THINK, Thoughts
+from gateway.upstream.usage import read_usage
 
 SWALLOWED_FROM = 16  # tokens; a shorter answer says too little of how many bytes its tokens have
 _CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
@@ -40,11 +41,10 @@ def is_garbage(text: str) -> bool:
 
 def swallowed(size: int, usage: Any) -> bool:
     """Were far more tokens spent than so many bytes can be? Then a parser took the rest for a call, and lost it."""
-    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return isinstance(spent, int) and size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
+    spent = read_usage(usage).completion
+    return size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
 
 
 def silence_kind(usage: Any) -> str:
     """The violation of an answer in which nothing was said: with tokens spent it is a parser that swallowed them."""
-    spent = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return "nothing_said" if isinstance(spent, int) and spent > 1 else "empty"
+    return "nothing_said" if read_usage(usage).completion > 1 else "empty"

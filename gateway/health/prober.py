@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.health.progress import IDLE, Progress, Work, read
 from gateway.health.proof import Canaries
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
+from gateway.supervision import Failures
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
 
@@ -36,7 +37,7 @@ EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
 REREAD = 12  # every so many good probes the model list and the version are read again
 AUDIO = Probe(liveness=None, models=None, version=None)  # speech servers agree on no path: that they answer counts
 
-Jobs = list[Coroutine[None, None, None]]
+Jobs = list[Callable[[], Awaitable[None]]]
 
 
 class Prober:
@@ -47,8 +48,10 @@ class Prober:
         fleet: Fleet,
         work_of: Callable[[BackendState], Work] = lambda _: IDLE,
         emit: Callable[[Event], None] = lambda _: None,
+        failures: Failures | None = None,
     ) -> None:
         self._fleet = fleet
+        self._failures = failures or Failures()
         self._work_of = work_of
         self._asker = Asker()
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
@@ -56,8 +59,10 @@ class Prober:
         self._nodes = Nodes()
         self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
-        self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
-        self.standby = Standby(fleet, self._asker, self.machines)
+        self.canaries = Canaries(
+            self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
+        )
+        self.standby = Standby(fleet, self._asker, self.machines, self._failures)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
@@ -78,7 +83,7 @@ class Prober:
         self._shared = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
         self.standby.take(snapshot)
         looks: list[asyncio.Event] = []
-        wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run()]}
+        wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run]}
         for state in self._fleet.states.values():  # one that is described otherwise now is looked at anew, at once
             wanted[state.backend] = partial(self._jobs, state, looks)
         exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
@@ -89,7 +94,7 @@ class Prober:
             for task in self._tasks.pop(key):
                 task.cancel()
         for key in wanted.keys() - self._tasks.keys():
-            self._tasks[key] = [asyncio.create_task(job) for job in wanted[key]()]
+            self._tasks[key] = [self._failures.task("probe", job) for job in wanted[key]()]
         return looks
 
     def _forget(self, snapshot: Snapshot, exporters: Collection[str]) -> None:
@@ -117,18 +122,18 @@ class Prober:
         try:
             await self.check(state, read_models=True)
         except Exception:
-            log.exception("the probe of %s failed inside the gateway", state.name)
+            self._failures.note("probe", f"the probe of {state.name}")
 
     def _exporter_jobs(self, node: str, url: str) -> Jobs:
-        return [self._watch_exporter(node, url)]
+        return [partial(self._watch_exporter, node, url)]
 
     def _jobs(self, state: BackendState, looks: list[asyncio.Event]) -> Jobs:
         if probe_of(state.backend) is None:
-            return [self._watch_canaries(state)] if state.backend.health.canary is not None else []
+            return [partial(self._watch_canaries, state)] if state.backend.health.canary is not None else []
         looked = asyncio.Event()
         looks.append(looked)
-        jobs = [self._watch(state, looked)]
-        return [*jobs, self._watch_progress(state)] if state.backend.engine == "vllm" else jobs
+        jobs: Jobs = [partial(self._watch, state, looked)]
+        return [*jobs, partial(self._watch_progress, state)] if state.backend.engine == "vllm" else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._hurried.values()]
@@ -152,7 +157,7 @@ class Prober:
                 state.load()
                 self.canaries.look(state)
             except Exception:
-                log.exception("the probe of %s failed inside the gateway", state.name)
+                self._failures.note("probe", f"the probe of {state.name}")
             looked.set()
             checks = checks + 1 if state.health.state in WELL else 0
             await asyncio.sleep(every * random.uniform(0.9, 1.1))
@@ -170,7 +175,7 @@ class Prober:
             try:
                 await self.look_at_engine(state)
             except Exception:
-                log.exception("the look at %s's engine failed inside the gateway", state.name)
+                self._failures.note("probe", f"the look at {state.name}'s engine")
 
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
@@ -218,7 +223,7 @@ class Prober:
         try:
             await self.check(state, read_models=read_models)
         except Exception:
-            log.exception("the probe of %s failed inside the gateway", state.name)
+            self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""

@@ -16,6 +16,7 @@ from gateway.compat.observation import Observation
 from gateway.health.canary import probe
 from gateway.health.events import Event
 from gateway.health.state import SERVING, WELL, State
+from gateway.supervision import Failures
 from gateway.upstream.answers import judge
 
 log = logging.getLogger("gateway.canary")
@@ -41,7 +42,9 @@ class Canaries:
         is_loaded: IsLoaded,
         emit: Callable[[Event], None],
         on_proved: Callable[[BackendState], None] = lambda _: None,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures or Failures()
         self._is_loaded = is_loaded
         self._on_proved = on_proved
         self._emit = emit
@@ -62,9 +65,9 @@ class Canaries:
             state.proved("passed the canary of another gateway")
         elif state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
             state.health.trial = True
-            self._tasks[key_of(state)] = asyncio.create_task(self._prove(state), name=f"canary {state.name}")
+            self._tasks[key_of(state)] = self._failures.once("canary", self._prove(state), f"canary {state.name}")
         elif self._due(state, now):
-            self._tasks[key_of(state)] = asyncio.create_task(self._confirm(state), name=f"canary {state.name}")
+            self._tasks[key_of(state)] = self._failures.once("canary", self._confirm(state), f"canary {state.name}")
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
         """Another gateway has asked it at `at` (monotonic seconds), and all know what it saw."""

@@ -15,6 +15,7 @@ from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.fleet import Fleet
 from gateway.health.exporter import Machine
 from gateway.health.state import SERVING, WELL, State
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")
 
@@ -38,8 +39,11 @@ class Standby:
     """`machines`: what the exporters of the nodes say. `ours`: the backends whose model was loaded because of us, and
     when Ollama was last told to keep it. `free`: bytes on the nodes of each backend when it was last well."""
 
-    def __init__(self, fleet: Fleet, loader: Loader, machines: Mapping[str, Machine]) -> None:
+    def __init__(
+        self, fleet: Fleet, loader: Loader, machines: Mapping[str, Machine], failures: Failures | None = None
+    ) -> None:
         self._fleet = fleet
+        self._failures = failures or Failures()
         self._loader = loader
         self._machines = machines
         self._aliases: Mapping[str, Alias] = {}
@@ -56,7 +60,7 @@ class Standby:
             try:
                 await self.look(time.monotonic())
             except Exception:
-                log.exception("loading fallbacks ahead failed inside the gateway")
+                self._failures.note("standby", "loading fallbacks ahead")
 
     async def look(self, now: float) -> None:
         states = self._fleet.states

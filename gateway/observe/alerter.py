@@ -18,6 +18,7 @@ from gateway.observe.alerts import Alert, AlertState, Timing
 from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
 from gateway.observe.courier import Courier, Patience
 from gateway.observe.standing import Standing
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
 
@@ -27,13 +28,16 @@ PING = 60.0  # seconds between two pings of the dead man's switch
 
 class Alerter:
     """`alerts` of the snapshot in force count: a new one from the next look on. `spent` gives the share of each budget
-    that is spent. The seconds and `telegram` (the bot API's base URL) are others in tests only."""
+    that is spent, `failed` how often parts of the gateway have failed. The seconds and `telegram` (the bot API's base
+    URL) are others in tests only."""
 
     def __init__(
         self,
         standing: Standing,
         spent: Callable[[], Mapping[str, float]] = dict,
         *,
+        failed: Callable[[], Mapping[str, int]] = dict,
+        failures: Failures | None = None,
         timing: Timing | None = None,
         patience: Patience | None = None,
         look: float = LOOK,
@@ -49,6 +53,8 @@ class Alerter:
         self.origin = socket.gethostname()
         self._standing = standing
         self._spent = spent
+        self._failed = failed
+        self._failures = failures or Failures()
         self._budgets: dict[str, float] = {}
         self._refused: str | None = None
         self._alerts = Alerts()
@@ -79,8 +85,8 @@ class Alerter:
 
     def open(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._watch(), name="alerts"),
-            asyncio.create_task(self._ping(), name="deadman"),
+            self._failures.task("alerts", self._watch),
+            self._failures.task("alerts", self._ping, "deadman"),
         ]
 
     async def close(self) -> None:
@@ -99,7 +105,7 @@ class Alerter:
             try:
                 await self.look()
             except Exception:
-                log.exception("the look at what has to be told failed inside the gateway")
+                self._failures.note("alerts", "the look at what has to be told")
             await asyncio.sleep(self.every)
 
     async def look(self) -> None:
@@ -107,7 +113,7 @@ class Alerter:
         self._standing.look()
         await self._connect(self._standing.alerts)
         if self.couriers:
-            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused)
+            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused, self._failed())
             self.tell(self.state.step(time.monotonic(), picture))
 
     def tell(self, alerts: list[Alert]) -> None:
@@ -129,7 +135,8 @@ class Alerter:
         kept = {courier.channel: courier for courier in self.couriers if courier.channel in wanted}
         gone = [courier for courier in self.couriers if courier.channel not in wanted]
         self.couriers = tuple(
-            kept.get(channel) or Courier(channel, self._open_client(), self.patience) for channel in wanted
+            kept.get(channel) or Courier(channel, self._open_client(), self.patience, self._failures)
+            for channel in wanted
         )
         for courier in gone:
             await courier.close()
@@ -156,7 +163,7 @@ class Alerter:
         try:
             answer = await deadman.ask(self._open_client())
         except Exception:
-            log.exception("%s could not be asked", deadman.name)
+            self._failures.note("alerts", f"asking {deadman.name}")
             return False
         if answer.ok != well:
             log.log(logging.INFO if answer.ok else logging.WARNING, "%s: %s", deadman.name, answer.said)

@@ -15,7 +15,7 @@ from gateway.observe.standing import AliasView, BackendView, Course, Picture
 
 Kind = Literal[
     "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
-    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "test",
+    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "internal_failure", "test",
 ]  # fmt: skip
 
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are told, the largest first
@@ -36,13 +36,14 @@ class Alert:
 class Timing:
     """Seconds. `down_for`: out until a backend is told to be down. `settle`: how long anything else must have lasted.
     `cloud_again`, `nothing_again`: until an alias is told again. `drift_quiet`: a difference that was not seen for so
-    long is told again when it comes back."""
+    long is told again when it comes back. `failed_again`: until further failures of a part of the gateway are told."""
 
     down_for: float = 60.0
     settle: float = 10.0
     cloud_again: float = 3600.0
     nothing_again: float = 900.0
     drift_quiet: float = 6 * 3600.0
+    failed_again: float = 3600.0
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class AlertState:
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
         self._budgets: dict[str, float] = {}  # name -> the threshold that was told
         self._refused: str | None = None
+        self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> the failures that were told, and when
 
     def step(self, now: float, picture: Picture) -> list[Alert]:
         """What has to be told at `now` (seconds that only grow). Nothing is told twice. What is no longer in the
@@ -81,6 +83,7 @@ class AlertState:
             found += self._alias(self._aliases[alias.name], alias, now)
         found += self._budget(picture, now)
         found += self._edit(picture.refused_edit, now)
+        found += self._failures(picture, now)
         return found
 
     # -- backends -------------------------------------------------------------------------------------------------
@@ -166,6 +169,15 @@ class AlertState:
             yield Alert("invalid_edit", "routes.yaml", text, now)
         elif before is not None:
             yield Alert("valid_edit", "routes.yaml", "routes.yaml is valid again, and in force", now, good=True)
+
+    def _failures(self, picture: Picture, now: float) -> Iterator[Alert]:
+        for part, count in picture.failed.items():
+            before, at = self._failed.get(part, (0, float("-inf")))
+            if count > before and now - at >= self.timing.failed_again:
+                self._failed[part] = count, now
+                times = "" if count - before == 1 else f" {count - before} times"
+                text = f"a part of the gateway itself has failed{times} ({part}); it goes on, its log says why"
+                yield Alert("internal_failure", part, text, now)
 
 
 def _other(told: _Told, now: float) -> float:

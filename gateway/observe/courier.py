@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_excepti
 from tenacity.wait import wait_random_exponential
 
 from gateway.observe.channels import Answer, Channel, Message
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
 
@@ -39,14 +40,21 @@ class _NotTaken(Exception):
 class Courier:
     """One task, which runs until `close`. `dropped` counts the messages that never arrived."""
 
-    def __init__(self, channel: Channel, client: httpx.AsyncClient, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        client: httpx.AsyncClient,
+        patience: Patience | None = None,
+        failures: Failures | None = None,
+    ) -> None:
         self.channel = channel
         self.dropped = 0
         self._client = client
         self._patience = patience or Patience()
         self._queue: deque[Message] = deque()
         self._news = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"alerts to {channel.name}")
+        self._failures = failures or Failures()
+        self._task = self._failures.task("alerts", self._run, f"alerts to {channel.name}")
 
     def put(self, message: Message) -> None:
         """Never waits. Of too many the oldest goes: what is newer tells more."""
@@ -81,7 +89,8 @@ class Courier:
         except RetryError:
             self._lost(f"not taken within {self._patience.give_up:.0f} s")
         except Exception:
-            log.exception("%s: the message could not be sent", self.channel.name)
+            self.dropped += 1
+            self._failures.note("alerts", f"sending a message to {self.channel.name}")
 
     async def _try(self, message: Message, number: int) -> None:
         answer = await self.channel.send(self._client, message, time.time())

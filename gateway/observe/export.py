@@ -15,6 +15,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from gateway.supervision import Failures
+
 log = logging.getLogger("gateway.traces")
 
 PATIENCE = 5.0  # seconds for one batch, tries after a failure included
@@ -34,8 +36,9 @@ def url_of(endpoint: str) -> str:
 class Exporter(SpanExporter):
     """Called by the thread of the SDK's batch processor."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, failures: Failures | None = None) -> None:
         self.lost = 0  # spans that were given up
+        self._failures = failures or Failures()
         self._host = urlsplit(endpoint).netloc.rpartition("@")[2]
         self._session = _Session()
         self._otlp = OTLPSpanExporter(
@@ -56,7 +59,12 @@ class Exporter(SpanExporter):
             self.lost += len(spans)
             return SpanExportResult.FAILURE
         self._session.said = "a span cannot be encoded"
-        result = self._otlp.export(spans)
+        try:
+            result = self._otlp.export(spans)
+        except Exception:  # the thread that calls us goes on with the next batch
+            self.lost += len(spans)
+            self._failures.note("traces", "the export of spans")
+            return SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:
             self._taken()
         else:

@@ -4,7 +4,6 @@ off the request path."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +16,6 @@ from gateway.health.exporter import Machine
 from gateway.observe.history_engine import EngineNow, Looks
 from gateway.observe.history_first_token import Percentiles, Recent
 from gateway.observe.metrics import Metrics
-
-log = logging.getLogger("gateway.history")
 
 EVERY = 5.0  # seconds between two samples
 POINTS = 720  # samples that are kept: an hour
@@ -97,7 +94,7 @@ class History:
         self.latest: dict[str, Any] = {"at": 0.0, "backends": {}, "aliases": {}, "nodes": {}, "gateway": {}}
 
     def open(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = self._metrics.failures.task("history", self._run)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -109,7 +106,7 @@ class History:
             try:
                 self.sample(time.time(), time.monotonic())
             except Exception:
-                log.exception("a sample of the fleet failed inside the gateway")
+                self._metrics.failures.note("history", "a sample of the fleet")
             await asyncio.sleep(EVERY)
 
     # -- one sample -----------------------------------------------------------------------------------------------

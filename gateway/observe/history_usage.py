@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.observe.ledger_file import DAY, Sums, sums_since
+from gateway.supervision import Failures
 
 KEPT = 15.0  # seconds that an answer is good for: many who look cost as much as one
 WEEK = 7 * DAY
@@ -17,8 +18,9 @@ WEEK = 7 * DAY
 class Usage:
     """Reads the ledger in a thread, at most once in KEPT seconds."""
 
-    def __init__(self, ledger: Path) -> None:
+    def __init__(self, ledger: Path, failures: Failures | None = None) -> None:
         self._ledger = ledger
+        self._failures = failures or Failures()
         self._reading: asyncio.Task[dict[str, Any]] | None = None
         self._read_at = float("-inf")
 
@@ -38,6 +40,9 @@ class Usage:
                 sums = sums_since(self._ledger, since, ("client",)) if self._ledger.is_file() else []
             except (sqlite3.Error, OSError) as error:
                 sums, told["error"] = [], f"the usage ledger cannot be read: {error}"
+            except Exception:
+                self._failures.note("usage", "reading the usage ledger")
+                sums, told["error"] = [], "the usage ledger cannot be read; see the gateway's log"
             told[name] = {"since": since, "clients": [_row(row) for row in sums]}
         return told
 

@@ -36,7 +36,22 @@ PRAGMA user_version = {VERSION};
 """
 _NAMES = "client, alias, backend, endpoint, outcome"
 _SUMS = "requests, seconds, prompt, completion, cached, reasoning, usd, unpriced"
-_SUMMED = ", ".join(f"sum({name})" for name in _SUMS.split(", "))
+NUMBER_MOST = 10**12  # beyond this a number in the file is none of ours
+
+
+def _number(name: str) -> str:
+    """A column as SQL, 0 where its value is no number that can have been counted: it would spoil the sum."""
+    fits = f"typeof({name}) IN ('integer', 'real') AND {name} BETWEEN 0 AND {NUMBER_MOST}"
+    return f"(CASE WHEN {fits} THEN {name} ELSE 0 END)"
+
+
+_SUMMED = ", ".join(f"sum({_number(name)})" for name in _SUMS.split(", "))
+_READABLE = (
+    "typeof(day) = 'integer' AND typeof(backend) = 'text' AND typeof(client) = 'text' "
+    f"AND typeof(usd) IN ('integer', 'real') AND usd BETWEEN 0 AND {NUMBER_MOST}"
+)  # of `spent`; as `_is_spent`
+_SUMMED_REST = ", ".join(f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])
+_DATED = "typeof(at) IN ('integer', 'real')"
 
 
 class Entry(NamedTuple):
@@ -57,6 +72,13 @@ class Entry(NamedTuple):
     reasoning: int
     usd: float
     unpriced: int
+
+
+class Spent(NamedTuple):
+    """What was spent, as (day, backend, client, USD), and how many rows of the file could not be read."""
+
+    rows: list[tuple[int, str, str, float]]
+    unreadable: int = 0
 
 
 class Sums(NamedTuple):
@@ -93,12 +115,25 @@ class LedgerFile:
                 "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET usd = usd + excluded.usd", spent
             )
 
+    def repair(self, spent: Iterable[tuple[int, str, str, float]]) -> None:
+        """Move the rows of what was spent that cannot be read into a table of their own, `set_aside`. `spent`: what is
+        known instead."""
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS set_aside (day, backend, client, usd)")
+            connection.execute(
+                f"INSERT INTO set_aside SELECT day, backend, client, usd FROM spent WHERE NOT ({_READABLE})"
+            )
+            connection.execute(f"DELETE FROM spent WHERE NOT ({_READABLE})")
+            connection.executemany(
+                "INSERT INTO spent VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET usd = max(usd, excluded.usd)", spent
+            )
+
     def fold(self, now: float, most: int = SINGLE_MOST) -> int:
         """Make lines of hours of what is too old, or too much, to be kept one by one. Returns how many were folded."""
         with self._transaction() as connection:
             before = now - SINGLE_DAYS * DAY
             newest = connection.execute(
-                "SELECT at FROM usage WHERE span = 0 ORDER BY at DESC LIMIT 1 OFFSET ?", (most,)
+                f"SELECT at FROM usage WHERE span = 0 AND {_DATED} ORDER BY at DESC LIMIT 1 OFFSET ?", (most,)
             ).fetchone()
             if newest is not None:
                 before = max(before, newest[0] + 1e-6)
@@ -129,7 +164,7 @@ class LedgerFile:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
-        except (sqlite3.Error, OSError):
+        except BaseException:
             self.close()  # rolls back
             raise
 
@@ -160,13 +195,45 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def spent_since(path: Path, day: int) -> list[tuple[int, str, str, float]]:
     """(day, backend, client, USD) from this day on; nothing where there is no file yet. Raises sqlite3.Error."""
+    return read_spent(path, day).rows
+
+
+def read_spent(path: Path, day: int) -> Spent:
+    """The same, with a count of the rows that were set aside. Where there are any, what single requests have cost is
+    added up: a row that cannot be read makes no budget new. Raises sqlite3.Error, OSError."""
     if not path.exists():
-        return []
+        return Spent([])
     with closing(_read_only(path)) as connection:
         if not _version(connection, path):
-            return []  # being made
-        rows = connection.execute("SELECT day, backend, client, usd FROM spent WHERE day >= ?", (day,))
-        return [(int(d), str(backend), str(client), float(usd)) for d, backend, client, usd in rows]
+            return Spent([])  # being made
+        found: dict[tuple[int, str, str], float] = {}
+        unreadable = 0
+        for row in connection.execute("SELECT day, backend, client, usd FROM spent"):
+            if not _is_spent(*row):
+                unreadable += 1
+            elif row[0] >= day:
+                found[row[0], row[1], row[2]] = float(row[3])
+        if unreadable:
+            for key, usd in _summed_spent(connection, day):
+                found[key] = max(usd, found.get(key, 0.0))
+        return Spent([(*key, usd) for key, usd in sorted(found.items())], unreadable)
+
+
+def _is_spent(day: object, backend: object, client: object, usd: object) -> bool:
+    if type(day) is not int or not isinstance(backend, str) or not isinstance(client, str):
+        return False
+    return isinstance(usd, (int, float)) and 0.0 <= usd <= NUMBER_MOST
+
+
+def _summed_spent(connection: sqlite3.Connection, day: int) -> Iterator[tuple[tuple[int, str, str], float]]:
+    rows = connection.execute(
+        f"SELECT cast(at / {DAY} AS INTEGER) AS day, backend, client, sum({_number('usd')}) AS usd FROM usage "
+        f"WHERE span IN (0, {HOUR}) AND at >= ? AND {_DATED} GROUP BY day, backend, client HAVING usd > 0",
+        (day * DAY,),
+    )
+    for row in rows:
+        if _is_spent(*row):
+            yield (row[0], row[1], row[2]), float(row[3])
 
 
 def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sums]:
@@ -176,11 +243,11 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
     with closing(_read_only(path)) as connection:
         if not _version(connection, path):
             return []  # being made
-        errors = "sum(CASE WHEN outcome = '200' THEN 0 ELSE requests END)"
+        errors = f"sum(CASE WHEN outcome = '200' THEN 0 ELSE {_number('requests')} END)"
         rows: Iterable[tuple[object, ...]] = connection.execute(
-            f"SELECT {groups}, sum(requests), {errors}, {_SUMMED.partition(', ')[2]} FROM usage "
-            f"WHERE span IN (0, {HOUR}) AND at >= ? GROUP BY {groups} "
-            f"ORDER BY sum(prompt) + sum(completion) DESC, {groups}",
+            f"SELECT {groups}, sum({_number('requests')}), {errors}, {_SUMMED_REST} FROM usage "
+            f"WHERE span IN (0, {HOUR}) AND at >= ? AND {_DATED} GROUP BY {groups} "
+            f"ORDER BY sum({_number('prompt')}) + sum({_number('completion')}) DESC, {groups}",
             (since,),
         )
         count = len(groups.split(", "))
@@ -196,6 +263,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
         # A directory that cannot be written, and no gateway that has it open: nobody changes it either.
         connection.close()
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
+    connection.text_factory = lambda text: text.decode(errors="replace")
     return connection
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty, request_line
+from gateway.supervision import Failures
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import LogForm
@@ -42,7 +43,8 @@ class LogWriter:
         self._queue: deque[RequestLine | EventLine] = deque(maxlen=KEPT)
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self.failures = Failures()
+        self._thread = threading.Thread(target=self._keep, name="log", daemon=True)
         self._thread.start()
 
     def put(self, line: RequestLine | EventLine) -> None:
@@ -64,6 +66,18 @@ class LogWriter:
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
+    def _keep(self) -> None:
+        """No line ends the thread. (What fails here is counted, not logged: it would come back here.)"""
+        while True:
+            try:
+                self._run()
+            except Exception:
+                self.failures.count("log")
+                if self._stop.wait(EVERY):
+                    return
+            else:
+                return
+
     def _run(self) -> None:
         while not self._stop.is_set():
             self._wake.wait()
@@ -75,10 +89,20 @@ class LogWriter:
     def _drain(self) -> None:
         while self._queue:
             lines = [self._queue.popleft() for _ in range(min(PIECE, len(self._queue)))]
+            formed = [data for line in lines if (data := self._formed(line))]
             try:
-                self._write_all(b"".join(map(self._form, lines)))
+                self._write_all(b"".join(formed))
             except Exception:  # there is nobody who could be told
-                self.lost += len(lines)
+                self.lost += len(formed)
+
+    def _formed(self, line: RequestLine | EventLine) -> bytes:
+        """b"" for one that cannot be formed: it takes no other with it."""
+        try:
+            return self._form(line)
+        except Exception:
+            self.lost += 1
+            self.failures.count("log")
+            return b""
 
     def _write_all(self, data: bytes) -> None:
         """Tried again until it is written, or all ends."""

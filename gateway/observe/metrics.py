@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from gateway.observe.tally import Count, Family, Spread
+from gateway.supervision import Failures
 
 OPEN = "open"  # the client label where routes.yaml has no `clients`
 
@@ -64,6 +65,12 @@ class Metrics:
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
+        self.internal_failures = self._family(
+            "gateway_internal_failures_total",
+            "Times that a part of the gateway itself failed and was begun anew",
+            "part",
+        )
+        self.failures = Failures(self.internal_failures)
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
@@ -103,7 +110,6 @@ class Route:
         kinds = ("prompt", "completion", "cached", "reasoning")
         self._tokens: dict[str, Count] = {kind: metrics.tokens.child(client, alias, backend, kind) for kind in kinds}
 
-    def count_tokens(self, kind: str, tokens: object) -> None:
-        """`tokens` as a backend reported them: what is not a number is not counted."""
-        if isinstance(tokens, int) and tokens > 0:
-            self._tokens[kind].value += tokens
+    def count_tokens(self, kind: str, tokens: int) -> None:
+        """`tokens`: as `read_usage` has read them."""
+        self._tokens[kind].value += tokens

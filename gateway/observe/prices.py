@@ -5,46 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.config.snapshot import Backend
+from gateway.upstream.usage import NO_TOKENS as NO_TOKENS
+from gateway.upstream.usage import Tokens as Tokens
+from gateway.upstream.usage import read_usage as read_usage
 
 LONG_PROMPT = 200_000  # tokens; some models cost more beyond
-
-
-class Tokens(NamedTuple):
-    """As a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
-
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.prompt + self.completion
-
-
-NO_TOKENS = Tokens()
-
-
-def read_usage(usage: Mapping[str, Any]) -> Tokens:
-    """OpenAI's usage object; what is not a number in it counts as 0."""
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return Tokens(
-        _count(prompt),
-        _count(completion),
-        _detail(usage.get("prompt_tokens_details"), "cached_tokens"),
-        _detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
-    )
-
-
-def _detail(details: object, name: str) -> int:
-    return _count(details.get(name)) if isinstance(details, dict) else 0
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.observe.ledger_file import DAY, Entry
 from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
 from gateway.routing.window import tokens
+from gateway.upstream.usage import is_beyond_belief
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
@@ -86,7 +87,11 @@ def _settle_unserved(relay: Relay, seconds: float) -> int:
 def _count_usage(
     relay: Relay, route: Route, state: BackendState, usage: dict[str, Any], outcome: str, seconds: float
 ) -> int:
-    """Tokens as the backend reported them; they also teach how many bytes one of its tokens has."""
+    """Tokens as the backend reported them; they also teach how many bytes one of its tokens has. Where it reports what
+    cannot be, the estimate counts that was made before: such an answer is neither free nor worth a budget."""
+    if is_beyond_belief(usage):
+        relay.gateway.metrics.violations.inc(state.name, "usage")
+        return _book_estimate(relay, state, outcome, seconds)
     used = read_usage(usage)
     for kind, count in zip(_KINDS, used, strict=True):
         route.count_tokens(kind, count)
@@ -103,6 +108,15 @@ def _book(relay: Relay, state: BackendState, used: Tokens, outcome: str, seconds
     usd = relay.gateway.accounts.cost(state.backend, relay.client.client, used) if used.total else 0.0
     _spend(relay, state, usd)
     _record(relay, state.name, used, outcome, seconds, usd)
+
+
+def _book_estimate(relay: Relay, state: BackendState, outcome: str, seconds: float) -> int:
+    accounts = relay.gateway.accounts
+    estimate = accounts.probable_tokens(state, relay.request)
+    usd = accounts.cost(state.backend, relay.client.client, estimate)
+    _spend(relay, state, usd)
+    _record(relay, state.name, NO_TOKENS, outcome, seconds, usd)
+    return relay.charge.tokens if relay.charge is not None else estimate.total
 
 
 def _spend(relay: Relay, state: BackendState, usd: float | None) -> None:

@@ -65,12 +65,13 @@ class AliasView:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
-    wrong with routes.yaml as it is now; None = it is in force."""
+    wrong with routes.yaml as it is now; None = it is in force. `failed`: part of the gateway -> how often it failed."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     refused_edit: str | None = None
+    failed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def shown(reason: str) -> str:
@@ -167,9 +168,11 @@ class Standing:
         """USD since its first step ceased to serve it; None = it does, or need not."""
         return self._cost.get(alias)
 
-    def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
+    def picture(
+        self, budgets: Mapping[str, float], refused_edit: str | None, failed: Mapping[str, int] | None = None
+    ) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
         twice is noise."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit)
+        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {})

@@ -37,6 +37,7 @@ from gateway.observe.spans import (
     request_attributes,
     request_name,
 )
+from gateway.supervision import Failures
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
@@ -56,9 +57,10 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 class Tracing:
     """The traces of one gateway, by one `traces` section of routes.yaml."""
 
-    def __init__(self, settings: Traces) -> None:
+    def __init__(self, settings: Traces, failures: Failures | None = None) -> None:
         self.settings = settings
-        self.exporter = Exporter(settings.endpoint.reveal())
+        self._failures = failures or Failures()
+        self.exporter = Exporter(settings.endpoint.reveal(), self._failures)
         self._sampler = ParentBased(TraceIdRatioBased(settings.sample))
         self._ids = RandomIdGenerator()
         self._propagator = TraceContextTextMapPropagator()
@@ -91,6 +93,10 @@ class Tracing:
         if parent is None:
             headers[_PARENT] = b"00-%032x-%016x-00" % (trace_id, span_id)
         return None
+
+    def note(self, what: str) -> None:
+        """An exception is being handled: `what` has failed by it."""
+        self._failures.note("traces", what)
 
     def flush(self) -> None:
         """Send what has ended. Blocks."""
@@ -187,7 +193,7 @@ class RequestTrace:
                 self._tracing.attempt_ended(attempt)
             self._tracing.request_ended(self, relay)
         except Exception:  # the request itself has ended well
-            log.exception("the trace of request %s could not be made", relay.request_id)
+            self._tracing.note(f"making the trace of request {relay.request_id}")
 
 
 class AttemptTrace:

@@ -22,6 +22,7 @@ from gateway.shared.link import CONNECT, Away, Batch, Link
 from gateway.shared.memory import Memory, recall, remember
 from gateway.shared.purse import Purse, days
 from gateway.shared.slots import SharedSlots
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.shared")
 
@@ -42,7 +43,9 @@ class Gateways:
         accounts: Accounts,
         prober: Prober,
         emit: Callable[[Event], None],
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
         self.since = time.time()  # when it joined, or went on alone
         self.reason = "not joined yet"
@@ -52,7 +55,7 @@ class Gateways:
         self._accounts = accounts
         self._emit = emit
         self._memory = Memory("")
-        self._link = Link(url, self.id, self._build, self._heard, self._lost)
+        self._link = Link(url, self.id, self._build, self._heard, self._lost, self._failures)
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._link.wake)
         self._board = Board(lambda: fleet.states, prober, self._link.wake)
         self._purse: Purse | None = None
@@ -85,7 +88,7 @@ class Gateways:
         await asyncio.to_thread(remember, self._folder, self._memory)
         self._purse = Purse(self._accounts.budgets, self._memory.owner, self._link.wake)
         self._accounts.budgets.on_change = self._purse.changed
-        self._task = asyncio.create_task(self._run(), name="shared")
+        self._task = self._failures.task("shared", self._run)
         try:
             async with asyncio.timeout(2 * CONNECT):
                 await self._tried.wait()
@@ -110,7 +113,7 @@ class Gateways:
             except Away as error:
                 self._lost(str(error))
             except Exception:
-                log.exception("what gateways share failed inside the gateway")
+                self._failures.note("shared", "what gateways share")
                 self._lost("an error inside the gateway; see its log")
             await self._link.close()
             await asyncio.sleep(RETRY)

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from gateway.config.snapshot import Secret
 from gateway.shared.library import PREFIX, Operation, arguments, decode, source
+from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.shared")
 
@@ -44,7 +45,9 @@ class Link:
         build: Callable[[], Batch],
         on_message: Callable[[list[Any]], None],
         on_lost: Callable[[str], None],
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures or Failures()
         self.up = False
         self.trips = 0
         self._gateway = gateway
@@ -80,7 +83,7 @@ class Link:
             await self.close()
             raise Away(_words(error)) from None
         self.up = True
-        self._listener = asyncio.create_task(self._listen(self._pubsub), name="shared: messages")
+        self._listener = self._failures.once("shared", self._listen(self._pubsub), "shared: messages")
 
     async def close(self) -> None:
         """Also after a failure; it can be opened again."""
@@ -114,7 +117,7 @@ class Link:
     def wake(self) -> None:
         """There is something to do: it is sent in the loop's next round, with whatever comes until then."""
         if self.up and self._sender is None:
-            self._sender = asyncio.create_task(self._send(), name="shared: operations")
+            self._sender = self._failures.once("shared", self._send(), "shared: operations")
 
     async def _send(self) -> None:
         """Batch after batch, one at a time: so they are done in the order in which they were wanted."""
@@ -126,7 +129,7 @@ class Link:
         except Away as error:
             self._lost(str(error))
         except Exception:
-            log.exception("what gateways share failed inside the gateway")
+            self._failures.note("shared", "what gateways share")
             self._lost("an error inside the gateway; see its log")
         finally:
             self._sender = None
@@ -167,7 +170,7 @@ class Link:
         except (RedisError, OSError) as error:
             reason = _words(error)
         except Exception:
-            log.exception("a message of another gateway could not be dealt with")
+            self._failures.note("shared", "a message of another gateway")
         self._lost(reason)
 
     def _lost(self, reason: str) -> None:

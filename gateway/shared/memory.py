@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import msgspec
 log = logging.getLogger("gateway.shared")
 
 NAME = "shared.json"
+READ_MOST = 64 * 1024  # bytes of it: what is longer is not ours
+GATEWAYS_MOST = 1000
+_OWNER = re.compile(r"[\w.-]{1,128}")
 
 
 class Memory(msgspec.Struct):
@@ -24,10 +28,16 @@ class Memory(msgspec.Struct):
 def recall(folder: Path) -> Memory:
     """What was remembered in the folder `server.data`; of nothing, or what cannot be read, a new beginning."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Memory)
+        if (folder / NAME).exists() and not (folder / NAME).is_file():
+            raise OSError("it is no file")
+        with (folder / NAME).open("rb") as file:
+            memory = msgspec.json.decode(file.read(READ_MOST), type=Memory)
+        if _OWNER.fullmatch(memory.owner) and 0 < memory.gateways <= GATEWAYS_MOST:
+            return memory
+        log.warning("%s holds what no gateway remembers: this gateway counts as a new one", folder / NAME)
     except FileNotFoundError:
         pass
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         log.warning("%s cannot be read (%s): this gateway counts as a new one", folder / NAME, error)
     return Memory(uuid.uuid4().hex)
 

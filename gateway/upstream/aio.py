@@ -240,6 +240,8 @@ class AioClient:
         try:
             if response.status < 200:
                 raise ProtocolFailure(f"status {response.status} without having asked for it")
+            if sum(len(name) + len(value) + 4 for name, value in response.raw_headers) > MAX_HEAD:
+                raise ProtocolFailure(f"the head of the answer is larger than {MAX_HEAD} bytes")
             attempt.answered(response)
             answer = AioResponse(self, attempt, response)
         except UpstreamFailure:

@@ -155,7 +155,7 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
     if isinstance(value, list) and value:  # Gemini's compatible endpoint
         value = value[0]
     if not isinstance(value, dict):
-        return str(value)[:MESSAGE_MOST], None, None, "text"
+        return _text(value), None, None, "text"
     error = value.get("error")
     if isinstance(error, dict):
         message, param, code = error.get("message"), error.get("param"), error.get("code")
@@ -172,7 +172,10 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except (ValueError, OverflowError, RecursionError):
+        text = f"something of type {type(value).__name__}"
     return text[:MESSAGE_MOST]
 
 
@@ -196,5 +199,5 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None

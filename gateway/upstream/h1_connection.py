@@ -29,6 +29,7 @@ class Connection(asyncio.Protocol):
         "_head",
         "_heard",
         "_keep",
+        "_moved",
         "_names",
         "_on_free",
         "_on_lost",
@@ -59,7 +60,8 @@ class Connection(asyncio.Protocol):
         self._response: H1Response | None = None
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
         self._names: dict[bytes, str] = {}  # as the backend writes them -> in lower case
-        self._unfinished = 0  # bytes of a head that is not complete yet
+        self._unfinished = 0  # bytes of a head that is not complete yet, or of chunks and trailers without content
+        self._moved = False  # the latest read had a part of the body
         self._heard = False
         self._keep = False
         self._bodiless = False
@@ -148,6 +150,7 @@ class Connection(asyncio.Protocol):
             self.drop()
             return
         self._heard = True
+        self._moved = False
         try:
             self._parser.feed_data(data)
         except Exception as error:
@@ -157,7 +160,7 @@ class Connection(asyncio.Protocol):
                 cause = error.__context__
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
             return
-        if not response.status:
+        if not (self._moved or response.complete):
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
                 self.fail(_head_too_large())
@@ -246,6 +249,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         response = self._response
         if response is not None and not response.complete:
+            self._moved = True
+            self._unfinished = 0
             response.pieces.append(data)
             response.size += len(data)
             response.wake()
@@ -258,7 +263,7 @@ class Connection(asyncio.Protocol):
 
 
 def _head_too_large() -> ProtocolFailure:
-    return ProtocolFailure(f"the head of the answer is larger than {MAX_HEAD} bytes")
+    return ProtocolFailure(f"the head of the answer, or what follows its body, is larger than {MAX_HEAD} bytes")
 
 
 def _lost(where: str, exc: Exception | None) -> str:

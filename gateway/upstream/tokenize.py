@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from gateway.routing.request import CHAT, COMPLETIONS, InferenceRequest
 from gateway.upstream.client import Client, StaleConnection
+from gateway.upstream.usage import count_of
 
 if TYPE_CHECKING:
     from gateway.backend import BackendState
@@ -101,7 +102,6 @@ async def _ask(
     try:
         if response.status != 200:
             return None
-        count = _decode(await response.read_all(ANSWER_MOST)).count
-        return count if count > 0 else None
+        return count_of(_decode(await response.read_all(ANSWER_MOST)).count) or None
     finally:
         response.release()

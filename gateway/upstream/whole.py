@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from gateway.compat.reasoning import THINK, Thoughts
 from gateway.compat.signs import closes_alone, is_garbage, opened, swallowed
 from gateway.routing.expect import closes_thoughts
 from gateway.routing.request import CHAT, InferenceRequest
+from gateway.upstream.shape import brief, fault_in_end, fault_in_message, fault_in_text
 from gateway.upstream.sse import BROKEN_ENDS
+from gateway.upstream.usage import read_usage
 
 
 class _Choice(msgspec.Struct):
@@ -39,6 +42,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
+_OBJECTS = re.compile(rb"\[\s*[{\]]")  # begins a list of objects
 
 
 @dataclass(slots=True)
@@ -72,10 +76,10 @@ def read_whole(
     answer.model = read.model
     answer.usage = read.usage if isinstance(read.usage, dict) else None
     if request.endpoint.chunk_object:
-        _judge(answer, read)
+        _judge(answer, read, chat=request.endpoint is CHAT)
         if answer.failure is None and read.choices and request.endpoint is CHAT:
             _check(answer, read.choices, request, expected, thoughts)
-    elif bytes(memoryview(read.data)[:1]) != b"[":
+    elif _OBJECTS.match(memoryview(read.data)) is None:
         answer.failure = _why(read, "data")
     return answer
 
@@ -89,7 +93,7 @@ def _check(
 ) -> None:
     """Every choice through its check; the body is only written anew when one of them has to change."""
     limit = request.limit()
-    cut = limit is not None and answer.usage is not None and answer.usage.get("completion_tokens") == limit
+    cut = limit is not None and read_usage(answer.usage).completion == limit
     changed: dict[int, tuple[dict[str, Any], object]] = {}
     obeyed = said = thought = limited = False
     for i, choice in enumerate(choices):
@@ -130,7 +134,7 @@ def _check(
         obeyed = obeyed or check.obeyed
         if wanted.tools is not None and not check.called and len(choices) == 1 and swallowed(check.size, answer.usage):
             answer.violations.add("swallowed")
-        visible = any((delta.get("content") or "").strip() or delta.get("refusal") for delta in deltas + rest)
+        visible = any(_is_visible(delta) for delta in deltas + rest)
         said, thought = said or visible or check.called, thought or check.thought
         limited = limited or finish == "length"
     cut_short = "reasoning_cut" in answer.violations
@@ -141,6 +145,12 @@ def _check(
         answer.violations.add("nothing_said")
     if changed:
         answer.body = _rewritten(answer.body, changed)
+
+
+def _is_visible(delta: Delta) -> bool:
+    content = delta.get("content")
+    said = content.strip() if isinstance(content, str) else content
+    return bool(said or delta.get("refusal"))
 
 
 def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:
@@ -154,7 +164,8 @@ def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:
             if isinstance(delta.get(key), str):
                 texts.setdefault(key, []).append(delta[key])
     nothing = None if calls or texts or message.get("content") is None else ""
-    joined["content"] = "".join(texts.pop("content", ())) or nothing
+    parts = next((delta["content"] for delta in deltas if isinstance(delta.get("content"), list)), nothing)
+    joined["content"] = "".join(texts.pop("content", ())) or parts
     joined |= {key: "".join(parts) for key, parts in texts.items()}
     if calls:
         joined["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
@@ -174,12 +185,16 @@ def _rewritten(body: bytes, changed: dict[int, tuple[dict[str, Any], object]]) -
     return _encode({**fields, "choices": Raw(_encode(choices))})
 
 
-def _judge(answer: WholeAnswer, read: _Answer) -> None:
+def _judge(answer: WholeAnswer, read: _Answer, *, chat: bool) -> None:
     if read.choices is None:
         answer.failure = _why(read, "choices")
         return
     for choice in read.choices:
-        if choice.finish_reason in BROKEN_ENDS:
+        said = fault_in_message(choice.message) if chat else fault_in_text(choice.text)
+        fault = said or fault_in_end(choice.finish_reason)
+        if fault is not None:
+            answer.failure = fault
+        elif choice.finish_reason in BROKEN_ENDS:
             answer.failure = f"ended with finish_reason {choice.finish_reason}"
         elif choice.finish_reason is None:
             answer.failure = "ended without a finish_reason"
@@ -190,8 +205,7 @@ def _judge(answer: WholeAnswer, read: _Answer) -> None:
 
 def _why(read: _Answer, missing: str) -> str:
     if read.error is not None:
-        error = read.error if isinstance(read.error, str) else msgspec.json.encode(read.error).decode()
-        return f"answered 200 with an error: {error[:300]}"
+        return f"answered 200 with an error: {brief(read.error)}"
     return f"answered 200 without `{missing}`"
 
 

@@ -12,7 +12,9 @@ from gateway.compat.checks.subject import Subject
 from gateway.compat.mender import Call, Mender, Offered, Piece, Reasoning, Text
 from gateway.compat.reasoning import Thoughts
 from gateway.upstream.client import ProtocolFailure
+from gateway.upstream.shape import brief
 from gateway.upstream.sse import DONE, Framer, data_of, read_chunk
+from gateway.upstream.usage import read_usage
 
 SHOWN = 90  # characters of an answer that are shown
 _BROKEN_ENDS = ("abort", "error")
@@ -63,7 +65,7 @@ def read_whole(reply: Reply) -> Said | str:
     if not isinstance(answer, dict):
         return "answered 200 with JSON that is not an object"
     if answer.get("error"):
-        return f"answered 200 with an error: {short(str(answer['error']))}"
+        return f"answered 200 with an error: {short(brief(answer['error']))}"
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return "answered 200 without `choices`"
@@ -106,7 +108,7 @@ def _read_events(events: Iterable[bytes]) -> Said | str:
         if chunk is None:
             return f"sent an event that is not JSON: {short(data[:500].decode(errors='replace'))}"
         if chunk.error is not None:
-            return f"sent an error event: {short(str(chunk.error))}"
+            return f"sent an error event: {short(brief(chunk.error))}"
         usage = chunk.usage or usage
         for choice in chunk.choices or ():
             delta = choice.delta if isinstance(choice.delta, dict) else {}
@@ -156,10 +158,8 @@ def _word(finish: Any) -> str | None:
 
 
 def _usage(usage: Any) -> tuple[int, int]:
-    if not isinstance(usage, dict):
-        return 0, 0
-    tokens, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
-    return tokens if type(tokens) is int else 0, prompt if type(prompt) is int else 0
+    used = read_usage(usage)
+    return used.completion, used.prompt
 
 
 # -- mending ----------------------------------------------------------------------------------------------------------

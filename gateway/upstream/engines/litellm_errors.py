@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.upstream.client import ConnectFailure, ResetFailure, SilenceFailure, UpstreamFailure
@@ -38,8 +39,9 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
         message = f"The model was not found: {message}"
     elif isinstance(error, exceptions.ContextWindowExceededError):
         message = f"{message} (context_length_exceeded)"
-    headers = getattr(error, "litellm_response_headers", None) or {}
-    return answer(status, message, retry_after=headers.get("retry-after"))
+    headers = getattr(error, "litellm_response_headers", None)
+    told = headers.get("retry-after") if isinstance(headers, Mapping) else None
+    return answer(status, message, retry_after=told if isinstance(told, str) else None)
 
 
 def unwrapped(sdk: Any, error: Exception) -> Exception:

@@ -159,7 +159,7 @@ async def close(stream: Any, reading: asyncio.Task[bytes] | None) -> None:
     read from is closed."""
     if reading is not None:
         await asyncio.wait([reading])  # a generator that runs cannot be closed
-    inner = stream.completion_stream
+    inner = getattr(stream, "completion_stream", None)
     for closable in (stream, getattr(inner, "streaming_response", None)):
         if closable is not None and hasattr(closable, "aclose"):
             with contextlib.suppress(Exception):

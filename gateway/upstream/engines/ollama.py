@@ -20,6 +20,7 @@ from gateway.upstream.engines.ollama_reply import Line, Reply
 from gateway.upstream.engines.ollama_request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.upstream.engines.ollama_stream import OllamaStream, OllamaWhole, whole_line
 from gateway.upstream.engines.refusal import Refused, answer
+from gateway.upstream.usage import count_of
 
 if TYPE_CHECKING:
     from gateway.backend import BackendState
@@ -135,7 +136,7 @@ class SentPrompt:
         nothing is cut for us (`truncate: false`), and 0.30.0 counts no cached tokens; before 0.4 nobody did. So a low
         count means something only in between, and a learned ratio is trusted only to lower the guess.
         """
-        count = last.prompt_eval_count
+        count = count_of(last.prompt_eval_count)
         if self.window is not None and count >= self.window - 1:
             return "prompt_cut"
         low = min(self.low, self.text_bytes / PRIOR_SPARSE)
@@ -151,7 +152,7 @@ def version_of(version: str | None) -> tuple[int, ...]:
 
 class _Embedded(msgspec.Struct):
     embeddings: list[Raw]
-    prompt_eval_count: int = 0
+    prompt_eval_count: Any = 0
 
 
 _decode_embedded = msgspec.json.Decoder(_Embedded).decode
@@ -163,10 +164,11 @@ def embeddings(body: bytes, model: str, *, base64: bool) -> bytes:
     try:
         answer = _decode_embedded(body)
         vectors = [_base64(raw) if base64 else raw for raw in answer.embeddings]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise UpstreamFailure(f"Ollama answered 200 without embeddings: {error}") from None
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
-    usage = {"prompt_tokens": answer.prompt_eval_count, "total_tokens": answer.prompt_eval_count}
+    prompt = count_of(answer.prompt_eval_count)
+    usage = {"prompt_tokens": prompt, "total_tokens": prompt}
     return _encode({"object": "list", "data": data, "model": model, "usage": usage})
 
 

@@ -11,6 +11,8 @@ from msgspec import Raw
 
 from gateway.upstream.client import ProtocolFailure
 from gateway.upstream.engines.refusal import error_of
+from gateway.upstream.shape import brief
+from gateway.upstream.usage import count_of
 
 LINE_MOST = 16 * 1024 * 1024  # bytes of one line: beyond this it is not a stream of lines
 
@@ -40,13 +42,13 @@ class Line(msgspec.Struct):
     response: str | None = None
     done: bool = False
     done_reason: str | None = None
-    prompt_eval_count: int = 0
-    eval_count: int = 0
+    prompt_eval_count: Any = 0
+    eval_count: Any = 0
     logprobs: list[dict[str, Any]] | None = None
     error: Any = None
 
     def usage(self) -> dict[str, int]:
-        prompt, answer = self.prompt_eval_count, self.eval_count
+        prompt, answer = count_of(self.prompt_eval_count), count_of(self.eval_count)
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def said_nothing(self) -> bool:
@@ -187,8 +189,7 @@ class Reply:
         indexes begin anew with every line."""
         calls = []
         for call in message.tool_calls or ():
-            arguments = bytes(call.function.arguments).decode()
-            function = {"name": call.function.name, "arguments": "{}" if arguments == "null" else arguments}
+            function = {"name": call.function.name, "arguments": arguments_of(call.function)}
             calls.append(
                 {
                     "index": self.calls,
@@ -211,6 +212,19 @@ def chat_logprobs(logprobs: list[dict[str, Any]] | None) -> dict[str, Any] | Non
     return {"content": [{"bytes": None, "top_logprobs": [], **entry} for entry in logprobs]} if logprobs else None
 
 
+def arguments_of(function: Function) -> str:
+    """A call's arguments as the text that OpenAI's API has for them. Raises ProtocolFailure for what is no object."""
+    try:
+        arguments = bytes(function.arguments).decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolFailure(f"Ollama sent a call whose arguments are no text: {error}") from None
+    if arguments == "null":
+        return "{}"
+    if not arguments.startswith("{"):
+        raise ProtocolFailure("Ollama sent a call whose arguments are no object")
+    return arguments
+
+
 def error_text(error: Any) -> str:
     """Ollama's error: a plain string."""
-    return error if isinstance(error, str) else _encode(error).decode()
+    return error if isinstance(error, str) else brief(error)

@@ -1,0 +1,75 @@
+"""What becomes of an exception in the gateway's own background work: it is logged with its traceback and counted, and
+the work is begun anew. No thread and no task of ours ends by one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+log = logging.getLogger("gateway.supervision")
+
+AGAIN = 1.0  # seconds until work that has failed is begun anew
+
+
+class Counter(Protocol):
+    def inc(self, *values: str) -> None: ...
+
+
+class Failures:
+    """`counter` counts them by part (`gateway_internal_failures_total`); alerts follow it. None = they are only
+    logged."""
+
+    def __init__(self, counter: Counter | None = None) -> None:
+        self._counter = counter
+
+    def note(self, part: str, what: str, error: BaseException | None = None) -> None:
+        """`what` has failed by `error`, else by the exception that is being handled. Any thread may say so."""
+        log.error("%s failed inside the gateway", what, exc_info=error or True)
+        self.count(part)
+
+    def count(self, part: str) -> None:
+        """The same for trouble that was logged already."""
+        if self._counter is not None:
+            self._counter.inc(part)
+
+    def task(self, part: str, run: Callable[[], Awaitable[object]], name: str | None = None) -> asyncio.Task[None]:
+        """A task that runs until `run` returns, or it is cancelled; begun anew when it fails."""
+        return asyncio.create_task(self._keep(part, run, name or part), name=name or part)
+
+    def once(self, part: str, work: Coroutine[Any, Any, object], name: str | None = None) -> asyncio.Task[Any]:
+        """A task that is not begun anew: there will be another occasion."""
+        task: asyncio.Task[object] = asyncio.create_task(work, name=name or part)
+        task.add_done_callback(lambda done: self._ended(part, done))
+        return task
+
+    def thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> threading.Thread:
+        """A thread, not started yet, that runs until `run` returns; begun anew when it fails, until `stop` is set."""
+        return threading.Thread(target=self._keep_thread, args=(part, run, stop), name=part, daemon=True)
+
+    async def _keep(self, part: str, run: Callable[[], Awaitable[object]], name: str) -> None:
+        while True:
+            try:
+                await run()
+            except Exception:
+                self.note(part, f"the task '{name}'")
+                await asyncio.sleep(AGAIN)
+            else:
+                return
+
+    def _ended(self, part: str, task: asyncio.Task[object]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.note(part, f"the task '{task.get_name()}'", error)
+
+    def _keep_thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> None:
+        while True:
+            try:
+                run()
+            except Exception:
+                self.note(part, f"the thread '{part}'")
+                if stop.wait(AGAIN):
+                    return
+            else:
+                return

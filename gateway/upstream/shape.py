@@ -1,0 +1,120 @@
+"""Is what a backend says of the types that OpenAI's API promises? Pure.
+
+What does not fit is a failure of the backend that said it: its client could not use it, and nothing behind this look
+has to expect it. Oddities that no client stumbles over are none: unknown fields, numbers of choices and calls that are
+no numbers, and whatever stands in `id`, `created`, `model`, `logprobs` and `usage`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+BRIEF_MOST = 300  # characters
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Any).decode
+
+_WORDS: dict[type | tuple[type, ...], str] = {
+    str: "text",
+    dict: "an object",
+    list: "a list",
+    (str, list): "text",
+    (str, int): "text",
+}
+# Of a message and of a delta alike; each may be null, or missing.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "role": str,
+    "content": (str, list),  # some clouds send a list of parts
+    "refusal": str,
+    "reasoning": str,
+    "reasoning_content": str,
+    "tool_calls": list,
+    "function_call": dict,
+    "audio": dict,
+}
+
+
+def fault_in_delta(delta: object) -> str | None:
+    """What is wrong with the `delta` of a streamed choice; None = nothing is. Parts of a call may lack what an earlier
+    part has said."""
+    return None if delta is None else _fault_in(delta, "delta", False)
+
+
+def fault_in_message(message: object) -> str | None:
+    """What is wrong with the `message` of an answer in one piece; None = nothing is."""
+    return _fault_in(message, "message", True)
+
+
+def fault_in_end(finish_reason: object) -> str | None:
+    """What is wrong with a `finish_reason`; None = nothing is, or there is none."""
+    if finish_reason is None or isinstance(finish_reason, str):
+        return None
+    return _not("finish_reason", str)
+
+
+def fault_in_text(text: object) -> str | None:
+    """What is wrong with the `text` of a completion; None = nothing is, or there is none."""
+    return None if text is None or isinstance(text, str) else _not("text", str)
+
+
+def is_no_chunk(data: bytes, *, begun: bool) -> bool:
+    """Is an event that could not be read as a chunk a mistaken one? What is no JSON is not ours to judge, nor, once
+    content has `begun`, JSON that is no object: clients skip such events."""
+    try:
+        found = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(found, dict) or not begun
+
+
+def brief(value: object) -> str:
+    """Anything that was read of JSON, as a short text. Never raises."""
+    try:
+        text = value if isinstance(value, str) else _encode(value).decode()
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        text = f"something of type {type(value).__name__}"
+    return text[:BRIEF_MOST]
+
+
+def _fault_in(said: object, where: str, whole: bool) -> str | None:
+    if not isinstance(said, dict):
+        return _not(where, dict)
+    for name, value in said.items():
+        if value is None or (type_ := _TYPES.get(name)) is None:
+            continue
+        if not isinstance(value, type_):
+            return _not(f"{where}.{name}", type_)
+        if isinstance(value, list):
+            if name != "tool_calls" and not all(map(_is_part, value)):
+                return _not(f"{where}.{name}", str)
+            for call in value if name == "tool_calls" else ():
+                if (fault := _fault_in_call(call, where, whole)) is not None:
+                    return fault
+    return None
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str)
+
+
+def _fault_in_call(call: object, where: str, whole: bool) -> str | None:
+    if not isinstance(call, dict):
+        return _not(f"{where}.tool_calls[]", dict)
+    id_ = call.get("id")
+    if id_ is not None and not isinstance(id_, (str, int)):
+        return _not(f"{where}.tool_calls[].id", str)
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return None if isinstance(call.get("custom"), dict) else _not(f"{where}.tool_calls[].function", dict)
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(name, str) and (whole or name is not None):
+        return _not(f"{where}.tool_calls[].function.name", str)
+    if arguments is not None and not isinstance(arguments, str):
+        return _not(f"{where}.tool_calls[].function.arguments", str)
+    return None
+
+
+def _not(where: str, type_: type | tuple[type, ...]) -> str:
+    return f"sent a {where} that is not {_WORDS[type_]}"

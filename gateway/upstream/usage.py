@@ -1,0 +1,60 @@
+"""The token counts of a backend's answer, as far as they can be counts at all.
+
+Everything that is counted, charged or stored of a backend's usage is read here. What the client gets of it keeps the
+backend's bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+COUNT_MOST = 1_000_000_000  # tokens: far beyond any window and any batch of prompts
+
+
+class Tokens(NamedTuple):
+    """As a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+NO_TOKENS = Tokens()
+
+
+def read_usage(usage: object) -> Tokens:
+    """OpenAI's usage object; what is no count in it counts as 0."""
+    if not isinstance(usage, dict):
+        return NO_TOKENS
+    return Tokens(
+        count_of(usage.get("prompt_tokens")),
+        count_of(usage.get("completion_tokens")),
+        _detail(usage.get("prompt_tokens_details"), "cached_tokens"),
+        _detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def count_of(value: Any) -> int:
+    """A number of tokens; 0 for what is none: another type (a truth value, a fraction), negative, or so large that
+    nothing can have been counted."""
+    return value if type(value) is int and 0 < value <= COUNT_MOST else 0
+
+
+def is_beyond_belief(usage: object) -> bool:
+    """Does it tell a number of prompt or answer tokens that cannot be? Then nothing is known of what was used."""
+    if not isinstance(usage, dict):
+        return False
+    return any(_is_too_large(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+
+
+def _is_too_large(value: Any) -> bool:
+    return type(value) in (int, float) and value > COUNT_MOST
+
+
+def _detail(details: object, name: str) -> int:
+    return count_of(details.get(name)) if isinstance(details, dict) else 0
