@@ -4,12 +4,67 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 ANY: frozenset[str] = frozenset()
 MAX_DEPTH = 8  # of references and alternatives inside one property; a schema may point at itself
+# Names of types that are no JSON schema's, but in use; vLLM 0.32 knows them too.
+_ALIASES = {
+    **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
+    **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short", "unsigned"), "integer"),
+    **dict.fromkeys(("float", "float32", "float64", "double"), "number"),
+    **dict.fromkeys(("arr", "list", "sequence"), "array"),
+    "bool": "boolean",
+    "dict": "object",
+}
+
+
+class Shape:
+    """What a schema declares of one value, and of what is inside it. `root`: where its references point."""
+
+    __slots__ = ("_root", "_schema")
+
+    def __init__(self, schema: Any, root: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._root = root
+
+    @property
+    def types(self) -> frozenset[str]:
+        """JSON schema types that it may have; empty = anything."""
+        return _types(self._schema, self._root, MAX_DEPTH)
+
+    def field(self, key: str) -> Shape:
+        """Of the value under this key, where this is an object."""
+        for schema in _alternatives(self._schema, self._root, MAX_DEPTH):
+            declared = _mapping(schema.get("properties"))
+            if key in declared:
+                return Shape(declared[key], self._root)
+            if isinstance(schema.get("additionalProperties"), Mapping):
+                return Shape(schema["additionalProperties"], self._root)
+        return _UNKNOWN
+
+    def item(self) -> Shape:
+        """Of each item, where this is a list."""
+        for schema in _alternatives(self._schema, self._root, MAX_DEPTH):
+            if isinstance(schema.get("items"), Mapping):
+                return Shape(schema["items"], self._root)
+        return _UNKNOWN
+
+    def fitted(self, value: Any) -> Any:
+        """`value` with every text in it, at any depth, that may not be a text here, as the type that is declared; and
+        a number or a boolean where only text is declared as text."""
+        if isinstance(value, dict):
+            return {key: self.field(key).fitted(item) for key, item in value.items()}
+        if isinstance(value, list):
+            item_shape = self.item()
+            return [item_shape.fitted(item) for item in value] if item_shape is not _UNKNOWN else value
+        return _fitted(value, self.types)
+
+
+_UNKNOWN = Shape(None, {})
 
 
 class Offered:
@@ -60,9 +115,19 @@ class Offered:
             self._types[key] = _types(_mapping(schema.get("properties")).get(argument), schema, MAX_DEPTH)
         return self._types[key]
 
+    def shape(self, name: str) -> Shape:
+        """What is declared of the arguments of this tool."""
+        return Shape(self._schemas[name], self._schemas[name])
+
     def typed(self, name: str, argument: str, text: str) -> Any:
         """The value that `text` means for this argument; the text itself where it fits no declared type."""
-        return typed(text, self.types(name, argument))
+        return self.fitted(name, argument, typed(text, self.types(name, argument)))
+
+    def fitted(self, name: str, argument: str, value: Any) -> Any:
+        """The same for a value that was read already: see `Shape.fitted`."""
+        if isinstance(value, (dict, list)):
+            return self.shape(name).field(argument).fitted(value)
+        return _fitted(value, self.types(name, argument))
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
@@ -91,7 +156,8 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if "type" in schema:
         declared = schema["type"]
         names = declared if isinstance(declared, list) else [declared]
-        return frozenset(name for name in names if isinstance(name, str))
+        plain = (name.strip().lower() for name in names if isinstance(name, str))
+        return frozenset(_ALIASES.get(name, name) for name in plain)
     if isinstance(schema.get("$ref"), str):
         return _types(_referred(schema["$ref"], root), root, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
@@ -103,6 +169,19 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if isinstance(schema.get("enum"), list):
         return frozenset(_type_of(value) for value in schema["enum"])
     return ANY
+
+
+def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+    """The schema itself, and all that it refers to or is made of."""
+    if not isinstance(schema, Mapping) or depth == 0:
+        return
+    yield schema
+    if isinstance(schema.get("$ref"), str):
+        yield from _alternatives(_referred(schema["$ref"], root), root, depth - 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(word), list):
+            for option in schema[word]:
+                yield from _alternatives(option, root, depth - 1)
 
 
 def _referred(ref: str, root: Mapping[str, Any]) -> Any:
@@ -119,18 +198,24 @@ def _type_of(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "object")
 
 
+def _fitted(value: Any, types: frozenset[str]) -> Any:
+    if isinstance(value, str):
+        return typed(value, types) if types and "string" not in types else value
+    return json.dumps(value) if types == {"string"} and isinstance(value, (int, float)) else value
+
+
 def typed(text: str, types: frozenset[str]) -> Any:
     """`text` as one of the schema `types`. A declared string is only reread when another declared type fits better; an
     undeclared argument stays text unless it is a JSON object or array."""
     if types == {"string"}:
         return text
-    value = _literal(text.strip())
+    value = _literal(text.strip(), types)
     if value is _NOTHING or isinstance(value, str):
         return text  # quotes are the model's own
     kind = _type_of(value)
     if kind == "integer" and "number" in types:
         return value
-    if kind == "number" and "integer" in types and "number" not in types and float(value).is_integer():
+    if kind == "number" and "integer" in types and types.isdisjoint(("number", "string")) and float(value).is_integer():
         return int(value)
     if kind in types or (not types and kind in ("object", "array")):
         return value
@@ -139,16 +224,28 @@ def typed(text: str, types: frozenset[str]) -> Any:
 
 _NOTHING = object()
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+_ANY_CASE = {"true": ("boolean", True), "false": ("boolean", False), "null": ("null", None)}
+_EXPONENT = r"(?:[eE][+-]?\d{1,3})?"
+_NUMBER = re.compile(rf"[+-]?(?:(?P<whole>\d{{1,400}})|(?:\d{{1,400}}\.\d{{0,400}}|\.\d{{1,400}}){_EXPONENT})", re.A)
+_LONGEST_WORD = 5
+_NUMERIC = frozenset(("integer", "number"))
 
 
-def _literal(text: str) -> Any:
-    """A JSON value; True, None and {'a': 1} are taken as Python means them."""
+def _literal(text: str, types: frozenset[str]) -> Any:
+    """A JSON value; True, None and {'a': 1} are taken as Python means them, and where `types` allow it also TRUE, 007,
+    +5 and .5."""
     if text in _WORDS:
         return _WORDS[text]
     try:
         return json.loads(text, strict=False, parse_constant=_refuse)
     except (ValueError, RecursionError):
         pass
+    if len(text) <= _LONGEST_WORD:
+        kind, value = _ANY_CASE.get(text.lower(), ("", None))
+        if kind in types:
+            return value
+    if types & _NUMERIC and (number := _NUMBER.fullmatch(text)) is not None:
+        return int(text) if number["whole"] else float(text)
     if not text.startswith(("{", "[")):
         return _NOTHING
     try:

@@ -108,15 +108,21 @@ def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bo
             return calls
 
 
-def make_call(cursor: Cursor, name: str, arguments: Mapping[str, Any]) -> ParsedCall:
+def make_call(
+    cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
+) -> ParsedCall:
+    """`fit`: `Offered.fitted`, where models of the format mistake types that the schema declares."""
     try:
+        if fit is not None:
+            arguments = {key: fit(name, key, value) for key, value in arguments.items()}
         return ParsedCall(name, as_json(arguments))
     except (ValueError, RecursionError):
         cursor.fail()
 
 
-def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
-    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`."""
+def call_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> ParsedCall:
+    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
+    its arguments get the types that the schema declares."""
     function = value.get("function", value) if isinstance(value, dict) else None
     if isinstance(function, str) and isinstance(value, dict):
         function = {"name": function, **value}
@@ -128,15 +134,15 @@ def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
     given = function.get("arguments", function.get("parameters"))
     if given is None and not tools.required(name):
         given = {}
-    return make_call(cursor, name, as_object(cursor, given))
+    return make_call(cursor, name, as_object(cursor, given), tools.fitted if fit else None)
 
 
-def calls_of(cursor: Cursor, value: Any, tools: Offered) -> list[ParsedCall]:
+def calls_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
     """The same for an object or a list of them: all must be calls."""
     items = value if isinstance(value, list) else [value]
     if not items:
         cursor.fail()
-    return [call_of(cursor, item, tools) for item in items]
+    return [call_of(cursor, item, tools, fit=fit) for item in items]
 
 
 def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
@@ -156,7 +162,7 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
 _BROKEN = re.compile(r'\s*(?:\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])|\[\s*[^\s{])')
 
 
-def read_calls(cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+def read_calls(cursor: Cursor, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
     """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name."""
     head = _HEAD.match(cursor.text, cursor.pos)
     if head and head.group(1) not in tools:
@@ -166,7 +172,7 @@ def read_calls(cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.fail(broken.end())
     if cursor.at("{", "[") is None:
         cursor.fail(cursor.pos + 1)
-    return calls_of(cursor, cursor.json(), tools)
+    return calls_of(cursor, cursor.json(), tools, fit=fit)
 
 
 def read_object(cursor: Cursor) -> dict[str, Any]:

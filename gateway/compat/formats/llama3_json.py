@@ -9,14 +9,21 @@ from gateway.compat.offered import Offered
 TOKEN = "<|python_tag|>"
 _KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
 _LAYOUTS = ("{", "{ ", "{\n", "{\n ", "{\n  ", "{\n    ", "{\n\t")
+_LISTS = ("[", "[ ", "[\n", "[\n ", "[\n  ", "[\n    ", "[\n\t")
+_IN_LISTS = (*_LAYOUTS, "{\n        ", "{\n\t\t")
 
 
 class Llama3Json(Format):
-    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use."""
+    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use, or a list
+    that begins with one."""
 
     name = "llama3_json"
-    markers = (TOKEN, *(layout + key for layout in _LAYOUTS for key in _KEYS))
-    closers = ("}",)
+    markers = (
+        TOKEN,
+        *(layout + key for layout in _LAYOUTS for key in _KEYS),
+        *(opening + layout + key for opening in _LISTS for layout in _IN_LISTS for key in _KEYS[:3]),
+    )
+    closers = ("}", "}]", "\n]", " ]")
     separators = ";"
 
     def follow(self, marker: str) -> str:
