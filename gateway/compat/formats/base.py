@@ -137,14 +137,6 @@ def call_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) ->
     return make_call(cursor, name, as_object(cursor, given), tools.fitted if fit else None)
 
 
-def calls_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
-    """The same for an object or a list of them: all must be calls."""
-    items = value if isinstance(value, list) else [value]
-    if not items:
-        cursor.fail()
-    return [call_of(cursor, item, tools, fit=fit) for item in items]
-
-
 def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
     """Arguments as an object, also when they were written as a JSON string of one."""
     if isinstance(value, str):
@@ -158,21 +150,36 @@ def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
-# A look before the decoder, whose errors are dear: a brace must be followed by a key, a bracket by an object.
-_BROKEN = re.compile(r'\s*(?:\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])|\[\s*[^\s{])')
+# A look before the decoder, whose errors are dear: a brace must be followed by a key.
+_BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 
 
 def read_calls(cursor: Cursor, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
-    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name."""
+    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name. Of
+    a list that is cut, or goes on with something else, those before that count."""
+    if not cursor.skip("["):
+        return [_read_call(cursor, tools, fit)]
+    cursor.space()
+    return several(cursor, lambda: _read_call(cursor, tools, fit), lambda: cursor.close("]") or _next_item(cursor))
+
+
+def _next_item(cursor: Cursor) -> bool:
+    cursor.space()
+    cursor.expect(",")
+    return False
+
+
+def _read_call(cursor: Cursor, tools: Offered, fit: bool) -> ParsedCall:
     head = _HEAD.match(cursor.text, cursor.pos)
     if head and head.group(1) not in tools:
         cursor.fail(head.end())
     broken = _BROKEN.match(cursor.text, cursor.pos)
     if broken:
         cursor.fail(broken.end())
-    if cursor.at("{", "[") is None:
+    cursor.space()
+    if cursor.at("{") is None:
         cursor.fail(cursor.pos + 1)
-    return calls_of(cursor, cursor.json(), tools, fit=fit)
+    return call_of(cursor, cursor.json(), tools, fit=fit)
 
 
 def read_object(cursor: Cursor) -> dict[str, Any]:

@@ -61,14 +61,22 @@ class MinimaxM3(Format):
             cursor.until(_PREFIX)
             cursor.pos -= len(PREFIX)
             text += cursor.text[start : cursor.pos]
-            if fields and text.strip():
-                cursor.fail()
             if cursor.skip(end):
+                if fields and text.strip():
+                    fields.append((_free(fields), text))
                 return key, (fields or text)
             if cursor.at(ARGUMENT_END, INVOKE, OPEN):
                 cursor.fail(cursor.pos + 1)
             cursor.expect(ARGUMENT)
             fields.append(self._element(cursor, depth - 1))
+
+
+def _free(fields: list[tuple[str, Element]]) -> str:
+    """A name for text that stands between elements."""
+    name = "$text"
+    while any(key == name for key, _ in fields):
+        name = "$" + name
+    return name
 
 
 def _value(element: Element, shape: Shape) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gateway.compat.cursor import Cursor
-from gateway.compat.formats.base import NAMED, SPACED, ParsedCall, literal, several
+from gateway.compat.formats.base import SPACED, ParsedCall, literal, several
 from gateway.compat.formats.dsml import Dsml
 from gateway.compat.offered import Offered
 
@@ -22,11 +22,11 @@ class Step3(Dsml):
         self.closers = (CALLS_END, CALL_END, self._invoke_end)
 
     def follow(self, marker: str) -> str:
-        invoke = SPACED + literal(self._invoke) + NAMED
+        invoke = SPACED + literal(self._invoke) + self._invoked
         function = SPACED + literal("function") + SPACED + literal(SEPARATOR) + invoke
         if marker == CALLS:
-            return f"{SPACED}(?:{literal(CALL)}{function}|{literal(self._invoke)}{NAMED})"
-        return function if marker == CALL else NAMED
+            return f"{SPACED}(?:{literal(CALL)}{function}|{literal(self._invoke)}{self._invoked})"
+        return function if marker == CALL else self._invoked
 
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         if not cursor.skip(CALLS):
