@@ -113,6 +113,7 @@ class Gateways:
                 log.exception("what gateways share failed inside the gateway")
                 self._lost("an error inside the gateway; see its log")
             await self._link.close()
+            self.slots.tick(time.monotonic())
             await asyncio.sleep(RETRY)
 
     async def _keep(self) -> None:
@@ -199,6 +200,8 @@ class Gateways:
         kind = message[0]
         if kind == "granted":
             self.slots.granted(*message[1:])
+        elif kind == "held":
+            self.slots.held(message[2])
         elif message[1] == self.id or self._purse is None:
             return
         elif kind == "news":

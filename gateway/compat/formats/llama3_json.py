@@ -9,8 +9,10 @@ from gateway.compat.offered import Offered
 TOKEN = "<|python_tag|>"
 _KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
 _LAYOUTS = ("{", "{ ", "{\n", "{\n ", "{\n  ", "{\n    ", "{\n\t")
-_LISTS = ("[", "[ ", "[\n", "[\n ", "[\n  ", "[\n    ", "[\n\t")
-_IN_LISTS = (*_LAYOUTS, "{\n        ", "{\n\t\t")
+_LISTS = (
+    *("[{", "[{ ", "[ {", "[ { ", "[\n{", "[\n{ ", "[\n {", "[\n  {", "[\n    {", "[\n\t{"),
+    *("[{\n  ", "[{\n    ", "[\n{\n  ", "[\n{\n    ", "[\n  {\n    ", "[\n    {\n        ", "[\n\t{\n\t\t"),
+)
 
 
 class Llama3Json(Format):
@@ -21,7 +23,7 @@ class Llama3Json(Format):
     markers = (
         TOKEN,
         *(layout + key for layout in _LAYOUTS for key in _KEYS),
-        *(opening + layout + key for opening in _LISTS for layout in _IN_LISTS for key in _KEYS[:3]),
+        *(layout + key for layout in _LISTS for key in _KEYS[:3]),
     )
     closers = ("}", "}]", "\n]", " ]")
     separators = ";"
