@@ -55,7 +55,7 @@ class Shape:
 
     def fitted(self, value: Any) -> Any:
         """`value` with every text in it, at any depth, that may not be a text here, as the type that is declared; and
-        a number or a boolean where only text is declared as text."""
+        a number or a boolean where text is declared, and not its type, as text."""
         if isinstance(value, dict):
             return {key: self.field(key).fitted(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -201,7 +201,10 @@ def _type_of(value: Any) -> str:
 def _fitted(value: Any, types: frozenset[str]) -> Any:
     if isinstance(value, str):
         return typed(value, types) if types and "string" not in types else value
-    return json.dumps(value) if types == {"string"} and isinstance(value, (int, float)) else value
+    if not isinstance(value, (int, float)) or "string" not in types:
+        return value
+    kind = _type_of(value)
+    return value if kind in types or (kind == "integer" and "number" in types) else json.dumps(value)
 
 
 def typed(text: str, types: frozenset[str]) -> Any:

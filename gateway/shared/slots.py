@@ -144,13 +144,13 @@ class SharedSlots:
         for key, backend, slots in granted:
             self.granted(key, backend, slots)
 
-    def held(self, loads: list[tuple[str, dict[str, int]]]) -> None:
-        """Word of backends where somebody has come to hold more than its share, or does not any more: slots by
-        gateway."""
-        for backend, amounts in loads:
+    def held(self, loads: list[tuple[str, list[tuple[str, int]]]]) -> None:
+        """Word of backends where somebody has come to hold more than its share, or does not any more: all gateways that
+        have slots there, and how many."""
+        for backend, holders in loads:
             state = self._state(backend)
             if state is not None:
-                state.others = tuple(slots for gateway, slots in amounts.items() if gateway != self._gateway)
+                state.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
 
     def granted(self, key: str, backend: str, slots: int) -> None:
         """Who waits under this key gets slots. Where it does not want them any more they are given back, or are about

@@ -18,11 +18,11 @@ local function used_by(gateway, backend)
   return tonumber(call('HGET', key('inflight', backend), gateway) or 0)
 end
 
--- Slots by gateway.
+-- {{gateway, slots}, ...}
 local function holders(backend)
   local flat, found = call('HGETALL', key('inflight', backend)), {}
   for index = 1, #flat, 2 do
-    found[flat[index]] = tonumber(flat[index + 1])
+    found[#found + 1] = { flat[index], tonumber(flat[index + 1]) }
   end
   return found
 end
@@ -30,9 +30,9 @@ end
 -- Those of the others that have any.
 local function of_others(backend)
   local found = {}
-  for gateway, slots in pairs(holders(backend)) do
-    if gateway ~= me then
-      found[#found + 1] = slots
+  for _, holder in ipairs(holders(backend)) do
+    if holder[1] ~= me then
+      found[#found + 1] = holder[2]
     end
   end
   return found
@@ -45,8 +45,8 @@ local function is_uneven(backend)
     return false
   end
   local even = math.max(1, math.floor(room(backend) / gateways))
-  for _, slots in pairs(holders(backend)) do
-    if slots > even then
+  for _, holder in ipairs(holders(backend)) do
+    if holder[2] > even then
       return true
     end
   end
