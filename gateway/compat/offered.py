@@ -23,45 +23,74 @@ _ALIASES = {
 
 
 class Shape:
-    """What a schema declares of one value, and of what is inside it. `root`: where its references point."""
+    """What a schema declares of one value, and of what is inside it. `root`: where its references point. Each thing is
+    looked up once: a value may have a hundred thousand items."""
 
-    __slots__ = ("_root", "_schema")
+    __slots__ = ("_fields", "_item", "_rest", "_root", "_schema", "_types")
 
     def __init__(self, schema: Any, root: Mapping[str, Any]) -> None:
         self._schema = schema
         self._root = root
+        self._types: frozenset[str] | None = None
+        self._item: Shape | None = None
+        self._rest: Any = None
+        self._fields: dict[str, Shape] | None = None
 
     @property
     def types(self) -> frozenset[str]:
         """JSON schema types that it may have; empty = anything."""
-        return _types(self._schema, self._root, MAX_DEPTH)
+        if self._types is None:
+            self._types = _types(self._schema, _Walk(self._root), MAX_DEPTH)
+        return self._types
 
     def field(self, key: str) -> Shape:
         """Of the value under this key, where this is an object."""
-        for schema in _alternatives(self._schema, self._root, MAX_DEPTH):
-            declared = _mapping(schema.get("properties"))
-            if key in declared:
-                return Shape(declared[key], self._root)
-            if isinstance(schema.get("additionalProperties"), Mapping):
-                return Shape(schema["additionalProperties"], self._root)
-        return _UNKNOWN
+        if self._fields is None:
+            self._fields = self._look_up()
+        return self._fields.get(key) or self._rest or _UNKNOWN
+
+    def _look_up(self) -> dict[str, Shape]:
+        declared: dict[str, Any] = {}
+        for schema in _alternatives(self._schema, _Walk(self._root), MAX_DEPTH):
+            declared = {**_mapping(schema.get("properties")), **declared}
+            rest = schema.get("additionalProperties")
+            if self._rest is None and isinstance(rest, Mapping):
+                self._rest = Shape(rest, self._root)
+        return {key: Shape(schema, self._root) for key, schema in declared.items()}
 
     def item(self) -> Shape:
         """Of each item, where this is a list."""
-        for schema in _alternatives(self._schema, self._root, MAX_DEPTH):
-            if isinstance(schema.get("items"), Mapping):
-                return Shape(schema["items"], self._root)
-        return _UNKNOWN
+        if self._item is None:
+            options = _alternatives(self._schema, _Walk(self._root), MAX_DEPTH)
+            items = next((o["items"] for o in options if isinstance(o.get("items"), Mapping)), None)
+            self._item = Shape(items, self._root) if items is not None else _UNKNOWN
+        return self._item
 
     def fitted(self, value: Any) -> Any:
         """`value` with every text in it, at any depth, that may not be a text here, as the type that is declared; and
         a number or a boolean where text is declared, and not its type, as text."""
+        if self._schema is None:
+            return value
         if isinstance(value, dict):
             return {key: self.field(key).fitted(item) for key, item in value.items()}
         if isinstance(value, list):
-            item_shape = self.item()
-            return [item_shape.fitted(item) for item in value] if item_shape is not _UNKNOWN else value
+            return [self.item().fitted(item) for item in value]
         return _fitted(value, self.types)
+
+
+class _Walk:
+    """Through one schema, with no more than `MOST` steps: alternatives that refer to each other double with each."""
+
+    MOST = 200
+    __slots__ = ("_left", "root")
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self._left = self.MOST
+
+    def step(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
 
 
 _UNKNOWN = Shape(None, {})
@@ -77,6 +106,7 @@ class Offered:
             if function is not None:
                 self._schemas[function["name"]] = _schema(function)
         self._types: dict[tuple[str, str], frozenset[str]] = {}
+        self._shapes: dict[str, Shape] = {}
         self._names = sorted(self._schemas)
 
     def __contains__(self, name: object) -> bool:
@@ -112,12 +142,16 @@ class Offered:
         key = (name, argument)
         if key not in self._types:
             schema = self._schemas[name]
-            self._types[key] = _types(_mapping(schema.get("properties")).get(argument), schema, MAX_DEPTH)
+            declared = _mapping(schema.get("properties")).get(argument)
+            self._types[key] = _types(declared, _Walk(schema), MAX_DEPTH)
         return self._types[key]
 
     def shape(self, name: str) -> Shape:
         """What is declared of the arguments of this tool."""
-        return Shape(self._schemas[name], self._schemas[name])
+        found = self._shapes.get(name)
+        if found is None:
+            found = self._shapes[name] = Shape(self._schemas[name], self._schemas[name])
+        return found
 
     def typed(self, name: str, argument: str, text: str) -> Any:
         """The value that `text` means for this argument; the text itself where it fits no declared type."""
@@ -150,8 +184,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth == 0:
+def _types(schema: Any, walk: _Walk, depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or depth == 0 or not walk.step():
         return ANY
     if "type" in schema:
         declared = schema["type"]
@@ -159,10 +193,10 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
         plain = (name.strip().lower() for name in names if isinstance(name, str))
         return frozenset(_ALIASES.get(name, name) for name in plain)
     if isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, depth - 1)
+        return _types(_referred(schema["$ref"], walk.root), walk, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(word), list):
-            found = [_types(option, root, depth - 1) for option in schema[word]]
+            found = [_types(option, walk, depth - 1) for option in schema[word][: walk.MOST]]
             return frozenset().union(*found) if all(found) or word == "allOf" else ANY
     if "const" in schema:
         return frozenset((_type_of(schema["const"]),))
@@ -171,17 +205,17 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     return ANY
 
 
-def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+def _alternatives(schema: Any, walk: _Walk, depth: int) -> Iterator[Mapping[str, Any]]:
     """The schema itself, and all that it refers to or is made of."""
-    if not isinstance(schema, Mapping) or depth == 0:
+    if not isinstance(schema, Mapping) or depth == 0 or not walk.step():
         return
     yield schema
     if isinstance(schema.get("$ref"), str):
-        yield from _alternatives(_referred(schema["$ref"], root), root, depth - 1)
+        yield from _alternatives(_referred(schema["$ref"], walk.root), walk, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(word), list):
-            for option in schema[word]:
-                yield from _alternatives(option, root, depth - 1)
+            for option in schema[word][: walk.MOST]:
+                yield from _alternatives(option, walk, depth - 1)
 
 
 def _referred(ref: str, root: Mapping[str, Any]) -> Any:
