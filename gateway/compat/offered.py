@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
@@ -274,7 +275,7 @@ def _literal(text: str, types: frozenset[str]) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
-        return json.loads(text, strict=False, parse_constant=_refuse)
+        return json.loads(text, strict=False, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         pass
     if len(text) <= _LONGEST_WORD:
@@ -282,7 +283,8 @@ def _literal(text: str, types: frozenset[str]) -> Any:
         if kind in types:
             return value
     if types & _NUMERIC and (number := _NUMBER.fullmatch(text)) is not None:
-        return int(text) if number["whole"] else float(text)
+        whole = number["whole"] is not None
+        return int(text) if whole else float(text) if math.isfinite(float(text)) else _NOTHING
     if not text.startswith(("{", "[")):
         return _NOTHING
     try:
@@ -290,6 +292,13 @@ def _literal(text: str, types: frozenset[str]) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return _NOTHING
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return value
 
 
 def _refuse(name: str) -> Any:

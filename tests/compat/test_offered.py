@@ -124,6 +124,8 @@ def test_arguments_are_json_that_can_be_sent() -> None:
         ("3.0", "integer string", "3.0"),
         ("007", "string integer", 7),
         ("1e999", "number", "1e999"),
+        (".5e999", "number", ".5e999"),
+        ("[1e999]", "array", "[1e999]"),
         ("9" * 5000, "integer", "9" * 5000),
     ],
 )
