@@ -15,8 +15,8 @@ from tests.compat.writers import WRITERS
 
 ALL = sorted(WRITERS)
 OFFERED = Offered(TOOLS)
-SMALL, LARGE = 1 << 16, 1 << 19
-LITTLE = 0.4  # CPU seconds below which nothing can be told
+SMALL, LARGE = 1 << 14, 1 << 17
+LITTLE = 0.15  # CPU seconds below which nothing can be told
 
 
 def hostile(format_: str) -> dict[str, tuple[str, str]]:
