@@ -100,6 +100,8 @@ class BackendState:
     elsewhere: int = 0  # sequences that they have under way there
     elsewhere_lately: int = 0  # the most of the last few seconds
     sharers: int = 1  # so many gateways share its slots, each on its own
+    others: tuple[int, ...] = ()  # slots that each of the others held there when they were last heard of
+    alone: int | None = None  # on our own: slots that we may use until what those held is over; None = our share
 
     @property
     def name(self) -> str:

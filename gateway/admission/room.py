@@ -7,17 +7,25 @@ from gateway.health.state import State
 from gateway.routing.plan import unavailable
 
 
-def room(state: BackendState) -> int:
-    """Slots that we may use: all but those that others hold there, and at most our share; never none."""
+def whole(state: BackendState) -> int:
+    """Slots that gateways may use there together: all but those that strangers hold; never none."""
     foreign = state.foreign
-    most = state.slots if not foreign else max(1, state.slots - foreign)
+    return state.slots if not foreign else max(1, state.slots - foreign)
+
+
+def room(state: BackendState) -> int:
+    """Slots that we may use: of all that gateways may use at most our share. None only while Redis has just gone and
+    others held more than theirs."""
+    most = whole(state)
+    if state.alone is not None:
+        return min(most, state.alone)
     return most if state.sharers == 1 else max(1, min(most, state.slots // state.sharers))
 
 
 def is_full(state: BackendState, weight: int) -> bool:
     """Is there no room for so much more?"""
     most = room(state)
-    return state.under_way + min(weight, most) > most
+    return not most or state.under_way + min(weight, most) > most
 
 
 def is_open(state: BackendState, now: float) -> bool:

@@ -66,7 +66,7 @@ class Scheduler:
             return None
         most = room(state)
         need = weight if weight <= most else most
-        if state.inflight + need > most:
+        if not most or state.inflight + need > most:
             return None
         return self._take(line, need, now, client, limit)
 
@@ -277,7 +277,7 @@ class Scheduler:
                     break
                 most = room(line.state)
                 need = min(waiter.weight, most)
-                if line.state.inflight + need > most:
+                if not most or line.state.inflight + need > most:
                     break  # nobody behind it may have what it waits for
                 self._grant(waiter, line, need, now)
         return self._count != count

@@ -296,7 +296,7 @@ def is_plain(message: Delta, finish_reason: object, expected: Expected) -> bool:
         return False
     if any(message.get(name) for name in FIELDS):
         return False
-    if thoughts is not None and (thoughts.implied or any(tag in text for tag in (*thoughts.openers, thoughts.closer))):
+    if thoughts is not None and (thoughts.implied or any(tag in text for tag in thoughts.tags)):
         return False
     return expected.tools is None or markers_of(tuple(expected.formats)).anywhere.search(text) is None
 

@@ -44,10 +44,11 @@ class LateTools(Offered):
         self._raw = raw
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("_schemas", "_types", "_names"):
+        if name not in ("_schemas", "_types", "_names", "_shapes"):
             raise AttributeError(name)
         read = _kept(self._raw) if len(self._raw) <= CACHED_MOST else Offered(_decoded(self._raw))
         self._schemas, self._types, self._names = read._schemas, read._types, read._names
+        self._shapes = read._shapes
         return getattr(self, name)
 
     def __bool__(self) -> bool:

@@ -12,7 +12,7 @@ from gateway.compat.finder import MAX_HELD, CallFinder
 from gateway.compat.formats import Format
 from gateway.compat.offered import Offered
 from gateway.compat.pieces import Call, Gap, Piece, Reasoning, Text
-from gateway.compat.reasoning import Later, Splitter, Thoughts
+from gateway.compat.reasoning import AnswerEnd, Later, Splitter, Thoughts
 
 __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "Offered", "Piece", "Reasoning", "Text"]
 
@@ -34,6 +34,7 @@ class Mender:
         self._later = Later(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
         self._splitter = Splitter(reasoning) if reasoning else None
+        self._answer_end = AnswerEnd(reasoning.answer[1]) if reasoning and reasoning.answer else None
         self._thoughts = _InThoughts((lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None)
 
     @property
@@ -58,14 +59,16 @@ class Mender:
         if self._splitter is not None:
             pieces = self._sorted(self._splitter.finish())
             pieces += self._thoughts.finish()
-        return self._watched(pieces + (self._content.finish() if self._content else []))
+        return self._watched(pieces + (self._content.finish() if self._content else []), final=True)
 
     def _text(self, text: str) -> list[Piece]:
         if self._content is None:
             return [Text(text)] if text else []
         return self._content.feed(text)
 
-    def _watched(self, pieces: list[Piece]) -> list[Piece]:
+    def _watched(self, pieces: list[Piece], *, final: bool = False) -> list[Piece]:
+        if self._answer_end is not None:
+            pieces = self._answer_end.take(pieces, final=final)
         if self._later is not None and not self._later.seen:
             for piece in pieces:
                 if isinstance(piece, Text):

@@ -4,12 +4,97 @@ from __future__ import annotations
 
 import ast
 import json
+import math
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 ANY: frozenset[str] = frozenset()
 MAX_DEPTH = 8  # of references and alternatives inside one property; a schema may point at itself
+# Names of types that are no JSON schema's, but in use; vLLM 0.32 knows them too.
+_ALIASES = {
+    **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
+    **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short", "unsigned"), "integer"),
+    **dict.fromkeys(("float", "float32", "float64", "double"), "number"),
+    **dict.fromkeys(("arr", "list", "sequence"), "array"),
+    "bool": "boolean",
+    "dict": "object",
+}
+
+
+class Shape:
+    """What a schema declares of one value, and of what is inside it. `root`: where its references point. Each thing is
+    looked up once: a value may have a hundred thousand items."""
+
+    __slots__ = ("_fields", "_item", "_rest", "_root", "_schema", "_types")
+
+    def __init__(self, schema: Any, root: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._root = root
+        self._types: frozenset[str] | None = None
+        self._item: Shape | None = None
+        self._rest: Any = None
+        self._fields: dict[str, Shape] | None = None
+
+    @property
+    def types(self) -> frozenset[str]:
+        """JSON schema types that it may have; empty = anything."""
+        if self._types is None:
+            self._types = _types(self._schema, _Walk(self._root), MAX_DEPTH)
+        return self._types
+
+    def field(self, key: str) -> Shape:
+        """Of the value under this key, where this is an object."""
+        if self._fields is None:
+            self._fields = self._look_up()
+        return self._fields.get(key) or self._rest or _UNKNOWN
+
+    def _look_up(self) -> dict[str, Shape]:
+        declared: dict[str, Any] = {}
+        for schema in _alternatives(self._schema, _Walk(self._root), MAX_DEPTH):
+            declared = {**_mapping(schema.get("properties")), **declared}
+            rest = schema.get("additionalProperties")
+            if self._rest is None and isinstance(rest, Mapping):
+                self._rest = Shape(rest, self._root)
+        return {key: Shape(schema, self._root) for key, schema in declared.items()}
+
+    def item(self) -> Shape:
+        """Of each item, where this is a list."""
+        if self._item is None:
+            options = _alternatives(self._schema, _Walk(self._root), MAX_DEPTH)
+            items = next((o["items"] for o in options if isinstance(o.get("items"), Mapping)), None)
+            self._item = Shape(items, self._root) if items is not None else _UNKNOWN
+        return self._item
+
+    def fitted(self, value: Any) -> Any:
+        """`value` with every text in it, at any depth, that may not be a text here, as the type that is declared; and
+        a number or a boolean where text is declared, and not its type, as text."""
+        if self._schema is None:
+            return value
+        if isinstance(value, dict):
+            return {key: self.field(key).fitted(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.item().fitted(item) for item in value]
+        return _fitted(value, self.types)
+
+
+class _Walk:
+    """Through one schema, with no more than `MOST` steps: alternatives that refer to each other double with each."""
+
+    MOST = 200
+    __slots__ = ("_left", "root")
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self._left = self.MOST
+
+    def step(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+_UNKNOWN = Shape(None, {})
 
 
 class Offered:
@@ -22,6 +107,7 @@ class Offered:
             if function is not None:
                 self._schemas[function["name"]] = _schema(function)
         self._types: dict[tuple[str, str], frozenset[str]] = {}
+        self._shapes: dict[str, Shape] = {}
         self._names = sorted(self._schemas)
 
     def __contains__(self, name: object) -> bool:
@@ -57,12 +143,26 @@ class Offered:
         key = (name, argument)
         if key not in self._types:
             schema = self._schemas[name]
-            self._types[key] = _types(_mapping(schema.get("properties")).get(argument), schema, MAX_DEPTH)
+            declared = _mapping(schema.get("properties")).get(argument)
+            self._types[key] = _types(declared, _Walk(schema), MAX_DEPTH)
         return self._types[key]
+
+    def shape(self, name: str) -> Shape:
+        """What is declared of the arguments of this tool."""
+        found = self._shapes.get(name)
+        if found is None:
+            found = self._shapes[name] = Shape(self._schemas[name], self._schemas[name])
+        return found
 
     def typed(self, name: str, argument: str, text: str) -> Any:
         """The value that `text` means for this argument; the text itself where it fits no declared type."""
-        return typed(text, self.types(name, argument))
+        return self.fitted(name, argument, typed(text, self.types(name, argument)))
+
+    def fitted(self, name: str, argument: str, value: Any) -> Any:
+        """The same for a value that was read already: see `Shape.fitted`."""
+        if isinstance(value, (dict, list)):
+            return self.shape(name).field(argument).fitted(value)
+        return _fitted(value, self.types(name, argument))
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
@@ -85,24 +185,38 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth == 0:
+def _types(schema: Any, walk: _Walk, depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or depth == 0 or not walk.step():
         return ANY
     if "type" in schema:
         declared = schema["type"]
         names = declared if isinstance(declared, list) else [declared]
-        return frozenset(name for name in names if isinstance(name, str))
+        plain = (name.strip().lower() for name in names if isinstance(name, str))
+        return frozenset(_ALIASES.get(name, name) for name in plain)
     if isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, depth - 1)
+        return _types(_referred(schema["$ref"], walk.root), walk, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(word), list):
-            found = [_types(option, root, depth - 1) for option in schema[word]]
+            found = [_types(option, walk, depth - 1) for option in schema[word][: walk.MOST]]
             return frozenset().union(*found) if all(found) or word == "allOf" else ANY
     if "const" in schema:
         return frozenset((_type_of(schema["const"]),))
     if isinstance(schema.get("enum"), list):
         return frozenset(_type_of(value) for value in schema["enum"])
     return ANY
+
+
+def _alternatives(schema: Any, walk: _Walk, depth: int) -> Iterator[Mapping[str, Any]]:
+    """The schema itself, and all that it refers to or is made of."""
+    if not isinstance(schema, Mapping) or depth == 0 or not walk.step():
+        return
+    yield schema
+    if isinstance(schema.get("$ref"), str):
+        yield from _alternatives(_referred(schema["$ref"], walk.root), walk, depth - 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(word), list):
+            for option in schema[word][: walk.MOST]:
+                yield from _alternatives(option, walk, depth - 1)
 
 
 def _referred(ref: str, root: Mapping[str, Any]) -> Any:
@@ -119,18 +233,27 @@ def _type_of(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "object")
 
 
+def _fitted(value: Any, types: frozenset[str]) -> Any:
+    if isinstance(value, str):
+        return typed(value, types) if types and "string" not in types else value
+    if not isinstance(value, (int, float)) or "string" not in types:
+        return value
+    kind = _type_of(value)
+    return value if kind in types or (kind == "integer" and "number" in types) else json.dumps(value)
+
+
 def typed(text: str, types: frozenset[str]) -> Any:
     """`text` as one of the schema `types`. A declared string is only reread when another declared type fits better; an
     undeclared argument stays text unless it is a JSON object or array."""
     if types == {"string"}:
         return text
-    value = _literal(text.strip())
+    value = _literal(text.strip(), types)
     if value is _NOTHING or isinstance(value, str):
         return text  # quotes are the model's own
     kind = _type_of(value)
     if kind == "integer" and "number" in types:
         return value
-    if kind == "number" and "integer" in types and "number" not in types and float(value).is_integer():
+    if kind == "number" and "integer" in types and types.isdisjoint(("number", "string")) and float(value).is_integer():
         return int(value)
     if kind in types or (not types and kind in ("object", "array")):
         return value
@@ -139,16 +262,29 @@ def typed(text: str, types: frozenset[str]) -> Any:
 
 _NOTHING = object()
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
+_ANY_CASE = {"true": ("boolean", True), "false": ("boolean", False), "null": ("null", None)}
+_EXPONENT = r"(?:[eE][+-]?\d{1,3})?"
+_NUMBER = re.compile(rf"[+-]?(?:(?P<whole>\d{{1,400}})|(?:\d{{1,400}}\.\d{{0,400}}|\.\d{{1,400}}){_EXPONENT})", re.A)
+_LONGEST_WORD = 5
+_NUMERIC = frozenset(("integer", "number"))
 
 
-def _literal(text: str) -> Any:
-    """A JSON value; True, None and {'a': 1} are taken as Python means them."""
+def _literal(text: str, types: frozenset[str]) -> Any:
+    """A JSON value; True, None and {'a': 1} are taken as Python means them, and where `types` allow it also TRUE, 007,
+    +5 and .5."""
     if text in _WORDS:
         return _WORDS[text]
     try:
-        return json.loads(text, strict=False, parse_constant=_refuse)
+        return json.loads(text, strict=False, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         pass
+    if len(text) <= _LONGEST_WORD:
+        kind, value = _ANY_CASE.get(text.lower(), ("", None))
+        if kind in types:
+            return value
+    if types & _NUMERIC and (number := _NUMBER.fullmatch(text)) is not None:
+        whole = number["whole"] is not None
+        return int(text) if whole else float(text) if math.isfinite(float(text)) else _NOTHING
     if not text.startswith(("{", "[")):
         return _NOTHING
     try:
@@ -156,6 +292,13 @@ def _literal(text: str) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return _NOTHING
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return value
 
 
 def _refuse(name: str) -> Any:

@@ -17,9 +17,13 @@ _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style 
 def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
     """How thoughts are marked that content beginning with `text` may begin with; None = it begins with none."""
     start = text.lstrip()
-    if not start or start[0] not in "<[":
+    if not start:
         return None
-    for style in (usual, *_STYLES) if usual is not None else _STYLES:
+    if start[0] not in "<[":  # words, which open thoughts only where the model is known to write them
+        styles: tuple[Thoughts, ...] = (usual,) if usual is not None else ()
+    else:
+        styles = (usual, *_STYLES) if usual is not None else _STYLES
+    for style in styles:
         if any(opener.startswith(start) or start.startswith(opener) for opener in style.openers):
             return style
     return None

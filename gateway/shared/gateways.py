@@ -116,6 +116,7 @@ class Gateways:
                 self._failures.note("shared", "what gateways share")
                 self._lost("an error inside the gateway; see its log")
             await self._link.close()
+            self.slots.tick(time.monotonic())
             await asyncio.sleep(RETRY)
 
     async def _keep(self) -> None:
@@ -202,6 +203,8 @@ class Gateways:
         kind = message[0]
         if kind == "granted":
             self.slots.granted(*message[1:])
+        elif kind == "held":
+            self.slots.held(message[2])
         elif message[1] == self.id or self._purse is None:
             return
         elif kind == "news":

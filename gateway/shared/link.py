@@ -23,6 +23,7 @@ log = logging.getLogger("gateway.shared")
 
 PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
 CONNECT = 1.0  # seconds for a connection, and for what is said first on it
+HEAR = 0.05  # seconds in which what was said before a loss may still be heard
 PRESENT = 6.0  # seconds that a gateway counts as there after it was last heard
 
 Answer = Callable[[Any], None]
@@ -127,12 +128,18 @@ class Link:
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
         except Away as error:
+            await self._hear_out()
             self._lost(str(error))
         except Exception:
             self._failures.note("shared", "what gateways share")
             self._lost("an error inside the gateway; see its log")
         finally:
             self._sender = None
+
+    async def _hear_out(self) -> None:
+        """What the others hold may have been told just before the connection broke."""
+        if self._listener is not None:
+            await asyncio.wait({self._listener}, timeout=HEAR)
 
     async def _call(self, operations: list[Operation]) -> list[Any]:
         answers = await self._trip(operations)

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.admission.limits import Limits, refused
-from gateway.admission.room import is_full, room
+from gateway.admission.room import is_full, room, whole
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, Waiter
 from gateway.backend import BackendState
+from gateway.shared.alone import LEASE, slots_alone
 from gateway.shared.library import Operation, key_of
 
-Load = tuple[str, int, int]  # a backend, the slots in use there, those of them that are ours
+LOOK_AGE = 0.5  # seconds after the loss from which a look at an engine shows what the others began before it
+# A backend, the slots in use there, those of them that are ours, and those of each other gateway that has any.
+Load = tuple[str, int, int, list[int]]
 
 
 class SharedSlots:
@@ -45,6 +48,8 @@ class SharedSlots:
         self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
         self._drops: list[str] = []
         self._used: list[Operation] = []
+        self._kept: dict[str, int] = {}  # by backend: slots that we could use on our own, when we were last
+        self._parted = self._until = 0.0  # when we went on alone, and until when what the others held then counts
 
     # -- what our waiting set tells (scheduler.Others) ------------------------------------------------------------
 
@@ -107,20 +112,26 @@ class SharedSlots:
         key = waiter.key
         self._asked.pop(was, None)
         self._asked[key] = waiter, waiter.choices
-        choices = [(key_of(state.backend), room(state)) for state in waiter.choices]
+        choices = [(key_of(state.backend), whole(state)) for state in waiter.choices]
         quota = waiter.quota
         counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens)
         may_wait = waiter.full is None
         operation = ("take", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts)
         return operation, lambda answer: self._answered(waiter, key, answer)
 
-    def renewal(self, knew: int) -> Operation:
-        """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are."""
+    def renewal(self, knew: int, now: float | None = None) -> Operation:
+        """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are. Whoever was
+        on its own also tells how many slots it took at most, and for how long it would go on so."""
         leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
         waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
         waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
-        rooms = [(key_of(state.backend), room(state)) for state in self._states().values()]
-        return ("renew", knew, leases, waiters, rooms)
+        states = self._states().values()
+        rooms = [(key_of(state.backend), whole(state)) for state in states]
+        if not knew or not self._parted:
+            return ("renew", knew, leases, waiters, rooms, [], 0)
+        caps = [(key_of(state.backend), room(state)) for state in states if state.backend.slots is not None]
+        left = max(0.0, self._until - (time.monotonic() if now is None else now))
+        return ("renew", knew, leases, waiters, rooms, caps, round(left * 1000))
 
     # -- what comes back ------------------------------------------------------------------------------------------
 
@@ -132,6 +143,14 @@ class SharedSlots:
             state.elsewhere_lately = max(state.elsewhere, before[state.name])
         for key, backend, slots in granted:
             self.granted(key, backend, slots)
+
+    def held(self, loads: list[tuple[str, list[tuple[str, int]]]]) -> None:
+        """Word of backends where somebody has come to hold more than its share, or does not any more: all gateways that
+        have slots there, and how many."""
+        for backend, holders in loads:
+            state = self._state(backend)
+            if state is not None:
+                state.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
 
     def granted(self, key: str, backend: str, slots: int) -> None:
         """Who waits under this key gets slots. Where it does not want them any more they are given back, or are about
@@ -186,9 +205,10 @@ class SharedSlots:
             self._scheduler.refuse(waiter, reason)
 
     def _see(self, loads: list[Load]) -> None:
-        for backend, total, ours in loads:
+        for backend, total, ours, others in loads:
             state = self._state(backend)
             if state is not None:
+                state.others = tuple(others)
                 state.elsewhere = total - ours
                 state.elsewhere_lately = max(state.elsewhere_lately, state.elsewhere)
 
@@ -203,19 +223,43 @@ class SharedSlots:
         """From now on it is decided together."""
         self.joined, self._scheduler.serves = True, False
         for state in self._states().values():
-            state.sharers = 1
+            state.sharers, state.alone = 1, None
         for waiter in self._scheduler.waiters:
             self.waits(waiter)
 
-    def part(self, gateways: int) -> None:
-        """From now on we are on our own, one of so many: each has its share of the slots."""
-        self.joined = False
+    def part(self, gateways: int, now: float | None = None) -> None:
+        """From now on we are on our own, one of so many: each has its share of the slots, or what is left of it until
+        `alone.LEASE` seconds have passed."""
+        now = time.monotonic() if now is None else now
+        self.joined, before = False, self._kept if now < self._until else {}
+        self._parted, self._until = now, now + LEASE
         for waiter, _ in self._asked.values():
             waiter.key = ""
         self._asked, self._to_ask, self._leaving, self._drops, self._used = {}, {}, {}, [], []
         for state in self._states().values():
             state.sharers, state.elsewhere, state.elsewhere_lately = gateways, 0, 0
-        self._scheduler.alone(time.monotonic())
+            if state.backend.slots is not None:
+                state.alone = slots_alone(state.slots, gateways, state.inflight, state.others)
+                state.alone = min(state.alone, before.get(state.name, state.alone))
+        self._kept = {state.name: state.alone for state in self._states().values() if state.alone is not None}
+        self._scheduler.alone(now)
+
+    def tick(self, now: float) -> None:
+        """Where what the others held is over, our share is ours."""
+        if self.joined:
+            return
+        freed = False
+        for state in self._states().values():
+            if state.alone is not None and (now >= self._until or self._is_idle(state)):
+                state.alone, freed = None, True
+                self._kept.pop(state.name, None)
+        if freed:
+            self._scheduler.alone(now)
+
+    def _is_idle(self, state: BackendState) -> bool:
+        """Does the engine say that it has nothing to do, some time after we parted?"""
+        last = state.progress.last if state.progress is not None else None
+        return last is not None and last.at >= self._parted + LOOK_AGE and not last.running + last.waiting
 
 
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:

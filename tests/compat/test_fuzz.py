@@ -53,6 +53,7 @@ NOISE = [
         "{}",
         "[]",
     ),
+    *("Here is my thought process:", "Here's my response:", "Here is ", "<answer>", "\n</answer>", "</answer>"),
     *("<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>", "<|channel>thought\n", "<channel|>", "<seed:think>"),
     *("<parameter=city>", "</parameter>", "<arg_key>", "</arg_value>", '<|"|>', "<escape>", "[ARGS]", "name", '"name"'),
     *("ping", "get_weather", "write_file", "city", "Oslo", "東京", "🌧️", "é", "a", "The tag ", "It's 15\" wide. "),
@@ -61,6 +62,7 @@ WORDS = ["Let ", "me ", "look.", " So ", "x < y", " a[0]", "{k: v}", " naïve", 
 THOUGHTS: list[Thoughts | None] = [
     *(None, None, None, THINK, THINK.with_opener_implied(), REASONING["mistral"]),
     *(REASONING["gemma4"], REASONING["gemma4"].with_opener_implied()),
+    *(REASONING["granite"], REASONING["hunyuan_a13b"]),
 ]
 
 
@@ -139,7 +141,8 @@ def judge(mended: Mended) -> None:
         assert isinstance(json.loads(call.arguments), dict)
         call.arguments.encode()
     if not found and not mended.reasoning:
-        assert mended.content == mended.raw or any(tag in mended.raw for tag in ("think>", "THINK]", "hannel"))
+        tags = ("think>", "THINK]", "hannel", "answer>", "my response:", "my thought process:")
+        assert mended.content == mended.raw or any(tag in mended.raw for tag in tags)
 
 
 def first_seed() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -109,3 +110,61 @@ def test_arguments_are_json_that_can_be_sent() -> None:
     assert as_json({"a": "\ud83c"}) == '{"a": "\\ud83c"}'
     with pytest.raises(ValueError):
         as_json({"a": float("inf")})
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "value"),
+    [
+        ("007", "integer", 7),
+        ("+5", "integer", 5),
+        (".5", "number", 0.5),
+        ("5.", "number", 5.0),
+        ("FALSE", "boolean", False),
+        ("Null", "null integer", None),
+        ("3.0", "integer string", "3.0"),
+        ("007", "string integer", 7),
+        ("1e999", "number", "1e999"),
+        (".5e999", "number", ".5e999"),
+        ("[1e999]", "array", "[1e999]"),
+        ("9" * 5000, "integer", "9" * 5000),
+    ],
+)
+def test_numbers_and_words_may_be_written_as_people_do(text: str, types: str, value: Any) -> None:
+    result = typed(text, frozenset(types.split()))
+    assert (result, type(result)) == (value, type(value))
+
+
+def test_other_names_of_types_are_known() -> None:
+    names = {"int": "integer", "FLOAT": "number", "str": "string", "bool": "boolean", "dict": "object", "list": "array"}
+    offered = Offered([{"name": "f", "parameters": {"properties": {name: {"type": name} for name in names}}}])
+    assert {name: offered.types("f", name) for name in names} == {k: frozenset((v,)) for k, v in names.items()}
+
+
+NESTED = {
+    "$defs": {"Room": {"properties": {"no": {"type": "integer"}, "name": {"type": "string"}}}},
+    "properties": {
+        "rooms": {"type": "array", "items": {"$ref": "#/$defs/Room"}},
+        "best": {"anyOf": [{"$ref": "#/$defs/Room"}, {"type": "null"}]},
+        "rates": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+}
+
+
+def test_what_is_deeper_has_its_declared_type_too() -> None:
+    shape = Offered([{"name": "f", "parameters": NESTED}]).shape("f")
+    room = {"no": "7", "name": "7", "more": "7"}
+    found = shape.fitted({"rooms": [room, "x"], "best": room, "rates": {"a": "0.5"}, "other": ["7"]})
+    fitted = {"no": 7, "name": "7", "more": "7"}
+    assert found == {"rooms": [fitted, "x"], "best": fitted, "rates": {"a": 0.5}, "other": ["7"]}
+
+
+def test_a_schema_that_refers_to_itself_in_many_ways_costs_little() -> None:
+    """Every level would multiply the work."""
+    many = [{"$ref": "#/$defs/A"}] * 200
+    schema = {"$defs": {"A": {"anyOf": many, "items": {"$ref": "#/$defs/A"}}}, "properties": {"a": {"anyOf": many}}}
+    offered = Offered([{"name": "f", "parameters": schema}])
+    started = time.process_time()
+    offered.types("f", "a")
+    offered.fitted("f", "a", {str(n): [["7"]] for n in range(10_000)})
+    offered.fitted("f", "a", [["7"] * 1000] * 100)
+    assert time.process_time() - started < 3.0

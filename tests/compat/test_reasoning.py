@@ -89,3 +89,39 @@ def test_tags_behind_the_start_stay_in_the_content_and_are_told(text: str, seen:
     assert machine.saw_thoughts_later is seen
     assert mended.raw == text
     assert ("<think>c" in mended.content) == ("<think>c" in text)
+
+
+GRANITE, HUNYUAN = REASONING["granite"], REASONING["hunyuan_a13b"]
+
+
+@pytest.mark.parametrize("is_", ["Here is", "Here's"])
+@pytest.mark.parametrize("ends", ["Here is", "Here's"])
+def test_granite_says_in_words_where_its_thoughts_and_its_answer_begin(is_: str, ends: str) -> None:
+    mended = mend("", f"{is_} my thought process: Hm. Here is why.\n{ends} my response: Yes.", GRANITE)
+    assert (mended.reasoning.strip(), mended.content.strip()) == ("Hm. Here is why.", "Yes.")
+    for text in ("Here is my plan.", "Well. Here is my thought process: x", "Here", "Hello"):
+        assert (mend("", text, GRANITE).content, mend("", text, GRANITE).reasoning) == (text, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "thoughts", "content"),
+    [
+        ("<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", "\nHm.\n", "Yes."),
+        ("<think>\n\n</think>\n<answer>\nYes.\n</answer>", "", "Yes."),
+        ("<think>Hm.</think><answer>Yes.</answer>", "Hm.", "Yes."),
+        ("<think>Hm.</think>\n<answer>\na\n\nb\n", "Hm.", "a\n\nb\n"),
+        ("<answer>\nYes.\n</answer>", "", "Yes."),
+        ("<think>Hm.</think>\nNo tag.", "Hm.", "\nNo tag."),
+        ("The tag <answer> is one.", "", "The tag <answer> is one."),
+        ("<think>Hm.</think>\n<answer>\nYes.\n</answer> More.", "Hm.", "Yes. More."),
+    ],
+)
+def test_the_tags_around_hunyuans_answer_are_no_content(text: str, thoughts: str, content: str) -> None:
+    mended = mend("hunyuan_a13b", text, HUNYUAN)
+    assert (mended.reasoning, mended.content) == (thoughts, content)
+
+
+def test_a_call_in_hunyuans_answer_is_one() -> None:
+    call = '<tool_calls>[{"name": "ping", "arguments": {}}]</tool_calls>'
+    mended = mend("hunyuan_a13b", f"<think>Hm.</think>\n<answer>\nI look.\n{call}\n</answer>", HUNYUAN)
+    assert (mended.calls, mended.content.strip()) == ([("ping", {})], "I look.")

@@ -107,6 +107,17 @@ def minimax_m3(calls: Sequence[Call]) -> str:
     return f"{sign}<tool_call>{''.join(parts)}{sign}</tool_call>"
 
 
+def step3(calls: Sequence[Call]) -> str:
+    parts = []
+    for name, arguments in calls:
+        inner = "".join(
+            f'<steptml:parameter name="{key}">{as_text(value)}</steptml:parameter>' for key, value in arguments.items()
+        )
+        invoke = f'<steptml:invoke name="{name}">{inner}</steptml:invoke>'
+        parts.append(f"<｜tool_call_begin｜>function<｜tool_sep｜>{invoke}<｜tool_call_end｜>")
+    return f"<｜tool_calls_begin｜>{''.join(parts)}<｜tool_calls_end｜>"
+
+
 WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     "hermes": tagged("<tool_call>", "</tool_call>"),
     "longcat": tagged("<longcat_tool_call>", "</longcat_tool_call>"),
@@ -139,6 +150,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call]], str]] = {
     "kimi_k2": kimi,
     "minimax_m2": invokes("minimax:tool_call"),
     "minimax_m3": minimax_m3,
+    "step3": step3,
     "phi4_mini_json": lambda calls: f"functools{as_json([named(call) for call in calls])}",
 }
 """By a format's name: one or more calls, in one wrapper where the format has one for several."""

@@ -67,8 +67,9 @@ class MadeUp:
         self.mailbox = redis.client.pubsub(  # type: ignore[no-untyped-call]  # redis has no type for it
             ignore_subscribe_messages=True
         )
-        self.mailbox.subscribe(f"{PREFIX}to:{name}")
-        self.mailbox.get_message(timeout=5.0)  # that it has
+        self.mailbox.subscribe(f"{PREFIX}to:{name}", f"{PREFIX}all")
+        for _ in range(2):
+            self.mailbox.get_message(timeout=5.0)  # that it has
 
     def close(self) -> None:
         self.mailbox.close()
@@ -154,14 +155,17 @@ class MadeUp:
         """Take in what has come; `lost`: it never arrived."""
         self.mailbox.ping()  # what was published before is read before its answer
         while (message := self.mailbox.get_message(timeout=5.0)) is not None and message["type"] != "pong":
-            kind, *grant = decode(message["data"])
-            assert kind == "granted"
-            if not lost and self.slots.joined:
-                self.slots.granted(*grant)
+            kind, *words = decode(message["data"])
+            if lost or not self.slots.joined:
+                continue
+            if kind == "granted":
+                self.slots.granted(*words)
+            elif kind == "held":
+                self.slots.held(words[1])
 
     def renew(self) -> None:
         """As every few seconds, with whatever else is to be sent; first of all it joins."""
-        renewal = self.slots.renewal(0 if self.slots.joined else self.knew)
+        renewal = self.slots.renewal(0 if self.slots.joined else self.knew, self.redis.now)
         batch = self.slots.take() if self.slots.joined else []
         answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
         if answers == ["stranger"]:
@@ -177,7 +181,11 @@ class MadeUp:
             self.slots.join()
 
     def part(self) -> None:
-        self.slots.part(self.knew)
+        self.slots.part(self.knew, self.redis.now)
+
+    def tick(self) -> None:
+        """As a few times a second while Redis is away."""
+        self.slots.tick(self.redis.now)
 
     def go(self) -> None:
         self.send()

@@ -119,12 +119,12 @@ def test_what_redis_has_lost_is_told_again(three: list[MadeUp], place: Place) ->
         gateway.go()
     later(4.0, *three)  # they have settled
     settle(*three)
-    # r was served alone meanwhile, by the local share: the excess that is accepted
-    assert lent(place, one.states["a"]) == one.inflight("a") + two.inflight("a") == 3
+    assert lent(place, one.states["a"]) == one.inflight("a") == 2
+    assert two.waiting == ["r"], "none alone either, while both slots were known to be held"
+    three_.comes("s", "a")
     one.end("a0")
-    three_.ask("s", "a")
     settle(*three)
-    assert three_.waiting == ["s"], "none until it is below its slots"
+    assert (list(two.served)[-1], three_.waiting) == ("r", ["s"])
     one.end("a1")
     settle(*three)
     assert list(three_.served)[-1] == "s"

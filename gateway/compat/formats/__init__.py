@@ -24,15 +24,16 @@ from gateway.compat.formats.openai import OpenAi
 from gateway.compat.formats.phi4_mini_json import Phi4MiniJson
 from gateway.compat.formats.pythonic import Pythonic
 from gateway.compat.formats.qwen3_xml import Qwen3Xml
+from gateway.compat.formats.step3 import Step3
 
 __all__ = ["FORMATS", "Format", "Parsed", "ParsedCall"]
 
 _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (Hermes(), ("qwen3_json",)),
     (Hermes("longcat", ("<longcat_tool_call>",), "</longcat_tool_call>"), ()),
-    (Hermes("granite", ("<|tool_call|>", "<tool_call>"), ""), ()),
+    (Hermes("granite", ("<|tool_call|>", "<tool_call>"), "", fit=True), ()),
     (Hermes("internlm", ("<|action_start|><|plugin|>",), "<|action_end|>"), ()),
-    (Hermes("jamba", ("<tool_calls>",), "</tool_calls>"), ()),
+    (Hermes("jamba", ("<tool_calls>",), "</tool_calls>"), ("hunyuan_a13b",)),
     (Qwen3Xml(), ("qwen3_coder", "step3p5", "mimo")),
     (Qwen3Xml("seed_oss", tag="seed:tool_call"), ()),
     (Pythonic(), ("llama4_pythonic",)),
@@ -52,6 +53,7 @@ _ALL: tuple[tuple[Format, tuple[str, ...]], ...] = (
     (MinimaxM3(), ()),
     (OpenAi(), ()),
     (Phi4MiniJson(), ()),
+    (Step3(), ()),
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType(

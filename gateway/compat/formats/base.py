@@ -108,15 +108,21 @@ def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bo
             return calls
 
 
-def make_call(cursor: Cursor, name: str, arguments: Mapping[str, Any]) -> ParsedCall:
+def make_call(
+    cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
+) -> ParsedCall:
+    """`fit`: `Offered.fitted`, where models of the format mistake types that the schema declares."""
     try:
+        if fit is not None:
+            arguments = {key: fit(name, key, value) for key, value in arguments.items()}
         return ParsedCall(name, as_json(arguments))
     except (ValueError, RecursionError):
         cursor.fail()
 
 
-def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
-    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`."""
+def call_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> ParsedCall:
+    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
+    its arguments get the types that the schema declares."""
     function = value.get("function", value) if isinstance(value, dict) else None
     if isinstance(function, str) and isinstance(value, dict):
         function = {"name": function, **value}
@@ -128,15 +134,7 @@ def call_of(cursor: Cursor, value: Any, tools: Offered) -> ParsedCall:
     given = function.get("arguments", function.get("parameters"))
     if given is None and not tools.required(name):
         given = {}
-    return make_call(cursor, name, as_object(cursor, given))
-
-
-def calls_of(cursor: Cursor, value: Any, tools: Offered) -> list[ParsedCall]:
-    """The same for an object or a list of them: all must be calls."""
-    items = value if isinstance(value, list) else [value]
-    if not items:
-        cursor.fail()
-    return [call_of(cursor, item, tools) for item in items]
+    return make_call(cursor, name, as_object(cursor, given), tools.fitted if fit else None)
 
 
 def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
@@ -152,21 +150,36 @@ def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
-# A look before the decoder, whose errors are dear: a brace must be followed by a key, a bracket by an object.
-_BROKEN = re.compile(r'\s*(?:\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])|\[\s*[^\s{])')
+# A look before the decoder, whose errors are dear: a brace must be followed by a key.
+_BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 
 
-def read_calls(cursor: Cursor, tools: Offered) -> list[ParsedCall]:
-    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name."""
+def read_calls(cursor: Cursor, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
+    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name. Of
+    a list that is cut, or goes on with something else, those before that count."""
+    if not cursor.skip("["):
+        return [_read_call(cursor, tools, fit)]
+    cursor.space()
+    return several(cursor, lambda: _read_call(cursor, tools, fit), lambda: cursor.close("]") or _next_item(cursor))
+
+
+def _next_item(cursor: Cursor) -> bool:
+    cursor.space()
+    cursor.expect(",")
+    return False
+
+
+def _read_call(cursor: Cursor, tools: Offered, fit: bool) -> ParsedCall:
     head = _HEAD.match(cursor.text, cursor.pos)
     if head and head.group(1) not in tools:
         cursor.fail(head.end())
     broken = _BROKEN.match(cursor.text, cursor.pos)
     if broken:
         cursor.fail(broken.end())
-    if cursor.at("{", "[") is None:
+    cursor.space()
+    if cursor.at("{") is None:
         cursor.fail(cursor.pos + 1)
-    return calls_of(cursor, cursor.json(), tools)
+    return call_of(cursor, cursor.json(), tools, fit=fit)
 
 
 def read_object(cursor: Cursor) -> dict[str, Any]:

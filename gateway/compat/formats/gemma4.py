@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.compat.cursor import Cursor
 from gateway.compat.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, read_object
-from gateway.compat.offered import Offered, typed
+from gateway.compat.offered import Offered, Shape, typed
 
 MAX_DEPTH = 100
 # Bare text in an object ends at its brace or at a comma that a key follows; in a list at any comma.
@@ -39,7 +39,7 @@ class Gemma4(Format):
         cursor.space()
         arguments = self._json(cursor)
         if arguments is None:
-            arguments = self._object(cursor, MAX_DEPTH, name, tools)
+            arguments = self._object(cursor, MAX_DEPTH, tools.shape(name))
         cursor.close(self.closing)
         return [make_call(cursor, name, arguments)]
 
@@ -51,8 +51,7 @@ class Gemma4(Format):
         cursor.pos = start
         return read_object(cursor) if is_json else None
 
-    def _object(self, cursor: Cursor, depth: int, name: str = "", tools: Offered | None = None) -> dict[str, Any]:
-        """`name` and `tools`: the declared types of the outermost fields; what is deeper goes by its looks."""
+    def _object(self, cursor: Cursor, depth: int, shape: Shape) -> dict[str, Any]:
         cursor.expect("{")
         fields: dict[str, Any] = {}
         while True:
@@ -60,8 +59,7 @@ class Gemma4(Format):
             if cursor.skip("}"):
                 return fields
             key = self._key(cursor)
-            types = tools.types(name, key) if tools else frozenset[str]()
-            fields[key] = self._value(cursor, depth - 1, types, _BARE_FIELD)
+            fields[key] = self._value(cursor, depth - 1, shape.field(key), _BARE_FIELD)
             cursor.space()
             if not cursor.skip(","):
                 cursor.expect("}")
@@ -80,29 +78,30 @@ class Gemma4(Format):
         cursor.expect(":")
         return key
 
-    def _value(self, cursor: Cursor, depth: int, types: frozenset[str], bare: re.Pattern[str]) -> Any:
+    def _value(self, cursor: Cursor, depth: int, shape: Shape, bare: re.Pattern[str]) -> Any:
+        """Models quote what is no text too: the schema decides. Where it does not, quotes make a text."""
         cursor.space()
         if depth <= 0:
             cursor.fail()
         if cursor.skip(self.quote):
-            return self._text(cursor)
+            return shape.fitted(self._text(cursor))
         if cursor.at("{"):
-            return self._object(cursor, depth)
+            return self._object(cursor, depth, shape)
         if cursor.skip("["):
-            return self._list(cursor, depth)
+            return self._list(cursor, depth, shape.item())
         if cursor.at('"'):
-            return cursor.json()
+            return shape.fitted(cursor.json())
         start = cursor.pos
         text = cursor.text[start : cursor.until(bare).start()].strip()
-        return typed(text, types or _SCALARS)
+        return typed(text, shape.types or _SCALARS)
 
-    def _list(self, cursor: Cursor, depth: int) -> list[Any]:
+    def _list(self, cursor: Cursor, depth: int, item: Shape) -> list[Any]:
         items: list[Any] = []
         while True:
             cursor.space()
             if cursor.skip("]"):
                 return items
-            items.append(self._value(cursor, depth - 1, frozenset(), _BARE_ITEM))
+            items.append(self._value(cursor, depth - 1, item, _BARE_ITEM))
             cursor.space()
             if not cursor.skip(","):
                 cursor.expect("]")

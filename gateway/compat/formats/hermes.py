@@ -10,12 +10,17 @@ from gateway.compat.offered import Offered
 
 class Hermes(Format):
     """A JSON object (or a list of them) behind one of the `opening` tags. The `closing` tag may be missing; "" where
-    the format has none."""
+    the format has none. `fit`: arguments get the types that the schema declares, as by vLLM's parser."""
 
     def __init__(
-        self, name: str = "hermes", opening: tuple[str, ...] = ("<tool_call>",), closing: str = "</tool_call>"
+        self,
+        name: str = "hermes",
+        opening: tuple[str, ...] = ("<tool_call>",),
+        closing: str = "</tool_call>",
+        fit: bool = False,
     ) -> None:
         self.name = name
+        self._fit = fit
         self._close = closing
         self.markers = opening
         self.closers = (closing,) if closing else ("}", "}]", "\n]", " ]")
@@ -26,7 +31,7 @@ class Hermes(Format):
     def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
         cursor.expect(*self.markers)
         cursor.space()
-        calls = read_calls(cursor, tools)
+        calls = read_calls(cursor, tools, fit=self._fit)
         if self._close:
             cursor.close(self._close)
         return calls

@@ -45,4 +45,4 @@ class KimiK2(Format):
         cursor.expect(ARGUMENTS)
         arguments = read_object(cursor)
         cursor.close(CALL_END)
-        return make_call(cursor, name, arguments)
+        return make_call(cursor, name, arguments, tools.fitted)

@@ -9,14 +9,24 @@ from gateway.compat.offered import Offered
 TOKEN = "<|python_tag|>"
 _KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
 _LAYOUTS = ("{", "{ ", "{\n", "{\n ", "{\n  ", "{\n    ", "{\n\t")
+_LISTS = (
+    *("[{", "[{ ", "[ {", "[ { ", "[\n{", "[\n{ ", "[\n {", "[\n  {", "[\n    {", "[\n\t{"),
+    *("[{\n  ", "[{\n    ", "[\n{\n  ", "[\n{\n    "),
+    *("[\n {\n  ", "[\n  {\n    ", "[\n    {\n        ", "[\n\t{\n\t\t"),
+)
 
 
 class Llama3Json(Format):
-    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use."""
+    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use, or a list
+    that begins with one."""
 
     name = "llama3_json"
-    markers = (TOKEN, *(layout + key for layout in _LAYOUTS for key in _KEYS))
-    closers = ("}",)
+    markers = (
+        TOKEN,
+        *(layout + key for layout in _LAYOUTS for key in _KEYS),
+        *(layout + key for layout in _LISTS for key in _KEYS[:3]),
+    )
+    closers = ("}", "}]", "\n]", " ]")
     separators = ";"
 
     def follow(self, marker: str) -> str:

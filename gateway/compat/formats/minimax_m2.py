@@ -9,4 +9,4 @@ class MinimaxM2(Dsml):
     """The wrapper may be missing."""
 
     def __init__(self) -> None:
-        super().__init__("minimax_m2", "minimax:tool_call", prefix="")
+        super().__init__("minimax_m2", "minimax:tool_call", prefix="", arguments=())

@@ -33,10 +33,10 @@ class Mistral(Format):
         cursor.expect(OPEN)
         cursor.space()
         if cursor.at("[", "{"):
-            return read_calls(cursor, tools)
+            return read_calls(cursor, tools, fit=True)
         name = read_name(cursor, tools)
         if cursor.skip_spaced(ID):
             match = NAME.match(cursor.text, cursor.pos)
             cursor.pos = match.end() if match else cursor.pos
         cursor.skip_spaced(ARGUMENTS)
-        return [make_call(cursor, name, read_object(cursor))]
+        return [make_call(cursor, name, read_object(cursor), tools.fitted)]

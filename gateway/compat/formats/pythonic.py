@@ -12,7 +12,7 @@ from gateway.compat.offered import Offered
 MAX_DEPTH = 100
 START, END = "<|python_start|>", "<|python_end|>"
 _KEY = re.compile(r"(?:[^\W\d]\w{0,127})?")
-_TEXT = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\"""", re.S)
+_TEXT = re.compile(r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\"""", re.S)
 _ESCAPE = re.compile(
     r"\\(?:(?P<char>[\n\\'\"abfnrtv])|(?P<octal>[0-7]{1,3})|x(?P<x>[\da-fA-F]{2})|u(?P<u>[\da-fA-F]{4})|U(?P<U>000[\da-fA-F]{5}|0010[\da-fA-F]{4}))"
 )

@@ -25,7 +25,7 @@ class Qwen3Xml(Format):
         self.markers = (self._open, FUNCTION)
         self.closers = (FUNCTION_END, self._close)
         unclosed = rf"{FUNCTION_END}\s*{re.escape(self._close)}"
-        self._end = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, unclosed)
+        self._end = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, unclosed=unclosed)
 
     def follow(self, marker: str) -> str:
         return NAMED if marker == FUNCTION else SPACED + literal(FUNCTION) + NAMED

@@ -18,11 +18,12 @@ class ValueEnd:
     final: re.Pattern[str]
 
 
-def value_end(closing: str, another: str, last: str, unclosed: str = "") -> ValueEnd:
-    """At `closing`, when `another` argument or the `last` tag comes next: a `closing` inside the text does no harm.
-    At the very end a torn `last` will do. `unclosed`: a pattern that also ends it and is not passed over."""
+def value_end(closing: str, another: str, last: str, *outer: str, unclosed: str = "") -> ValueEnd:
+    """At `closing`, when `another` argument, the `last` tag or one `outer` to it comes next: a `closing` inside the
+    text does no harm. At the very end a torn `last` will do. `unclosed`: a pattern that also ends it and is not passed
+    over."""
     also = f"|(?={unclosed})" if unclosed else ""
-    followers = f"{re.escape(another)}|{re.escape(last)}"
+    followers = "|".join(map(re.escape, (another, last, *outer)))
     torn = _torn(last, 2)
     return ValueEnd(
         re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers})){also}"),

@@ -19,4 +19,5 @@ end
 for index, op in ipairs(batch) do
   answers[index] = operations[op[1]](op)
 end
+tell_touched()
 return cmsgpack.pack(answers)

@@ -18,20 +18,117 @@ local function used_by(gateway, backend)
   return tonumber(call('HGET', key('inflight', backend), gateway) or 0)
 end
 
--- While gateways that have been on their own are still coming back each gets no more than it had: its share.
-local function share(backend)
-  local split, ends = unpack(call('HMGET', prefix .. 'settling', 'split', 'until'))
-  if not split or now >= tonumber(ends) then
+-- {{gateway, slots}, ...}
+local function holders(backend)
+  local flat, found = call('HGETALL', key('inflight', backend)), {}
+  for index = 1, #flat, 2 do
+    found[#found + 1] = { flat[index], tonumber(flat[index + 1]) }
+  end
+  return found
+end
+
+-- Those of the others that have any.
+local function of_others(backend)
+  local found = {}
+  for _, holder in ipairs(holders(backend)) do
+    if holder[1] ~= me then
+      found[#found + 1] = holder[2]
+    end
+  end
+  return found
+end
+
+-- Does anybody hold more than its share? Then the others must know: it is less that they may use on their own.
+local function is_uneven(backend)
+  local gateways = call('ZCARD', prefix .. 'gateways')
+  if gateways < 2 then
+    return false
+  end
+  local even = math.max(1, math.floor(room(backend) / gateways))
+  for _, holder in ipairs(holders(backend)) do
+    if holder[2] > even then
+      return true
+    end
+  end
+  return false
+end
+
+local touched = {} -- backend -> was it uneven before this batch
+
+local function touch(backend)
+  if touched[backend] == nil then
+    touched[backend] = is_uneven(backend)
+  end
+end
+
+local function tell_touched()
+  local told = {}
+  for backend, uneven in pairs(touched) do
+    if uneven or is_uneven(backend) then
+      told[#told + 1] = { backend, holders(backend) }
+    end
+  end
+  if #told > 0 then
+    call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'held', me, told }))
+  end
+end
+
+local function settles()
+  local ends = call('HGET', prefix .. 'settling', 'until')
+  return ends and now < tonumber(ends)
+end
+
+-- While gateways that have been on their own are still coming back each gets no more than it could take there: what it
+-- says, or its share.
+local function share(gateway, backend)
+  if not settles() then
     return nil
   end
-  return math.max(1, math.floor(room(backend) / tonumber(split)))
+  local cap = call('HGET', key('caps', gateway), backend)
+  if cap then
+    return tonumber(cap)
+  end
+  local split = tonumber(call('HGET', prefix .. 'settling', 'split'))
+  return math.max(1, math.floor(room(backend) / split))
+end
+
+-- A gateway comes back that was on its own, or finds fewer than it knew. Until all have told what they hold, or for so
+-- many ms, nobody gets more than it could take alone.
+local function settle(split, caps, wait)
+  local ends = now + math.max(SETTLE, wait)
+  if settles() then
+    ends = math.max(ends, tonumber(call('HGET', prefix .. 'settling', 'until')))
+    split = math.max(split, tonumber(call('HGET', prefix .. 'settling', 'split')))
+  else
+    for _, gateway in ipairs(call('ZRANGE', prefix .. 'gateways', 0, -1)) do
+      call('DEL', key('caps', gateway))
+    end
+  end
+  call('HSET', prefix .. 'settling', 'split', split, 'until', ends)
+  call('DEL', prefix .. 'told')
+  for _, cap in ipairs(caps) do
+    call('HSET', key('caps', me), cap[1], cap[2])
+  end
+end
+
+local function settle_told()
+  if not settles() then
+    return
+  end
+  call('SADD', prefix .. 'told', me)
+  if call('SCARD', prefix .. 'told') >= tonumber(call('HGET', prefix .. 'settling', 'split')) then
+    for _, gateway in ipairs(call('SMEMBERS', prefix .. 'told')) do
+      call('DEL', key('caps', gateway))
+    end
+    call('DEL', prefix .. 'settling', prefix .. 'told')
+  end
 end
 
 local function fits(gateway, backend, slots)
   if used(backend) + slots > room(backend) then
     return false
   end
-  local most = share(backend)
+  local most = share(gateway, backend)
   return not most or used_by(gateway, backend) + slots <= most
 end
 
@@ -40,6 +137,7 @@ local function at_limit(client, limit)
 end
 
 local function lend(gateway, id, backend, slots, client)
+  touch(backend)
   call('HSET', key('leases', gateway), id, cmsgpack.pack({ backend, slots, client }))
   call('HINCRBY', key('inflight', backend), gateway, slots)
   call('HINCRBY', key('running', client), gateway, 1)
@@ -56,6 +154,7 @@ local function give_back(gateway, id)
     return nil
   end
   local backend, slots, client = unpack(lease)
+  touch(backend)
   call('HDEL', key('leases', gateway), id)
   less(key('inflight', backend), gateway, slots)
   less(key('running', client), gateway, 1)
@@ -155,7 +254,7 @@ local function better_off(waiter, backend)
 end
 
 local function beyond_share(waiter, backend)
-  local most = share(backend)
+  local most = share(waiter.gateway, backend)
   return most and used_by(waiter.gateway, backend) + math.min(waiter.weight, room(backend)) > most
 end
 
@@ -249,7 +348,7 @@ local function bury(gateway)
       remove(waiter_of(id))
     end
   end
-  call('DEL', key('reserved', gateway))
+  call('DEL', key('reserved', gateway), key('caps', gateway))
   call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'gone', gateway }))
 end
 
@@ -258,7 +357,7 @@ end
 local function loads(backends)
   local found = {}
   for index, backend in ipairs(backends) do
-    found[index] = { backend, used(backend), used_by(me, backend) }
+    found[index] = { backend, used(backend), used_by(me, backend), of_others(backend) }
   end
   return found
 end
@@ -353,10 +452,10 @@ end
 -- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
 -- here, what is not here any more is taken in. Leases are {id, backend, slots, client}, waiters {id, client, limit,
 -- batch, returning, place, turn, weight, choices}. Answers {gateways present, loads, {{id, backend, slots}, ...}}: the
--- last are waiters that have got slots already. A gateway that knew others, and finds fewer than it knew, has them
--- settle: for some seconds nobody gets more than a share, since what the others hold is not told yet.
+-- last are waiters that have got slots already. A gateway that was on its own adds {{backend, slots that it took there
+-- at most}, ...} and for how many ms: see `settle`.
 function operations.renew(op)
-  local _, knew, leases, waiters, rooms = unpack(op)
+  local _, knew, leases, waiters, rooms, caps, wait = unpack(op)
   local known, granted, backends = {}, {}, {}
   for index, place in ipairs(rooms) do
     backends[index] = place[1]
@@ -394,9 +493,10 @@ function operations.renew(op)
     end
   end
   local present = call('ZCARD', prefix .. 'gateways')
-  if present < knew then
-    call('HSET', prefix .. 'settling', 'split', knew, 'until', now + SETTLE)
+  if present < knew or (caps and #caps > 0 and present > 1) then
+    settle(math.max(present, knew), caps or {}, wait or 0)
   end
+  settle_told()
   serve_all()
   return { present, loads(backends), granted }
 end

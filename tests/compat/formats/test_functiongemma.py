@@ -49,3 +49,12 @@ def test_an_open_quote_or_brace_leaves_the_text() -> None:
 def test_deep_nesting_is_refused_and_not_followed() -> None:
     text = "<start_function_call>call:write_file{meta:" + "[" * 5000
     assert mend("functiongemma", text).content == text
+
+
+def test_the_schema_decides_what_a_quoted_value_is() -> None:
+    quoted = {key: f"{QUOTE}{text}{QUOTE}" for key, text in {"path": "7", "content": "x", "mode": "3"}.items()}
+    quoted |= {"ratio": f"{QUOTE}0.5{QUOTE}", "overwrite": f"{QUOTE}true{QUOTE}", "meta": QUOTE + '{"k": 1}' + QUOTE}
+    inner = ",".join(f"{key}:{value}" for key, value in quoted.items())
+    (call,) = mend("functiongemma", f"<start_function_call>call:write_file{{{inner}}}<end_function_call>").calls
+    expected = {"path": "7", "content": "x", "mode": 3, "ratio": 0.5, "overwrite": True, "meta": {"k": 1}}
+    assert call == ("write_file", expected)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tests.compat.formats.common import JsonFormatTests
 from tests.compat.mending import mend, mender
 
@@ -16,6 +18,20 @@ class TestLlama3Json(JsonFormatTests):
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f'{{"name": "{name}", "parameters": {json.dumps(arguments, ensure_ascii=False)}}}'
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4, "\t"])
+@pytest.mark.parametrize("tag", ["", "<|python_tag|>"])
+def test_a_list_of_calls_leaves_nothing_of_itself(indent: Any, tag: str) -> None:
+    calls = [{"name": "get_weather", "parameters": {"city": "Oslo"}}, {"name": "ping", "parameters": {}}]
+    mended = mend("llama3_json", tag + json.dumps(calls, indent=indent))
+    assert (mended.calls, mended.content) == ([("get_weather", {"city": "Oslo"}), ("ping", {})], "")
+
+
+def test_of_a_list_that_goes_on_with_something_else_the_calls_before_count() -> None:
+    text = '[{"name": "ping", "parameters": {}}, {"name": "rm_rf", "parameters": {}}]'
+    mended = mend("llama3_json", text)
+    assert (mended.calls, mended.content) == ([("ping", {})], ', {"name": "rm_rf", "parameters": {}}]')
 
 
 def test_a_token_may_stand_before_it_and_lines_inside() -> None:
