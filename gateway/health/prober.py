@@ -17,19 +17,23 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import Fleet
 from gateway.health.asker import Asker, NoAnswer, decoded
 from gateway.health.events import Event
-from gateway.health.exporter import Machine, read_machine
+from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
-from gateway.health.progress import IDLE, Progress, Work, read
+from gateway.health.progress import IDLE, Progress, Work, reading
 from gateway.health.proof import Canaries
+from gateway.health.slices import in_turns, number
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
+from gateway.printable import visible
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
 
 log = logging.getLogger("gateway.health")
 
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
-_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S{1,64})(?!\S)", re.MULTILINE)
+NAME_SHOWN = 100  # characters of a model's name in a reason
+VERSION_MOST = 100  # characters of a version
 LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
@@ -178,7 +182,7 @@ class Prober:
             if isinstance(page, NoAnswer):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
-                self.machines[node] = read_machine(page, time.time())
+                self.machines[node] = await in_turns(reading_machine(page, time.time()))
             if not isinstance(page, NoAnswer) or page.refused:
                 self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
@@ -191,7 +195,7 @@ class Prober:
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return
-        sample = read(answer.content, now)
+        sample = await in_turns(reading(answer.content, now))
         if sample is None:
             return
         if state.progress is None:
@@ -269,7 +273,9 @@ class Prober:
         if probe.version is not None:
             answer = await self._asker.get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_version(str(decoded(answer, {}).get("version")))
+                version = told_version(decoded(answer, {}))
+                if version is not None:
+                    state.saw_version(version)
         if backend.engine == "vllm":
             answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
@@ -289,14 +295,11 @@ class Prober:
 
     def _took_models(self, state: BackendState, answer: Any) -> bool:
         backend = state.backend
-        try:
-            models = ENGINES[backend.engine].read_models(answer)
-        except (AttributeError, KeyError, TypeError):
-            return True  # not a list of models: nothing learned, nothing lost
+        models = ENGINES[backend.engine].read_models(answer)
         if not models:
-            return True
+            return True  # not a list of models: nothing learned, nothing lost
         if backend.model is not None and backend.model not in models:
-            names = ", ".join(list(models)[:5])
+            names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.misconfigured(f"does not serve model '{backend.model}'; it serves: {names}")
             return False
         name = backend.model or next(iter(models))
@@ -315,10 +318,15 @@ def probe_of(backend: Backend) -> Probe | None:
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
 
 
+def told_version(answer: Any) -> str | None:
+    """What a server calls its version, if that can be one; None = it tells none."""
+    version = answer.get("version") if isinstance(answer, dict) else None
+    if not isinstance(version, str) or not version.strip():
+        return None
+    return visible(version[:VERSION_MOST])
+
+
 def start_time(metrics: bytes) -> float | None:
     """When the process that wrote this /metrics page was started, in Unix seconds; None = it does not say."""
     found = _STARTED.search(metrics)
-    try:
-        return float(found[1]) if found is not None else None
-    except ValueError:
-        return None
+    return number(found[1]) if found is not None else None

@@ -148,6 +148,7 @@ class Connection(asyncio.Protocol):
             self.drop()
             return
         self._heard = True
+        size = response.size
         try:
             self._parser.feed_data(data)
         except Exception as error:
@@ -157,11 +158,13 @@ class Connection(asyncio.Protocol):
                 cause = error.__context__
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
             return
-        if not response.status:
+        if response.size == size and not response.complete:  # inside a head, a trailer, a chunk's extension
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
                 self.fail(_head_too_large())
-        elif response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
+            return
+        self._unfinished = 0
+        if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
 
