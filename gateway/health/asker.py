@@ -24,6 +24,7 @@ log = logging.getLogger("gateway.health")
 
 PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the answer
 PAGE_MOST = 4 * 1024 * 1024  # bytes of an answer
+ALIVE_MOST = 64 * 1024  # bytes of one of which only the status counts
 VALUES_MOST = 200_000  # values in an answer's JSON: more would hold up the event loop while they are read
 BYTES_MOST = 10**15  # of a model: beyond this it is no size
 LOADING = 300.0  # seconds that an Ollama may take to load a model
@@ -68,8 +69,8 @@ class Asker:
         if not task.cancelled():
             task.exception()  # told to whoever still waits; nobody else has to hear of it
 
-    async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
-        """The answer, or why there is none; of one that is larger than `PAGE_MOST` its status, without a body. One
+    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> httpx.Response | NoAnswer:
+        """The answer, or why there is none; of one that is larger than `most` bytes its status, without a body. One
         connection failure is tried again: a probe that races a keep-alive timer says nothing about health."""
         assert self._client is not None
         headers, url = headers_of(backend), probe_url(backend, path)
@@ -81,7 +82,7 @@ class Asker:
                 reraise=True,
             ):
                 with attempt:
-                    return await self._answer(self._fetch("GET", url, headers=headers))
+                    return await self._answer(self._fetch("GET", url, most, headers=headers))
         except Oversized as error:
             return httpx.Response(error.status, request=httpx.Request("GET", url))
         except httpx.TimeoutException:
@@ -91,9 +92,11 @@ class Asker:
             return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
-    async def _fetch(self, method: str, url: str, seconds: float = PROBE_TIMEOUT, **options: Any) -> httpx.Response:
+    async def _fetch(
+        self, method: str, url: str, most: int = PAGE_MOST, seconds: float = PROBE_TIMEOUT, **options: Any
+    ) -> httpx.Response:
         assert self._client is not None
-        return await fetch(self._client, method, url, most=PAGE_MOST, seconds=seconds, **options)
+        return await fetch(self._client, method, url, most=most, seconds=seconds, **options)
 
     async def page(self, url: str) -> bytes | NoAnswer:
         """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error, or too large."""
@@ -130,7 +133,8 @@ class Asker:
         try:
             url = probe_url(state.backend, "/api/generate")
             headers = headers_of(state.backend)
-            answer = await self._answer(self._fetch("POST", url, LOADING, json=body, headers=headers, timeout=LOADING))
+            ask = self._fetch("POST", url, seconds=LOADING, json=body, headers=headers, timeout=LOADING)
+            answer = await self._answer(ask)
         except httpx.HTTPError as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
             return False

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import Fleet
-from gateway.health.asker import Asker, NoAnswer, decoded
+from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
 from gateway.health.events import Event
 from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
@@ -228,7 +228,7 @@ class Prober:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path)
+        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
             moved = max(state.last_event, state.moved_at)

@@ -7,6 +7,7 @@ steps, so that a small one that is much to read costs a bound's memory and never
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -17,11 +18,13 @@ import httpx
 from gateway.upstream.client import ProtocolFailure
 from gateway.upstream.inflate import Inflater, inflater_for
 
+KEPT = 64 * 1024  # bytes of an answer that is too large
+RECEIVE_BUFFER = 64 * 1024  # bytes
 PIECES = 64  # small pieces of a body that are taken before others run
 
 
 class Oversized(httpx.HTTPError):
-    """The answer is larger than it may be. `status` is what it said before, `beginning` so much as was read."""
+    """The answer is larger than it may be. `status` is what it said before, `beginning` its first `KEPT` bytes."""
 
     def __init__(self, message: str, status: int, beginning: bytes) -> None:
         super().__init__(message)
@@ -37,8 +40,11 @@ def async_client(timeout: httpx.Timeout | float, **options: Any) -> httpx.AsyncC
     """A client that follows no redirect, keeps no cookie, reads no proxy from the environment, and in which one server
     that holds its connections takes no place from another."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    # What has arrived and is never read stays with a closed connection until the collector comes by: a little.
+    buffer = [(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)]
+    transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, socket_options=buffer)
     return httpx.AsyncClient(
-        timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), limits=limits, **options
+        timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), transport=transport, **options
     )
 
 
@@ -62,23 +68,31 @@ async def fetch(
     try:
         async with asyncio.timeout(seconds):
             async with client.stream(method, url, headers=identity(headers), **options) as response:
-                body = await read(response, most)
+                body = await _read(response, most)
     except TimeoutError:
         raise httpx.ReadTimeout(f"no whole answer within {seconds:g} s") from None
-    return _whole(response, body)
+    return _whole(response, body.finished())
 
 
 async def read(response: httpx.Response, most: int) -> bytes:
     """The body of a streamed answer, decoded. Raises `Oversized` beyond `most` bytes, else as `fetch`."""
+    return (await _read(response, most)).finished()
+
+
+async def _read(response: httpx.Response, most: int) -> _Body:
+    """So much of the body as is wanted. It fails later, in `finished`: an exception from in here would keep httpx's
+    buffers in its traceback until the collector comes by."""
     body = _Body(response, most)
     pieces = 0
     async for wire in response.aiter_raw():
         for _ in body.take(wire):
             await asyncio.sleep(0)
+        if body.failure is not None:
+            break
         pieces += 1
         if pieces % PIECES == 0:
             await asyncio.sleep(0)
-    return body.finished()
+    return body
 
 
 async def lines(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
@@ -94,7 +108,7 @@ async def lines(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
             rest.clear()
         rest += last
         if len(rest) > most:
-            raise Oversized(f"answers a line of more than {most:,} bytes", response.status_code, bytes(rest))
+            raise Oversized(f"answers a line of more than {most:,} bytes", response.status_code, bytes(rest[:KEPT]))
     if rest:
         yield bytes(rest)
 
@@ -116,15 +130,18 @@ def fetch_now(
         for wire in response.iter_raw():
             for _ in body.take(wire):
                 pass
+            if body.failure is not None:
+                break
             if time.monotonic() >= until:
                 raise httpx.ReadTimeout(f"no whole answer within {seconds:g} s")
     return _whole(response, body.finished())
 
 
 class _Body:
-    """What has been read of one answer."""
+    """What has been read of one answer. `failure`: why no more of it is read."""
 
     def __init__(self, response: httpx.Response, most: int) -> None:
+        self.failure: httpx.HTTPError | None = None
         self._status = response.status_code
         self._most = most
         self._read = bytearray()
@@ -137,19 +154,24 @@ class _Body:
             return
         try:
             self._inflater.feed(wire)
-            while data := self._inflater.step():
+            while self.failure is None and (data := self._inflater.step()):
                 self._add(data)
                 yield
         except ProtocolFailure as failure:
-            raise Undecodable(str(failure)) from None
+            self.failure = Undecodable(str(failure))
 
     def _add(self, data: bytes) -> None:
         room = self._most - len(self._read)
         self._read += data[:room]
         if len(data) > room:
-            raise Oversized(f"answers more than {self._most:,} bytes", self._status, bytes(self._read))
+            beginning = bytes(self._read[:KEPT])
+            self._read.clear()
+            self.failure = Oversized(f"answers more than {self._most:,} bytes", self._status, beginning)
 
     def finished(self) -> bytes:
+        """The whole body. Raises `Oversized` and `Undecodable`."""
+        if self.failure is not None:
+            raise self.failure
         try:
             if self._inflater is not None:
                 self._inflater.finish()
