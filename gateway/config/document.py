@@ -19,6 +19,7 @@ from gateway.config.problems import Path, Problem, Report, dotted
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000  # anchors can multiply a small file into a huge tree
+LARGE = 64 * 1024  # characters of a file that is counted before it is read: reading takes time and memory
 MAX_DEPTH = 50  # mappings and lists inside each other: everything that reads the tree recurses
 _CORE_TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
@@ -52,6 +53,9 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
     if len(text) > MAX_BYTES:
         report.error((), f"larger than {MAX_BYTES // 1024} KiB")
         return None
+    if len(text) > LARGE and (problem := _too_much(text, report.file)) is not None:
+        report.errors.append(problem)
+        return None
     try:
         root = YAML(typ="safe", pure=True).compose(text)
         builder = _Builder(report)
@@ -60,7 +64,7 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
         _report_syntax(error, text, report)
         return None
     except RecursionError:
-        report.errors.append(Problem(report.file, _deep_line(text), "", _TOO_DEEP))
+        report.errors.append(_too_much(text, report.file) or Problem(report.file, None, "", _TOO_DEEP))
         return None
     except _Refused:
         return None
@@ -76,19 +80,22 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
 
 
 _TOO_DEEP = f"nested too deeply: at most {MAX_DEPTH} mappings and lists inside each other"
+_TOO_MANY = f"far too large: over {MAX_NODES:,} values, those that aliases repeat included"
 
 
-def _deep_line(text: str) -> int | None:
-    """The line on which the nesting is deeper than it may be, told without recursion."""
-    depth = 0
+def _too_much(text: str, file: str) -> Problem | None:
+    """Where the file is nested too deeply or holds too much, told without recursion; what else is wrong with it is left
+    to its reader."""
+    depth = count = 0
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
-            if isinstance(event, MappingStartEvent | SequenceStartEvent):
-                depth += 1
-                if depth > MAX_DEPTH:
-                    return int(event.start_mark.line) + 1
-            elif isinstance(event, MappingEndEvent | SequenceEndEvent):
+            if isinstance(event, MappingEndEvent | SequenceEndEvent):
                 depth -= 1
+                continue
+            depth += isinstance(event, MappingStartEvent | SequenceStartEvent)
+            count += 1
+            if depth > MAX_DEPTH or count > 2 * MAX_NODES:  # keys count too
+                return Problem(file, int(event.start_mark.line) + 1, "", _TOO_DEEP if depth > MAX_DEPTH else _TOO_MANY)
     except (YAMLError, ValueError, IndexError, AttributeError, AssertionError, RecursionError):
         pass
     return None
@@ -110,7 +117,7 @@ class _Builder:
         self.lines.setdefault(path, line)
         self.count += 1
         if self.count > MAX_NODES:
-            self._error(line, path, f"far too large: over {MAX_NODES:,} values, those that aliases repeat included")
+            self._error(line, path, _TOO_MANY)
             raise _Refused
         if id(node) in self.open:
             self._error(line, path, "an anchor that contains itself makes this endless")

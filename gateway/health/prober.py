@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, reading
 from gateway.health.proof import Canaries
-from gateway.health.slices import in_turns, number
+from gateway.health.slices import at_once, in_turns, number, slices
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
 from gateway.printable import visible
@@ -31,7 +30,7 @@ from gateway.upstream.engines.base import Probe
 log = logging.getLogger("gateway.health")
 
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
-_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})? (\S{1,64})(?!\S)", re.MULTILINE)
+_STARTED = b"process_start_time_seconds"
 NAME_SHOWN = 100  # characters of a model's name in a reason
 VERSION_MOST = 100  # characters of a version
 LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
@@ -279,7 +278,7 @@ class Prober:
         if backend.engine == "vllm":
             answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_start(start_time(answer.content))
+                state.saw_start(await in_turns(reading_start(answer.content)))
         if probe.models is None:
             return True
         answer = await self._asker.get(backend, probe.models)
@@ -328,5 +327,14 @@ def told_version(answer: Any) -> str | None:
 
 def start_time(metrics: bytes) -> float | None:
     """When the process that wrote this /metrics page was started, in Unix seconds; None = it does not say."""
-    found = _STARTED.search(metrics)
-    return number(found[1]) if found is not None else None
+    return at_once(reading_start(metrics))
+
+
+def reading_start(metrics: bytes) -> Generator[None, None, float | None]:
+    """The same in slices: yields after each."""
+    for lines in slices(metrics):
+        for line in lines:
+            if line.startswith(_STARTED) and line[len(_STARTED) : len(_STARTED) + 1] in (b" ", b"{"):
+                return number(line.rpartition(b"} ")[2] if b"{" in line else line[len(_STARTED) :])
+        yield
+    return None
