@@ -82,7 +82,7 @@ async def hostile(**answers: Write) -> AsyncIterator[str]:
                 length = [line for line in head.split("\r\n") if line.lower().startswith("content-length:")]
                 await reader.readexactly(int(length[0].split(":")[1]) if length else 0)
                 name = path.rpartition("/")[2]
-                if method == "GET" and name in answers:
+                if name in answers:
                     await answers[name](writer)
                 else:
                     writer.write(answer(SAID.encode() if method == "POST" else FINE.get(path, b"{}")))

@@ -70,7 +70,10 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
         return None
     except (YAMLError, ValueError, IndexError, AttributeError, AssertionError) as error:
         # ruamel's reader and scanner raise these for control characters and the odd malformed directive
-        report.error((), "not YAML: control characters or a malformed directive", type(error).__name__)
+        place = getattr(error, "position", None)
+        line = text.count("\n", 0, place) + 1 if isinstance(place, int) else None
+        message = "not YAML: control characters or a malformed directive"
+        report.errors.append(Problem(report.file, line, "", message, type(error).__name__))
         return None
     if data is not None and not isinstance(data, dict):
         report.error((), "must be a mapping with `backends` and `aliases` at its top level")
