@@ -49,7 +49,7 @@ class Message:
 
     def text(self, now: float) -> str:
         """For people; says when it was written if that is a while ago."""
-        lines = "\n".join(alert.text for alert in self.alerts)
+        lines = "\n".join(visible(alert.text) for alert in self.alerts)
         written = f" ({datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC)" if now - self.at > LATE else ""
         return f"[{self.origin}]{written} {lines}"
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.config.sources import read_file
+
 log = logging.getLogger("gateway.shared")
 
 NAME = "shared.json"
@@ -24,7 +26,7 @@ class Memory(msgspec.Struct):
 def recall(folder: Path) -> Memory:
     """What was remembered in the folder `server.data`; of nothing, or what cannot be read, a new beginning."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Memory)
+        return msgspec.json.decode(read_file(folder / NAME, patience=0.0), type=Memory)
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError) as error:

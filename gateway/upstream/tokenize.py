@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gateway.tokenize")
 
 BUDGET = 2.0  # seconds in all: beyond this the estimate has to do
+COUNT_MOST = 10**9  # tokens: beyond this it is no count
 ANSWER_MOST = 32 * 1024 * 1024  # bytes; every token comes along as a number
 
 # The fields of a request that vLLM's /tokenize knows and that change the prompt.
@@ -102,6 +103,6 @@ async def _ask(
         if response.status != 200:
             return None
         count = _decode(await response.read_all(ANSWER_MOST)).count
-        return count if count > 0 else None
+        return count if 0 < count <= COUNT_MOST else None
     finally:
         response.release()
