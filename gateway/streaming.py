@@ -34,7 +34,8 @@ from gateway.upstream.sse import (
 )
 
 HELD_MOST = 64 * 1024  # bytes of content that are held until the call that was asked for comes
-SILENT_MOST = 1024 * 1024  # bytes of events without content before the first that has some
+PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before anything is said: a role chunk may carry a long prompt's token ids
+PREAMBLE_EVENTS = 65_536  # the same in events: comments that keep a connection alive while a request waits
 REPEATS = 50  # events in a row that say the same: garbage
 
 
@@ -51,11 +52,12 @@ class StreamTrack:
         "_identity",
         "_last",
         "_opened",
+        "_preamble",
+        "_preamble_bytes",
         "_raw",
         "_request",
         "_rewrites",
         "_same",
-        "_silent_bytes",
         "_thoughts",
         "_wanted",
         "content",
@@ -97,9 +99,10 @@ class StreamTrack:
         self._first: tuple[bytes, Chunk] | None = None
         self._rewrites: rewrite.Rewrites = ()
         self._wanted: dict[str, object] = {}
-        self._silent_bytes = 0  # of events that are held and say nothing
         self.held: list[bytes] = []  # not sent yet
         self.held_bytes = 0
+        self._preamble = 0  # events that were held or dropped before content
+        self._preamble_bytes = 0
         self.content = False  # this attempt has said something
         self.reasoning = False  # it has at least thought
         self.progress = False  # the last events were more than comments
@@ -171,9 +174,11 @@ class StreamTrack:
 
     def _take_one(self, event: bytes, out: list[bytes]) -> None:
         data = data_of(event)
-        if data is None:
+        if not data:  # a comment, or nothing
             if self.content:
                 out.append(event)
+            else:
+                self._count_preamble(event)
             return
         self.progress = True
         if data == DONE:
@@ -297,7 +302,7 @@ class StreamTrack:
             thought = thought or thinks(choice)
         if said:
             if self._withholds(choices):
-                self.held.append(event)
+                self._hold(event)
                 self.held_bytes += len(event)
             else:
                 self._say(event, out, content=True)
@@ -306,14 +311,18 @@ class StreamTrack:
         elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewritten(event))
         else:
-            self._hold_silent(event)
+            self._hold(event)
 
-    def _hold_silent(self, event: bytes) -> None:
-        """Keep an event that says nothing until one does. It is no answer that only ever does so."""
+    def _hold(self, event: bytes) -> None:
         self.held.append(event)
-        self._silent_bytes += len(event)
-        if self._silent_bytes > SILENT_MOST:
-            self.failure = f"sent {SILENT_MOST} bytes of events that say nothing"
+        self._count_preamble(event)
+
+    def _count_preamble(self, event: bytes) -> None:
+        """A stream that never comes to the point is broken, before what is held of it becomes a burden."""
+        self._preamble += 1
+        self._preamble_bytes += len(event)
+        if self._preamble > PREAMBLE_EVENTS or self._preamble_bytes > PREAMBLE_MOST:
+            self.failure = "sent too much before it said anything"
 
     def _withholds(self, choices: list[Choice]) -> bool:
         """Is this content kept back, so that another backend can still be asked? White space alone is, while a turn

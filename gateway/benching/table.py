@@ -11,27 +11,28 @@ from rich.text import Text
 
 from gateway.benching.figures import CLEAR_FROM, Gap, Level, Single, Spread
 from gateway.benching.results import DIRECT, Results
+from gateway.printable import visible
 
 Show = Callable[[float], str]
 
 
 def show(console: Console, title: str, results: Results) -> None:
     """What was measured, then what has to be said of it."""
-    console.print(Text(title, style="bold"))
+    console.print(Text(visible(title), style="bold"))
     if results.single:
         console.print(_singles(results))
         for way, line in results.fits().items():
             start = f"{seconds(line.overhead)} + " if line.overhead > 0 else ""
             text = f"{way}: time to first token = {start}prompt ÷ {rate(line.rate)} tok/s, over all lengths"
-            console.print(Text(text), soft_wrap=True)
+            console.print(Text(visible(text)), soft_wrap=True)
     if results.sweep:
         console.print(_sweep(results))
     for text in _added(results):
-        console.print(Text(text), soft_wrap=True)
+        console.print(Text(visible(text)), soft_wrap=True)
     for (way, what), count in results.errors().items():
-        console.print(Text(f"{count} x failed, {way}: {what}", style="red"), soft_wrap=True)
+        console.print(Text(visible(f"{count} x failed, {way}: {what}"), style="red"), soft_wrap=True)
     for remark in results.remarks():
-        console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
+        console.print(Text(visible(f"note: {remark}"), style="yellow"), soft_wrap=True)
     if results.stopped:
         console.print(Text("stopped before all was measured", style="red"))
 
@@ -52,7 +53,7 @@ def _singles(results: Results) -> Table:
         via = row.via if len(names) < 2 or backend is None or row.via == DIRECT else f"{row.via}: {backend}"
         table.add_row(
             f"{prompt.median:,.0f}" if prompt else f"~{row.asked:,}",
-            Text(via),
+            Text(visible(via)),
             spread(row.of(lambda run: run.ttft), seconds),
             spread(row.of(lambda run: run.prefill_rate), rate),
             spread(row.of(lambda run: run.decode_rate), rate),
@@ -75,7 +76,7 @@ def _sweep(results: Results) -> Table:
     for level in levels:
         cells: list[str | Text] = [
             str(level.concurrency),
-            Text(level.via),
+            Text(visible(level.via)),
             spread(level.output_rate, rate),
             _at(level.at(lambda run: run.decode_rate, 0.5), rate),
             _at(level.at(lambda run: run.ttft, 0.5), seconds),

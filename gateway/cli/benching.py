@@ -27,6 +27,7 @@ from gateway.benching.ways import NotThere, Way
 from gateway.cli.probing import address
 from gateway.cli.urls import checked
 from gateway.config.snapshot import Alias, Snapshot
+from gateway.printable import visible
 
 
 class Wanted(NamedTuple):
@@ -65,7 +66,7 @@ class Bench:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, self._progress:
                 runner.run(self.run())
         except NotThere as problem:
-            click.echo(f"Nothing was measured: {problem}", err=True)
+            click.echo(f"Nothing was measured: {visible(str(problem))}", err=True)
             if self.wanted.as_json:
                 click.echo(json.dumps({"ok": False, "error": str(problem)}, indent=2))
             sys.exit(1)
@@ -211,7 +212,7 @@ class Progress:
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -236,5 +237,5 @@ class Progress:
 
     def step(self, what: str) -> None:
         """What was under way is done, and this begins."""
-        self._bar.update(self._task, description=what, advance=1 if self._begun else 0)
+        self._bar.update(self._task, description=visible(what), advance=1 if self._begun else 0)
         self._begun = True

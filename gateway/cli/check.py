@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.options import config_option, counted, examples, fail_with, json_option, no_file, problem_json
 from gateway.config.problems import ConfigError
+from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.cli.live import Answer
@@ -38,7 +39,7 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
     from gateway.config.load import load
 
     path = file or config
-    if not path.is_file():
+    if not path.exists():
         raise no_file(path)
     try:
         loaded = load(path)
@@ -106,7 +107,8 @@ def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
     if answers:
         click.echo("\nAnswers")
         for answer in answers:
-            click.echo(f"  {answer.name}: {answer.said}" + "".join(f"\n    problem: {p}" for p in answer.problems))
+            problems = "".join(f"\n    problem: {visible(problem)}" for problem in answer.problems)
+            click.echo(f"  {answer.name}: {visible(answer.said)}{problems}")
 
 
 def _when(alias: AliasFacts) -> str:

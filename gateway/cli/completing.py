@@ -42,9 +42,11 @@ def _section(context: click.Context, name: str) -> dict[str, object]:
     """A section of the file as it is written: it need not be valid to be completed from."""
     from gateway.config.document import read_document
     from gateway.config.problems import Report
+    from gateway.config.sources import read_file
 
     try:
-        text = Path(context.params.get("config") or "routes.yaml").read_text("utf-8-sig")
+        config = Path(context.params.get("config") or "routes.yaml")
+        text = read_file(config, patience=0.0).decode("utf-8-sig")
     except (OSError, ValueError):
         return {}
     section = (read_document(text, Report("routes.yaml")) or {}).get(name)

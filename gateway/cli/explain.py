@@ -18,6 +18,8 @@ from gateway.cli.options import (
     json_option,
     load_or_exit,
 )
+from gateway.config.sources import read_file
+from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     Explanation = dict[str, Any]
 
 _COLOURS = {"use": "green", "adapt": "yellow", "skip": "red"}
+WAIT = 10.0  # seconds for the gateway's answer
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
+REQUEST_MOST = 256 * 1024 * 1024  # bytes of a request body
 _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 
 
@@ -63,18 +68,22 @@ def command(
     asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     told, source = _ask(snapshot, asked, key)
-    if as_json:
-        click.echo(json.dumps({"source": source, **told}, indent=2))
-    else:
-        _print(told, source)
-    sys.exit(0 if told["served"] else 1)
+    try:
+        served = bool(told["served"])
+        if as_json:
+            click.echo(json.dumps({"source": source, **told}, indent=2))
+        else:
+            _print(visible_all(told), source)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise click.UsageError(f"{source} does not answer as a gateway") from None
+    sys.exit(0 if served else 1)
 
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(read_file(file, REQUEST_MOST))
     except OSError as error:
-        raise click.UsageError(f"cannot read '{file}': {error.strerror}") from None
+        raise click.UsageError(f"cannot read '{file}': {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"'{file}' is not JSON: {error}") from None
 
@@ -98,17 +107,20 @@ def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Ex
 def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanation:
     import httpx
 
+    from gateway.upstream.bounded import client, fetch_now
+
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.post(url + "/admin/explain", json=asked, headers=headers, timeout=10.0, trust_env=False)
+        with client(WAIT, headers=headers) as asking:
+            answer = fetch_now(asking, "POST", url + "/admin/explain", most=ANSWER_MOST, seconds=WAIT, json=asked)
         told: Explanation = answer.json()
-    except (httpx.HTTPError, ValueError) as error:
+    except (httpx.HTTPError, ValueError, RecursionError) as error:
         raise click.UsageError(f"the gateway at {url} does not tell: {error or type(error).__name__}") from None
     if answer.status_code != 200:
-        refused = told.get("error")
+        refused = told.get("error") if isinstance(told, dict) else None
         message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
         hint = " (--key KEY, or GATEWAY_KEY in the environment)" if answer.status_code in (401, 403) else ""
-        raise click.UsageError(f"{message}{hint}")
+        raise click.UsageError(f"{visible(str(message))}{hint}")
     return told
 
 

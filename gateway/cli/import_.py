@@ -13,6 +13,7 @@ import click
 from gateway.cli.options import counted, examples, fail_with, json_option, problem_json
 from gateway.cli.writing import STDOUT, made, output_options, refuse_to_overwrite, write
 from gateway.config.problems import ConfigError
+from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.config.load import Loaded
@@ -57,13 +58,13 @@ def command(file: Path, kind: str | None, output: Path, force: bool, as_json: bo
 
 
 def _read(file: Path, as_json: bool) -> Source:
+    from gateway.config.sources import read_file
     from gateway.importing.source import read_source
 
-    if not file.is_file():
+    if not file.exists():
         raise click.UsageError(f"there is no file '{file}'")
     try:
-        with file.open("rb") as stream:
-            text = stream.read(_MOST).decode("utf-8-sig")
+        text = read_file(file, _MOST).decode("utf-8-sig")
         return read_source(text, file.name)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
@@ -102,7 +103,7 @@ def _draft(source: Source, kind: str) -> Draft:
 def _line(note: Note) -> str:
     problem = note.problem
     where = f"line {problem.line}, " if problem.line is not None else ""
-    return f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else "")
+    return visible(f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else ""))
 
 
 # -- what is told -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import click
 
 from gateway.cli.options import counted, examples, json_option
 from gateway.cli.writing import STDOUT, fail, made, output_options, refuse_to_overwrite, write
+from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.cli.scanning import Scan
@@ -25,6 +26,7 @@ _SKIPPED = {
     "locked": "wants a key: see the comment in the file",
     "unknown": "answers, but is no model server",
 }
+_NAME_SHOWN = 100  # characters of a model's name
 _SHOWN = 3  # models of a server on its line
 
 
@@ -102,7 +104,8 @@ def _ports(text: str) -> list[int]:
 def _server_line(server: Server) -> str:
     if server.kind in _SKIPPED:
         return f"{server.url}  {_SKIPPED[server.kind]}"
-    models = [f"{m.name} ({m.context:,})" if m.context else m.name for m in server.models[:_SHOWN]]
+    names = [(visible(m.name[:_NAME_SHOWN]), m.context) for m in server.models[:_SHOWN]]
+    models = [f"{name} ({context:,})" if context else name for name, context in names]
     more = f" and {len(server.models) - _SHOWN} more" if len(server.models) > _SHOWN else ""
     return f"{server.url}  {click.style(server.kind, fg='green')}  {', '.join(models) or 'no model'}{more}"
 

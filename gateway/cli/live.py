@@ -10,8 +10,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
+from gateway.printable import visible
+from gateway.upstream.bounded import Oversized, async_client, fetch
+from gateway.upstream.engines.base import told_name, told_window
 
 WAIT = 3.0  # seconds for each question
+ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
+NAME_SHOWN = 100  # characters of a model's name
 _HEALTH = {"ollama": "/api/version"}  # engines without /health
 
 
@@ -26,7 +31,7 @@ class Answer:
 
 async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
     """Every backend at once, in the file's order, then `server.shared` when it is set."""
-    async with httpx.AsyncClient(timeout=WAIT, trust_env=False, follow_redirects=False) as client:
+    async with async_client(WAIT) as client:
         answers = await asyncio.gather(*(_ask(client, backend) for backend in snapshot.backends.values()))
     shared = snapshot.server.shared
     return answers + ([await _ping(shared.reveal())] if shared else [])
@@ -54,7 +59,11 @@ async def _health(client: httpx.AsyncClient, backend: Backend) -> int:
 async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.Response:
     parts = urlsplit(backend.url or "")
     headers = {"authorization": f"Bearer {backend.api_key.reveal()}"} if backend.api_key else {}
-    return await client.get(f"{parts.scheme}://{parts.netloc}{path}", headers=headers)
+    url = f"{parts.scheme}://{parts.netloc}{path}"
+    try:
+        return await fetch(client, "GET", url, most=ANSWER_MOST, seconds=WAIT, headers=headers)
+    except Oversized as error:
+        return httpx.Response(error.status, request=httpx.Request("GET", url))
 
 
 def _absent(backend: Backend, error: Exception) -> Answer:
@@ -79,7 +88,7 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
         problems.append(f"models answers {models.status_code}")
     else:
         served = _served(models)
-        said.append("serves " + (", ".join(list(served)[:5]) or "nothing"))
+        said.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         problems += _differences(backend, served)
     return Answer(backend.name, ", ".join(said) or "answered", tuple(problems))
 
@@ -92,9 +101,9 @@ def _served(models: httpx.Response) -> dict[str, int | None]:
         return {}
     found: dict[str, int | None] = {}
     for card in cards if isinstance(cards, list) else []:
-        if isinstance(card, dict) and isinstance(card.get("id"), str):
-            window = card.get("max_model_len")
-            found[card["id"]] = window if isinstance(window, int) else None
+        name = told_name(card.get("id")) if isinstance(card, dict) else None
+        if name is not None:
+            found[name] = told_window(card.get("max_model_len"))
     return found
 
 

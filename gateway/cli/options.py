@@ -66,7 +66,7 @@ def load_or_exit(config: Path, *, as_json: bool = False) -> Loaded:
     from gateway.config.load import load
     from gateway.config.problems import ConfigError
 
-    if not config.is_file():
+    if not config.exists():
         raise no_file(config)
     try:
         return load(config)

@@ -5,18 +5,49 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from gateway.config.snapshot import Backend, Server, Snapshot
+from gateway.printable import visible, visible_all
+from gateway.upstream.bounded import Oversized, async_client, fetch, identity, lines, read
 
 WAIT = 5.0  # seconds for the gateway to say that it is there
 NDJSON = "application/x-ndjson"
+REFUSAL_MOST = 64 * 1024  # bytes of a refusal
+MESSAGE_SHOWN = 500  # characters of its message
+ANSWER_MOST = 1024 * 1024  # bytes of a line of findings
 
 Findings = dict[str, Any]  # as gateway/health/findings.py makes them
 OnSeen = Callable[[str, str, str], None]  # backend, check, result
+
+
+Result = Literal["yes", "no", "mended", "untested"]
+
+
+class _Seen(msgspec.Struct):
+    result: Result
+    seen: str
+
+
+class _Line(msgspec.Struct):
+    """A line of the gateway's: one check that is done, or with `checks` the findings."""
+
+    check: str = ""
+    result: Result = "untested"
+    backend: str = ""
+    engine: str = ""
+    model: str | None = None
+    state: str = ""
+    checks: dict[str, _Seen] | None = None
+    drift: list[str] = []
+    problems: list[str] = []
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class NotAsked(Exception):
@@ -32,13 +63,13 @@ def address(server: Server) -> str:
 async def is_running(url: str) -> bool:
     """Does a gateway answer there? Raises NotAsked when something else does."""
     try:
-        async with httpx.AsyncClient(timeout=WAIT, trust_env=False) as client:
-            answer = await client.get(url + "/health")
+        async with async_client(WAIT) as client:
+            answer = await fetch(client, "GET", url + "/health", most=REFUSAL_MOST, seconds=WAIT)
             if answer.status_code == 200 and answer.json() == {"status": "ok"}:
                 return True
     except httpx.ConnectError:
         return False
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         pass
     raise NotAsked(
         f"what listens at {url} does not answer as a gateway: with --direct the backends are asked from here"
@@ -54,34 +85,44 @@ async def by_gateway(
     """In the order given; servers side by side, the backends of one server one after the other. Raises NotAsked."""
     headers = {"accept": NDJSON} | ({"authorization": f"Bearer {key}"} if key else {})
     timeout = httpx.Timeout(WAIT, read=None)  # the gateway bounds every check
-    async with httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers) as client:
+    async with async_client(timeout, base_url=url, headers=identity(headers)) as client:
         try:
             return await _side_by_side(backends, lambda backend: _post(client, backend.name, on_seen, now))
         except httpx.HTTPError as error:
-            raise NotAsked(f"the gateway at {url} broke off: {error or type(error).__name__}") from None
+            raise NotAsked(f"the gateway at {url} broke off: {visible(str(error)) or type(error).__name__}") from None
+        except (ValueError, RecursionError):
+            raise NotAsked(f"what listens at {url} does not answer as a gateway") from None
 
 
 async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool) -> Findings:
     path = f"/admin/backends/{quote(name, safe='')}/probe"
     async with client.stream("POST", path, params={"now": "1"} if now else None) as answer:
         if answer.status_code != 200:
-            raise NotAsked(_refusal(answer.status_code, await answer.aread()))
+            raise NotAsked(_refusal(answer.status_code, await _refused(answer)))
         findings: Findings | None = None
-        async for line in answer.aiter_lines():
-            value = json.loads(line)
-            if "checks" in value:
-                findings = value
+        async for line in lines(answer, ANSWER_MOST):
+            told = _decode_line(line)
+            if told.checks is not None:
+                findings = visible_all({**msgspec.to_builtins(told), **json.loads(line)})
             else:
-                on_seen(name, value["check"], value["result"])
+                on_seen(name, visible(told.check), told.result)
     if findings is None:
         raise NotAsked(f"the gateway stopped while it probed '{name}'")
     return findings
 
 
+async def _refused(answer: httpx.Response) -> bytes:
+    """The beginning of an answer that refuses."""
+    try:
+        return await read(answer, REFUSAL_MOST)
+    except Oversized as error:
+        return error.beginning
+
+
 def _refusal(status: int, body: bytes) -> str:
     try:
-        message = str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        message = visible(str(json.loads(body)["error"]["message"])[:MESSAGE_SHOWN])
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = f"it answers {status}"
     if status in (401, 403):
         return f"the running gateway refuses: {message} (--key KEY, or GATEWAY_KEY in the environment)"
@@ -108,9 +149,9 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
         state = fleet[backend.name]
         if probe_of(backend) is not None:
             await prober.check(state, read_models=True)
-        return findings(
-            state, await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
-        )
+        seen = await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
+        told: Findings = visible_all(findings(state, seen))
+        return told
 
     try:
         return await _side_by_side(backends, look)

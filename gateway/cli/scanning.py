@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, identify, tagged
+from gateway.upstream.bounded import Oversized, async_client, fetch
 
 # Where vLLM, Ollama and other servers listen by default or by habit; the gateway's own 4000 is not among them.
 PORTS = (8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434)
 EXPORTER = 9835  # the port of a Spark's exporter
 CONNECT, READ = 1.0, 4.0  # seconds
 AT_ONCE = 32  # ports
+ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
+SHOWING = 20.0  # seconds for the details of one server's models
 _MOST_SHOWN = 40  # models of one Ollama that are asked for
 
 OnSeen = Callable[[Server], None]
@@ -56,7 +60,7 @@ async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
     """Look at all of them. `on_seen` is called for each that answers, as it does."""
     limits = asyncio.Semaphore(AT_ONCE)
     timeout = httpx.Timeout(READ, connect=CONNECT)
-    async with httpx.AsyncClient(timeout=timeout, trust_env=False) as client:
+    async with async_client(timeout) as client:
 
         async def look(url: str) -> Server | None:
             async with limits:
@@ -82,21 +86,25 @@ async def _look(client: httpx.AsyncClient, url: str) -> Server | None:
     for path, reply in zip(others, await asyncio.gather(*(_get(client, url, path) for path in others)), strict=True):
         if reply is not None:
             replies[path] = reply
+    until = asyncio.get_running_loop().time() + SHOWING
     for name in tagged(replies)[:_MOST_SHOWN]:
-        shown = await _ask(client.post(url + SHOW, json={"model": name}))
+        if asyncio.get_running_loop().time() > until:
+            break
+        shown = await _ask(client, "POST", url + SHOW, json={"model": name})
         if shown is not None:
             replies[f"{SHOW}:{name}"] = shown
     return identify(url, replies)
 
 
 async def _get(client: httpx.AsyncClient, url: str, path: str) -> Reply | None:
-    return await _ask(client.get(url + path))
+    return await _ask(client, "GET", url + path)
 
 
-async def _ask(asked: Awaitable[httpx.Response]) -> Reply | None:
+async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> Reply | None:
     try:
-        async with asyncio.timeout(CONNECT + READ):
-            response = await asked
+        response = await fetch(client, method, url, most=ANSWER_MOST, seconds=CONNECT + READ, **options)
+    except Oversized as error:
+        return Reply(error.status)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
         return None
     try:
@@ -109,5 +117,5 @@ async def _exporter(client: httpx.AsyncClient, host: str) -> str | None:
     """The URL of the host's own metrics, where they are at the usual port."""
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{EXPORTER}/metrics"
-    reply = await _ask(client.get(url))
+    reply = await _ask(client, "GET", url)
     return url if reply is not None and reply.status == 200 else None

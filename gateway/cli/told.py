@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+LARGEST = 10**18
+
 Told = Mapping[str, Any]
 
 
@@ -32,8 +34,8 @@ def one_line(text: Any) -> str:
 
 
 def number(value: Any) -> TypeGuard[float]:
-    """And not the truth value, which Python takes for one."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """One that can be shown and counted with; and not the truth value, which Python takes for one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def strings(value: Any) -> list[str]:

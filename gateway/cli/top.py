@@ -14,6 +14,7 @@ import click
 
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 from gateway.cli.urls import checked
+from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
     import httpx
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.cli.frame import View
 
 WAIT = 3.0  # seconds for an answer
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
 EVERY = 1.0  # seconds between two looks
 USAGE_EVERY = 15.0  # seconds for which the gateway gives the same answer
 DEFAULT = "http://127.0.0.1:4000"
@@ -40,12 +42,12 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key (--once, --json); 2: wrong usage.
     """
-    import httpx
+    from gateway.upstream.bounded import client
 
     url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=url, timeout=WAIT, trust_env=False, headers=headers) as client:
-        watch = Watch(client, url)
+    with client(WAIT, base_url=url, headers=headers) as asking:
+        watch = Watch(asking, url)
         if as_json:
             watch.look()
             _print_json(watch.view)
@@ -90,20 +92,22 @@ class Watch:
         """(what it told, None) or (None, why it did not)."""
         import httpx
 
+        from gateway.upstream.bounded import fetch_now
+
         try:
-            answer = self._client.get(path)
+            answer = fetch_now(self._client, "GET", path, most=ANSWER_MOST, seconds=WAIT)
             told = answer.json() if answer.status_code == 200 else None
         except httpx.TimeoutException:
             return None, f"does not answer within {WAIT:.0f} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return None, f"cannot be reached: {str(error) or type(error).__name__}"
+            return None, f"cannot be reached: {visible(str(error)) or type(error).__name__}"
         except (ValueError, RecursionError):
             return None, "is none: what listens there does not answer in JSON"
         if answer.status_code in (401, 403):
             return None, "refuses the key (--key KEY, or GATEWAY_KEY)"
         if not isinstance(told, Mapping):
             return None, f"is none: what listens there answers {answer.status_code} at {path}"
-        return told, None
+        return visible_all(told), None
 
 
 # -- showing ----------------------------------------------------------------------------------------------------------

@@ -6,17 +6,21 @@ are no timestamps, octals without `0o`, merge keys or tags, and a duplicate key 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import MappingEndEvent, MappingStartEvent, SequenceEndEvent, SequenceStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gateway.config.problems import Path, Problem, Report, dotted
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000  # anchors can multiply a small file into a huge tree
+LARGE = 64 * 1024  # characters of a file that is counted before it is read: reading takes time and memory
+MAX_DEPTH = 50  # mappings and lists inside each other: everything that reads the tree recurses
 _CORE_TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _BASED_INT = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}", re.ASCII)
@@ -49,6 +53,9 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
     if len(text) > MAX_BYTES:
         report.error((), f"larger than {MAX_BYTES // 1024} KiB")
         return None
+    if len(text) > LARGE and (problem := _too_much(text, report.file)) is not None:
+        report.errors.append(problem)
+        return None
     try:
         root = YAML(typ="safe", pure=True).compose(text)
         builder = _Builder(report)
@@ -57,17 +64,48 @@ def read_document(text: str, report: Report) -> dict[str, Any] | None:
         _report_syntax(error, text, report)
         return None
     except RecursionError:
-        report.error((), "nested too deeply")
+        report.errors.append(_too_much(text, report.file) or Problem(report.file, None, "", _TOO_DEEP))
+        return None
+    except _Refused:
         return None
     except (YAMLError, ValueError, IndexError, AttributeError, AssertionError) as error:
         # ruamel's reader and scanner raise these for control characters and the odd malformed directive
-        report.error((), "not YAML: control characters or a malformed directive", type(error).__name__)
+        place = getattr(error, "position", None)
+        line = text.count("\n", 0, place) + 1 if isinstance(place, int) else None
+        message = "not YAML: control characters or a malformed directive"
+        report.errors.append(Problem(report.file, line, "", message, type(error).__name__))
         return None
     if data is not None and not isinstance(data, dict):
         report.error((), "must be a mapping with `backends` and `aliases` at its top level")
         return None
     report.lines = builder.lines
     return data or {}
+
+
+_TOO_DEEP = f"nested too deeply: at most {MAX_DEPTH} mappings and lists inside each other"
+_TOO_MANY = f"far too large: over {MAX_NODES:,} values, those that aliases repeat included"
+
+
+def _too_much(text: str, file: str) -> Problem | None:
+    """Where the file is nested too deeply or holds too much, told without recursion; what else is wrong with it is left
+    to its reader."""
+    depth = count = 0
+    try:
+        for event in YAML(typ="safe", pure=True).parse(text):
+            if isinstance(event, MappingEndEvent | SequenceEndEvent):
+                depth -= 1
+                continue
+            depth += isinstance(event, MappingStartEvent | SequenceStartEvent)
+            count += 1
+            if depth > MAX_DEPTH or count > 2 * MAX_NODES:  # keys count too
+                return Problem(file, int(event.start_mark.line) + 1, "", _TOO_DEEP if depth > MAX_DEPTH else _TOO_MANY)
+    except (YAMLError, ValueError, IndexError, AttributeError, AssertionError, RecursionError):
+        pass
+    return None
+
+
+class _Refused(Exception):
+    """Nothing more is read of the file; why is in the report."""
 
 
 class _Builder:
@@ -81,9 +119,15 @@ class _Builder:
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
         self.count += 1
-        if self.count > MAX_NODES or id(node) in self.open:
-            self._error(line, path, "anchors and aliases make this endless or far too large")
+        if self.count > MAX_NODES:
+            self._error(line, path, _TOO_MANY)
+            raise _Refused
+        if id(node) in self.open:
+            self._error(line, path, "an anchor that contains itself makes this endless")
             return None
+        if len(self.open) > MAX_DEPTH:
+            self._error(line, path[:3], _TOO_DEEP)
+            raise _Refused
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if not str(node.tag).startswith(_CORE_TAG):
@@ -121,7 +165,10 @@ class _Builder:
                 node.start_mark.line + 1, path, "tags have no meaning here", "quote a value that starts with '!'"
             )
             return text
-        return text if quoted else plain_value(text)
+        value = text if quoted else plain_value(text)
+        if isinstance(value, float) and math.isinf(value):
+            self._error(node.start_mark.line + 1, path, "a number that is too large")
+        return value
 
     def _text(self, node: ScalarNode, path: Path) -> str:
         """As text that can be encoded: JSON may write one character as two `\\u` escapes, which YAML keeps apart."""

@@ -22,7 +22,9 @@ def parse_env(text: str, file: str) -> tuple[dict[str, str], list[Problem]]:
             continue
         match = _LINE.fullmatch(line)
         value = _unquote(match[2]) if match else None
-        if match is None:
+        if "\0" in line:
+            problems.append(Problem(file, number, "", "a NUL character: this is no text"))
+        elif match is None:
             problems.append(Problem(file, number, "", "not a line of NAME=value"))
         elif value is None:
             problems.append(Problem(file, number, match[1], "a quote that is not closed on its line"))

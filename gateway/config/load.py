@@ -51,6 +51,8 @@ def _text_of(file: Path, name: str, sources: Sources) -> str:
         raise ConfigError([Problem(name, None, "", "there is no such file", hint)]) from None
     except OSError as error:
         raise ConfigError([Problem(name, None, "", "cannot be read", error.strerror)]) from None
+    except ValueError:
+        raise ConfigError([Problem(name, None, "", "no name of a file")]) from None
 
 
 def load_text(
@@ -100,7 +102,8 @@ def _env_file(
         missing = isinstance(error, FileNotFoundError)
         if not missing or (written and name != DEFAULT_ENV_FILE):
             why = "there is no such file" if missing else "it cannot be read as text"
-            report.error(("server", "env_file"), f"'{name}': {why}")
+            reason = getattr(error, "strerror", None)
+            report.error(("server", "env_file"), f"'{name}': {why}", None if missing or not reason else str(reason))
         return {}, path if missing else None
     variables, problems = parse_env(text, str(path))
     report.errors.extend(problems)

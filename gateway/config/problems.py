@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.config.sources import Digests
+from gateway.printable import visible
 
 Path = tuple[str | int, ...]
 SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
@@ -18,7 +19,8 @@ def dotted(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake. `line` counts from 1; None = the whole file. `path` is empty for mistakes of the YAML itself."""
+    """One mistake. `line` counts from 1; None = the whole file. `path` is empty for mistakes of the YAML itself. As a
+    string it is one line without control characters, whatever the file holds."""
 
     file: str
     line: int | None
@@ -29,7 +31,7 @@ class Problem:
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"
         what = f"{self.path}: {self.message}" if self.path else self.message
-        return f"{where}  {what}" + (f" - {self.hint}" if self.hint else "")
+        return visible(f"{where}  {what}" + (f" - {self.hint}" if self.hint else ""))
 
 
 class ConfigError(Exception):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import select
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 MOST = 4 * 1024 * 1024  # bytes that are read; every file of ours has a smaller limit
+PATIENCE = 2.0  # seconds for the whole content of a pipe
 
 # File -> a digest of what was read; None = it is not there, or cannot be read.
 Digests = Mapping[Path, bytes | None]
@@ -17,25 +21,63 @@ Digests = Mapping[Path, bytes | None]
 class Sources(dict[Path, bytes | None]):
     """The digests of what was read through it."""
 
-    def read(self, file: Path) -> bytes:
-        """What is in the file, up to `MOST` bytes. A pipe is read too, but not remembered: it cannot be read again.
-        Raises OSError."""
+    def read(self, file: Path, patience: float = PATIENCE) -> bytes:
+        """As `read_file`. A pipe is not remembered: it cannot be read again. Raises OSError."""
         self[file] = None
-        with file.open("rb") as stream:
-            content = stream.read(MOST)
-            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                self[file] = hashlib.blake2b(content).digest()
-            else:
-                del self[file]
+        content, regular = _read(file, MOST, patience)
+        if regular:
+            self[file] = hashlib.blake2b(content).digest()
+        else:
+            del self[file]
         return content
 
 
 def look(files: Iterable[Path]) -> Digests:
-    """What these files hold now."""
+    """What these files hold now. Nothing is waited for."""
     found = Sources()
     for file in files:
         try:
-            found.read(file)
-        except OSError:
+            found.read(file, patience=0.0)
+        except (OSError, ValueError):
             continue
     return found
+
+
+def read_file(file: Path, most: int = MOST, patience: float = PATIENCE) -> bytes:
+    """What is in the file. Of a pipe (a process substitution, /dev/stdin) what comes within `patience` seconds, its end
+    included; a pipe that nobody writes to is no file. Raises OSError, also for more than `most` bytes."""
+    return _read(file, most, patience)[0]
+
+
+def _read(file: Path, most: int, patience: float) -> tuple[bytes, bool]:
+    """(the content, is it a regular file)."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        regular = stat.S_ISREG(mode)
+        until = time.monotonic() + patience
+        content = bytearray()
+        while True:
+            if not regular:
+                _wait(descriptor, until - time.monotonic())
+            try:
+                piece = os.read(descriptor, min(most + 1 - len(content), 1024 * 1024))
+            except BlockingIOError:
+                continue
+            if not piece:
+                return bytes(content), regular
+            content += piece
+            if len(content) > most:
+                raise OSError(errno.EFBIG, f"it is larger than {most // 1024:,} KiB")
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, seconds: float) -> None:
+    """Until something comes through a pipe, or its writer closes it. Raises TimeoutError (an OSError)."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    if seconds <= 0 or not waiting.poll(seconds * 1000):
+        raise TimeoutError(errno.ETIMEDOUT, "it is no regular file, and nothing came out of it in time")

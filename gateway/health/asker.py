@@ -1,5 +1,6 @@
 """How the control plane asks backends: on a client of its own (httpx), so that a probe never shares a connection or a
-limit with a request, and with the backend's own key."""
+limit with a request, and with the backend's own key. An answer has a bound of bytes and of seconds, and what is in it
+may be anything."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.upstream.bounded import Oversized, async_client, fetch
+from gateway.upstream.engines.base import told_name
 from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")
 
-PROBE_TIMEOUT = 3.0  # seconds for one probe
+PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the answer
+PAGE_MOST = 4 * 1024 * 1024  # bytes of an answer
+ALIVE_MOST = 64 * 1024  # bytes of one of which only the status counts
+VALUES_MOST = 200_000  # values in an answer's JSON: more would hold up the event loop while they are read
+BYTES_MOST = 10**15  # of a model: beyond this it is no size
 LOADING = 300.0  # seconds that an Ollama may take to load a model
 
 
@@ -39,7 +46,7 @@ class Asker:
         self._under_way: set[asyncio.Task[httpx.Response]] = set()
 
     def open(self) -> None:
-        self._client = httpx.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=False, follow_redirects=False)
+        self._client = async_client(PROBE_TIMEOUT)
 
     async def close(self) -> None:
         for task in list(self._under_way):
@@ -62,9 +69,9 @@ class Asker:
         if not task.cancelled():
             task.exception()  # told to whoever still waits; nobody else has to hear of it
 
-    async def get(self, backend: Backend, path: str) -> httpx.Response | NoAnswer:
-        """The answer, or why there is none. One connection failure is tried again: a probe that races a
-        keep-alive timer says nothing about health."""
+    async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> httpx.Response | NoAnswer:
+        """The answer, or why there is none; of one that is larger than `most` bytes its status, without a body. One
+        connection failure is tried again: a probe that races a keep-alive timer says nothing about health."""
         assert self._client is not None
         headers, url = headers_of(backend), probe_url(backend, path)
         try:
@@ -75,7 +82,9 @@ class Asker:
                 reraise=True,
             ):
                 with attempt:
-                    return await self._answer(self._client.get(url, headers=headers))
+                    return await self._answer(self._fetch("GET", url, most, headers=headers))
+        except Oversized as error:
+            return httpx.Response(error.status, request=httpx.Request("GET", url))
         except httpx.TimeoutException:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
@@ -83,11 +92,18 @@ class Asker:
             return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
-    async def page(self, url: str) -> bytes | NoAnswer:
-        """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error."""
+    async def _fetch(
+        self, method: str, url: str, most: int = PAGE_MOST, seconds: float = PROBE_TIMEOUT, **options: Any
+    ) -> httpx.Response:
         assert self._client is not None
+        return await fetch(self._client, method, url, most=most, seconds=seconds, **options)
+
+    async def page(self, url: str) -> bytes | NoAnswer:
+        """What is at `url`, which is no backend's; nothing (b"") of an answer that is an error, or too large."""
         try:
-            answer = await self._answer(self._client.get(url))
+            answer = await self._answer(self._fetch("GET", url))
+        except Oversized:
+            return b""
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             return NoAnswer(f"{error or type(error).__name__}", refused=refused)
@@ -111,13 +127,13 @@ class Asker:
 
     async def load(self, state: BackendState, keep_alive: str | int) -> bool:
         """Have an Ollama load the backend's model, with the window that requests ask for; `keep_alive` 0 = unload."""
-        assert self._client is not None
         body: dict[str, Any] = {"model": state.model, "keep_alive": keep_alive, "stream": False}
         if keep_alive and (window := window_of(state)) is not None:
             body["options"] = {"num_ctx": window}
         try:
             url = probe_url(state.backend, "/api/generate")
-            ask = self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
+            headers = headers_of(state.backend)
+            ask = self._fetch("POST", url, seconds=LOADING, json=body, headers=headers, timeout=LOADING)
             answer = await self._answer(ask)
         except httpx.HTTPError as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
@@ -131,21 +147,21 @@ def headers_of(backend: Backend) -> dict[str, str]:
 
 def loaded_models(answer: Any) -> set[str]:
     """The names in Ollama's `/api/ps`; what is tagged `latest` also without its tag."""
-    try:
-        names = {str(model["name"]) for model in answer["models"]}
-    except (KeyError, TypeError):
-        return set()
+    names = {name for model in models_of(answer) if (name := told_name(model.get("name"))) is not None}
     return names | {name.removesuffix(":latest") for name in names}
 
 
 def model_size(answer: Any, name: str) -> int | None:
     """Bytes of the model `name` in Ollama's `/api/tags`."""
-    try:
-        sizes = {str(model["name"]): model["size"] for model in answer["models"]}
-    except (KeyError, TypeError):
-        return None
+    sizes = {told_name(model.get("name")): model.get("size") for model in models_of(answer)}
     size = sizes.get(name, sizes.get(f"{name}:latest"))
-    return size if isinstance(size, int) and size > 0 else None
+    return size if type(size) is int and 0 < size <= BYTES_MOST else None
+
+
+def models_of(answer: Any) -> list[dict[str, Any]]:
+    """The entries of Ollama's lists, without what is none."""
+    models = answer.get("models") if isinstance(answer, dict) else None
+    return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
 
 
 def probe_url(backend: Backend, path: str) -> str:
@@ -157,7 +173,11 @@ def probe_url(backend: Backend, path: str) -> str:
 
 
 def decoded(answer: httpx.Response, otherwise: Any) -> Any:
+    """What the answer's JSON says; `otherwise` when it is none, is nested too deeply or has too many values."""
+    body = answer.content
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES_MOST:
+        return otherwise
     try:
-        return msgspec.json.decode(answer.content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return otherwise

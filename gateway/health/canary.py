@@ -28,6 +28,7 @@ IDLE_WAIT = 60.0  # seconds that a probe waits in all for a backend to have noth
 LOOK = 0.1  # seconds between two looks whether it has
 PATIENCE = 60.0  # seconds for an answer, beside the time its tokens may take
 LOADING = 180.0  # more of them for Ollama, which loads the model first
+TAIL = 64  # bytes at the end of a stream in which its [DONE] stands
 BODY_MOST = 16 * 1024 * 1024  # bytes of an answer that are read
 
 OnSeen = Callable[[str, Observation], None]
@@ -156,9 +157,9 @@ async def _exchange(state: BackendState, call: Call) -> Reply:
 
 async def _read_stream(response: Response) -> bytes:
     """All events up to [DONE], whether or not the server then ends its body."""
-    body = b""
-    while not body.rstrip().endswith(b"[DONE]") and (data := await response.read_some()):
+    body = bytearray()
+    while not body[-TAIL:].rstrip().endswith(b"[DONE]") and (data := await response.read_some()):
         body += data
         if len(body) > BODY_MOST:
             raise TooLarge(f"the stream is larger than {BODY_MOST} bytes")
-    return body
+    return bytes(body)

@@ -7,12 +7,14 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
 from gateway.health.progress import labelled
+from gateway.health.slices import at_once, number, slices
 
 MIB = 1024.0 * 1024.0
+PARTS_MOST = 1000  # GPUs, sensors or nodes of which one page tells the same
 TEMPERATURE_MOST = 150.0  # some sensors answer nonsense while they sleep
 
 # Metric -> factor to bytes, degrees Celsius, watts or shares.
@@ -63,20 +65,32 @@ class Machine:
 
 def read_machine(page: bytes, at: float) -> Machine:
     """A `/metrics` page of any of these exporters; several GPUs are added up, the hottest counts."""
+    return at_once(reading_machine(page, at))
+
+
+def reading_machine(page: bytes, at: float) -> Generator[None, None, Machine]:
+    """The same in slices: yields after each."""
     found: dict[str, list[float]] = {}
-    for line in page.split(b"\n"):
-        if not line or line.startswith(b"#"):
-            continue
-        name, _, value = line.partition(b" ") if b"{" not in line else labelled(line)
-        known = _KNOWN.get(name)
-        if known is None:
-            continue
-        try:
-            number = float(value.split()[0])  # a time may follow
-        except (ValueError, IndexError):
-            continue
-        if number >= 0.0 and number < 1e18:  # no NaN either
-            found.setdefault(known, []).append(number)
+    for lines in slices(page):
+        for line in lines:
+            _add(line, found)
+        yield
+    return _machine(found, at)
+
+
+def _add(line: bytes, found: dict[str, list[float]]) -> None:
+    if not line or line.startswith(b"#"):
+        return
+    name, _, value = line.partition(b" ") if b"{" not in line else labelled(line)
+    known = _KNOWN.get(name)
+    if known is None:
+        return
+    measured = number(value)  # a time may follow
+    if measured is not None and len(values := found.setdefault(known, [])) < PARTS_MOST:
+        values.append(measured)
+
+
+def _machine(found: dict[str, list[float]], at: float) -> Machine:
     warm = {name: [t for t in values if 0.0 < t < TEMPERATURE_MOST] for name, values in found.items()}
     total, used = _first(_TOTAL, found, sum), _first(_USED, found, sum)
     free = _first(_FREE, found, sum)

@@ -6,23 +6,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from functools import partial
 from typing import Any
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.fleet import Fleet
-from gateway.health.asker import Asker, NoAnswer, decoded
+from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
 from gateway.health.events import Event
-from gateway.health.exporter import Machine, read_machine
+from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
-from gateway.health.progress import IDLE, Progress, Work, read
+from gateway.health.progress import IDLE, Progress, Work, reading
 from gateway.health.proof import Canaries
+from gateway.health.slices import at_once, in_turns, number, slices
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
+from gateway.printable import visible
 from gateway.supervision import Failures
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
@@ -30,7 +31,9 @@ from gateway.upstream.engines.base import Probe
 log = logging.getLogger("gateway.health")
 
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
-_STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_STARTED = b"process_start_time_seconds"
+NAME_SHOWN = 100  # characters of a model's name in a reason
+VERSION_MOST = 100  # characters of a version
 LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
@@ -183,7 +186,7 @@ class Prober:
             if isinstance(page, NoAnswer):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
-                self.machines[node] = read_machine(page, time.time())
+                self.machines[node] = await in_turns(reading_machine(page, time.time()))
             if not isinstance(page, NoAnswer) or page.refused:
                 self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
@@ -196,7 +199,7 @@ class Prober:
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return
-        sample = read(answer.content, now)
+        sample = await in_turns(reading(answer.content, now))
         if sample is None:
             return
         if state.progress is None:
@@ -229,7 +232,7 @@ class Prober:
         """One liveness check, and on the way back to ready, or now and then, what it serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path)
+        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
             moved = max(state.last_event, state.moved_at)
@@ -274,11 +277,13 @@ class Prober:
         if probe.version is not None:
             answer = await self._asker.get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_version(str(decoded(answer, {}).get("version")))
+                version = told_version(decoded(answer, {}))
+                if version is not None:
+                    state.saw_version(version)
         if backend.engine == "vllm":
             answer = await self._asker.get(backend, "/metrics")
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_start(start_time(answer.content))
+                state.saw_start(await in_turns(reading_start(answer.content)))
         if probe.models is None:
             return True
         answer = await self._asker.get(backend, probe.models)
@@ -294,14 +299,11 @@ class Prober:
 
     def _took_models(self, state: BackendState, answer: Any) -> bool:
         backend = state.backend
-        try:
-            models = ENGINES[backend.engine].read_models(answer)
-        except (AttributeError, KeyError, TypeError):
-            return True  # not a list of models: nothing learned, nothing lost
+        models = ENGINES[backend.engine].read_models(answer)
         if not models:
-            return True
+            return True  # not a list of models: nothing learned, nothing lost
         if backend.model is not None and backend.model not in models:
-            names = ", ".join(list(models)[:5])
+            names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.misconfigured(f"does not serve model '{backend.model}'; it serves: {names}")
             return False
         name = backend.model or next(iter(models))
@@ -320,10 +322,24 @@ def probe_of(backend: Backend) -> Probe | None:
     return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
 
 
+def told_version(answer: Any) -> str | None:
+    """What a server calls its version, if that can be one; None = it tells none."""
+    version = answer.get("version") if isinstance(answer, dict) else None
+    if not isinstance(version, str) or not version.strip():
+        return None
+    return visible(version[:VERSION_MOST])
+
+
 def start_time(metrics: bytes) -> float | None:
     """When the process that wrote this /metrics page was started, in Unix seconds; None = it does not say."""
-    found = _STARTED.search(metrics)
-    try:
-        return float(found[1]) if found is not None else None
-    except ValueError:
-        return None
+    return at_once(reading_start(metrics))
+
+
+def reading_start(metrics: bytes) -> Generator[None, None, float | None]:
+    """The same in slices: yields after each."""
+    for lines in slices(metrics):
+        for line in lines:
+            if line.startswith(_STARTED) and line[len(_STARTED) : len(_STARTED) + 1] in (b" ", b"{"):
+                return number(line.rpartition(b"} ")[2] if b"{" in line else line[len(_STARTED) :])
+        yield
+    return None

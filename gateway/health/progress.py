@@ -8,10 +8,11 @@ may last depends on what runs there: between two tokens it is short, inside a lo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.health.slices import VALUE_MOST, at_once, number, slices
 from gateway.routing.context import PREFILL_PRIOR
 
 SILENCE_LEAST = 20.0  # seconds without any movement that are never held against an engine
@@ -95,22 +96,36 @@ IDLE = Work()
 
 def read(page: bytes, at: float) -> Sample | None:
     """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
+    return at_once(reading(page, at))
+
+
+def reading(page: bytes, at: float) -> Generator[None, None, Sample | None]:
+    """The same in slices: yields after each. What is no count (NaN, infinite, negative, huge) is left out."""
     found: dict[str, float] = {}
     accepted: dict[int, float] = {}
-    for line in page.split(b"\n"):
-        if line.startswith(b"vllm:"):
-            name, labels, value = line.partition(b" ") if b"{" not in line else labelled(line)
-            key = _NAMES.get(name)
-            try:
-                if key is not None:
-                    found[key] = found.get(key, 0.0) + float(value)
-                elif name == _ACCEPTED and (position := _POSITION.search(labels)) is not None:
-                    accepted[int(position[1])] = accepted.get(int(position[1]), 0.0) + float(value)
-            except ValueError:
-                continue
+    for lines in slices(page):
+        for line in lines:
+            if line.startswith(b"vllm:"):
+                _add(line, found, accepted)
+        yield
     if "running" not in found or "generated" not in found:
         return None
     return Sample(at, **found, accepted=tuple(accepted[position] for position in sorted(accepted)))
+
+
+def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> None:
+    name, labels, value = line.partition(b" ") if b"{" not in line else labelled(line)
+    key = _NAMES.get(name)
+    if key is None and name != _ACCEPTED:
+        return
+    count = number(value)
+    if count is None:
+        return
+    if key is not None:
+        found[key] = min(VALUE_MOST, found.get(key, 0.0) + count)
+    elif (position := _POSITION.search(labels)) is not None:
+        place = int(position[1])
+        accepted[place] = min(VALUE_MOST, accepted.get(place, 0.0) + count)
 
 
 def labelled(line: bytes) -> tuple[bytes, bytes, bytes]:

@@ -11,6 +11,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from gateway.config.document import Plain, plain_value
 from gateway.importing.draft import Draft, Entry
+from gateway.printable import visible
 
 _SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
 _FLOW_MOST = 3  # so many keys with simple values stand on one line
@@ -33,7 +34,7 @@ def render(draft: Draft) -> str:
 
 
 def _comments(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{visible(line)}\n" for line in lines)  # what is quoted there cannot end its comment
 
 
 def _dump(section: dict[str, Any]) -> str:
@@ -53,12 +54,13 @@ def _entries(data: dict[str, Any], entries: dict[str, Entry]) -> CommentedMap:
         node = _node(keys)
         made[_scalar(name)] = node
         if entry.comment:
-            made.yaml_set_comment_before_after_key(_scalar(name), before="\n".join(entry.comment), indent=2)
+            comment = "\n".join(visible(line) for line in entry.comment)
+            made.yaml_set_comment_before_after_key(_scalar(name), before=comment, indent=2)
         if isinstance(node, CommentedMap) and entry.remarks:
             node.fa.set_block_style()
             for key, remark in entry.remarks.items():
                 if key in node:
-                    node.yaml_add_eol_comment(remark, key)
+                    node.yaml_add_eol_comment(visible(remark), key)
     return made
 
 
@@ -86,6 +88,7 @@ def _flow(node: CommentedMap | CommentedSeq) -> None:
 def _scalar(text: str) -> str:
     plain = plain_value(text)
     risky = not isinstance(plain, Plain) or any(c in text for c in "${}[],#&*!|>%@`'\":?") or text != text.strip()
+    risky = risky or not text.isprintable()
     return DoubleQuotedScalarString(text) if risky and not _is_url(text) else str(text)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.importing.source import count_of, listed, mapping, text_of
+from gateway.upstream.engines.base import told_name
 
 Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]
 
@@ -55,7 +56,7 @@ def identify(url: str, replies: Mapping[str, Reply]) -> Server:
     if models.status in (401, 403):
         return Server(url, "locked")
     cards = [mapping(card) for card in listed(mapping(models.body).get("data"))]
-    cards = [card for card in cards if text_of(card.get("id")) is not None]
+    cards = [card for card in cards if told_name(text_of(card.get("id"))) is not None]
     if models.status != 200 or not isinstance(mapping(models.body).get("data"), list):
         return Server(url, "unknown")
     if any("x_gateway" in card for card in cards):
@@ -68,7 +69,8 @@ def identify(url: str, replies: Mapping[str, Reply]) -> Server:
 def tagged(replies: Mapping[str, Reply]) -> list[str]:
     """The names of the models that an Ollama has, in its order."""
     tags = listed(mapping(replies.get(TAGS, Reply(0)).body).get("models"))
-    return [name for tag in tags if (name := text_of(mapping(tag).get("name") or mapping(tag).get("model")))]
+    names = [told_name(text_of(mapping(tag).get("name") or mapping(tag).get("model"))) for tag in tags]
+    return [name for name in names if name is not None]
 
 
 def _is_ollama(replies: Mapping[str, Reply]) -> bool:

@@ -18,7 +18,9 @@ import msgspec
 
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe.alerts import Alert
+from gateway.printable import visible
 from gateway.upstream.answers import retry_after
+from gateway.upstream.bounded import Oversized, async_client, identity, read
 
 TELEGRAM = "https://api.telegram.org"
 TELEGRAM_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)
@@ -47,7 +49,7 @@ class Message:
 
     def text(self, now: float) -> str:
         """For people; says when it was written if that is a while ago."""
-        lines = "\n".join(alert.text for alert in self.alerts)
+        lines = "\n".join(visible(alert.text) for alert in self.alerts)
         written = f" ({datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC)" if now - self.at > LATE else ""
         return f"[{self.origin}]{written} {lines}"
 
@@ -141,7 +143,7 @@ def new_client() -> httpx.AsyncClient:
     httpx_log = logging.getLogger("httpx")
     if not any(isinstance(f, _NoSecretUrls) for f in httpx_log.filters):
         httpx_log.addFilter(_NoSecretUrls())
-    return httpx.AsyncClient(timeout=PATIENCE, trust_env=False, follow_redirects=False)
+    return async_client(PATIENCE)
 
 
 async def ask(
@@ -156,7 +158,7 @@ async def ask(
     hidden = _secret_url.set(True)
     try:
         async with asyncio.timeout(patience):
-            headers = {"content-type": "application/json"} if body is not None else {}
+            headers = identity({"content-type": "application/json"} if body is not None else {})
             content = msgspec.json.encode(body) if body is not None else None
             async with client.stream(method, url, content=content, headers=headers) as response:
                 answer = judge(response.status_code, response.headers, await _beginning(response))
@@ -172,17 +174,15 @@ async def ask(
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    found = b""
-    async for piece in response.aiter_bytes():
-        found += piece
-        if len(found) >= READ_MOST:
-            break
-    return found[:READ_MOST]
+    try:
+        return await read(response, READ_MOST)
+    except Oversized as error:
+        return error.beginning
 
 
 def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """2xx = taken. 408, 429 and 5xx may pass; everything else is for somebody to mend."""
-    said = " ".join(body.decode("utf-8", "replace").split())[:SAID_MOST]
+    said = visible(" ".join(body.decode("utf-8", "replace").split())[:SAID_MOST])
     told = f"{status}: {said}" if said else str(status)
     if 200 <= status < 300:
         return Answer(True, str(status))

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
 from gateway.observe.spans import is_failure, served_by
+from gateway.printable import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
     from gateway.relay import Relay
@@ -96,7 +97,7 @@ def request_line(relay: Relay, at: float, seconds: float) -> RequestLine:
 def as_json(line: RequestLine | EventLine) -> bytes:
     """One JSON object, with its line end."""
     fields = _request_fields(line) if isinstance(line, RequestLine) else _event_fields(line)
-    return _encode(fields) + b"\n"
+    return visible_json(_encode(fields)) + b"\n"
 
 
 def _request_fields(line: RequestLine) -> dict[str, Any]:
@@ -163,8 +164,9 @@ _PLAIN = "\x1b[0m"
 
 
 def as_pretty(line: RequestLine | EventLine, *, colours: bool = False) -> bytes:
-    """One line (an event's traceback may need more), with its end; times are this machine's."""
-    text = _request_text(line) if isinstance(line, RequestLine) else line.text
+    """One line (an event's traceback may need more, indented), with its end; times are this machine's. What steers a
+    terminal is shown by its escape."""
+    text = visible(_request_text(line)) if isinstance(line, RequestLine) else visible_lines(line.text)
     stamp = f"{_local_second(int(line.at))}.{int(line.at % 1 * 1000):03d}"
     level = f"{logging.getLevelName(line.level):7}"
     if colours and line.level in _COLOURS:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.config.sources import read_file
+
 log = logging.getLogger("gateway.shared")
 
 NAME = "shared.json"
@@ -28,10 +30,7 @@ class Memory(msgspec.Struct):
 def recall(folder: Path) -> Memory:
     """What was remembered in the folder `server.data`; of nothing, or what cannot be read, a new beginning."""
     try:
-        if (folder / NAME).exists() and not (folder / NAME).is_file():
-            raise OSError("it is no file")
-        with (folder / NAME).open("rb") as file:
-            memory = msgspec.json.decode(file.read(READ_MOST), type=Memory)
+        memory = msgspec.json.decode(read_file(folder / NAME, READ_MOST, patience=0.0), type=Memory)
         if _OWNER.fullmatch(memory.owner) and 0 < memory.gateways <= GATEWAYS_MOST:
             return memory
         log.warning("%s holds what no gateway remembers: this gateway counts as a new one", folder / NAME)

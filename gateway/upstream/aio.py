@@ -127,14 +127,17 @@ class AioResponse:
         self._inflater: Inflater | None = inflater_for(self.headers)
 
     async def read_some(self) -> bytes:
-        if self._inflater is None:
+        if self._inflater is not None and self._inflater.more:
+            await asyncio.sleep(0)  # little on the wire may be much to read: others run in between
+        inflater = self._inflater
+        if inflater is None:  # a plain body, or aborted meanwhile
             return await self._read_wire()
-        while not (data := self._inflater.step()):
+        while not (data := inflater.step()):
             wire = await self._read_wire()
             if not wire:
-                self._inflater.finish()
+                inflater.finish()
                 return b""
-            self._inflater.feed(wire)
+            inflater.feed(wire)
         return data
 
     async def _read_wire(self) -> bytes:

@@ -164,7 +164,9 @@ class Connection(asyncio.Protocol):
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
                 self.fail(_head_too_large())
-        elif response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
+            return
+        self._unfinished = 0
+        if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
 

@@ -53,6 +53,10 @@ class H1Response:
         return self._take()
 
     async def _read_decoded(self, inflater: Inflater) -> bytes:
+        if inflater.more:  # little on the wire may be much to read: others run in between
+            await asyncio.sleep(0)
+            if self._inflater is None:  # aborted meanwhile
+                return self._take()
         while not (data := inflater.step()):
             if not self.pieces and not self.complete:
                 await self.arrival()

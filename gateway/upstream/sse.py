@@ -17,55 +17,90 @@ EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: beyond this it is not a str
 
 
 class Framer:
-    """Cuts a byte stream into events, however it arrives. Events keep their bytes, the blank line included."""
+    """Cuts a byte stream into events, however it arrives. Events keep their bytes, the whole blank line included. A
+    byte order mark at the start of the stream is dropped: behind other bytes it would hide the first field."""
 
-    __slots__ = ("_rest", "_searched", "_swallow_lf")
+    __slots__ = ("_begins", "_cr", "_lf", "_owed", "_rest", "_searched")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._searched = 0  # no event ends before here
-        self._swallow_lf = False  # the last event ended in CR: an LF that follows belongs to it
+        self._begins = True  # the stream may still begin with a byte order mark
+        self._cr = False  # lines of this stream end in CR or CRLF
+        self._lf = False  # an LF was seen in such a stream
+        self._owed = False  # the last event left with CR CR: an LF that follows ends the same line
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that are complete now."""
-        if not self._rest and not self._swallow_lf and b"\r" not in data:
+        """The events that are complete now. Raises `ProtocolFailure` for an event of more than `EVENT_MOST` bytes."""
+        if not (self._rest or self._cr or self._begins) and b"\r" not in data:
             if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # one whole event: nearly always
                 return [data]
-        elif self._swallow_lf and data:
-            self._swallow_lf = False
-            data = data.removeprefix(b"\n")
-        buffer = self._rest + data if self._rest else data
-        if b"\r" not in buffer:
-            return self._feed_plain(buffer)
+        elif self._begins:
+            data = self._begin(data)
+        self._cr = self._cr or b"\r" in data
+        return self._feed_any(data) if self._cr else self._feed_plain(data)
+
+    def _begin(self, data: bytes) -> bytes:
+        """The stream's first bytes without its byte order mark; b"" while they may still become one."""
+        data = bytes(self._rest) + data
+        self._rest.clear()
+        if len(data) < len(_BOM) and _BOM.startswith(data):
+            self._rest += data
+            return b""
+        self._begins = False
+        return data.removeprefix(_BOM)
+
+    def _feed_any(self, data: bytes) -> list[bytes]:
+        """Any line ends. A CR at the end of what has arrived may be the first half of a CRLF, and an event leaves with
+        its whole end: it waits for the next byte. Only where lines have ended in CR alone so far, CR CR is an end."""
+        self._lf = self._lf or b"\n" in data
+        if self._owed and data:
+            self._owed = False
+            self._searched = 1 if data[0] == 10 else 0
+        buffer = self._joined(data)
         events = []
         start = 0
         for end in _END.finditer(buffer, self._searched):
-            events.append(buffer[start : end.end()])
+            if end.end() == len(buffer) and buffer[-1] == 13:
+                if self._lf or buffer[-2] != 13:
+                    break
+                self._owed = True
+            events.append(bytes(buffer[start : end.end()]))
             start = end.end()
-        self._swallow_lf = start == len(buffer) and start > 0 and buffer[-1] == 13
-        self._keep(buffer[start:])
+        self._keep(buffer[start:] if start else buffer)
         return events
 
-    def _feed_plain(self, buffer: bytes) -> list[bytes]:
+    def _feed_plain(self, data: bytes) -> list[bytes]:
         """The same where lines end in LF alone, as nearly everywhere: without an expression."""
+        buffer = self._joined(data)
         if buffer.find(b"\n\n", self._searched) < 0:
             self._keep(buffer)
             return []
-        *events, rest = buffer.split(b"\n\n")
+        *events, rest = bytes(buffer).split(b"\n\n")
         self._keep(rest)
         return [event + b"\n\n" for event in events]
 
-    def _keep(self, rest: bytes) -> None:
-        self._rest = rest
+    def _joined(self, data: bytes) -> bytes | bytearray:
+        if not self._rest:
+            return data
+        self._rest += data  # in place: an event in many small pieces is not copied for each of them
+        return self._rest
+
+    def _keep(self, rest: bytes | bytearray) -> None:
+        if rest is not self._rest:
+            self._rest = bytearray(rest)
         self._searched = max(0, len(rest) - 3)
         if len(rest) > EVENT_MOST:
             raise ProtocolFailure(f"an event of more than {EVENT_MOST} bytes")
 
     def finish(self) -> list[bytes]:
         """The last event of a stream that ended without a blank line, completed."""
-        rest, self._rest = self._rest, b""
+        rest = bytes(self._rest)
+        self._rest.clear()
         if not rest.strip():
             return []
+        if rest.endswith(b"\r\n\r"):
+            return [rest + b"\n"]
         return [rest.rstrip(b"\r\n") + b"\n\n"]
 
 

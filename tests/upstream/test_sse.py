@@ -74,6 +74,49 @@ def test_with_lf_every_byte_is_kept(events: list[list[bytes]], cuts: list[int]) 
     assert b"".join(framed(data, cuts)) == data
 
 
+@given(events, st.sampled_from(ENDS), st.booleans(), st.sampled_from([b"", b" ", b"  "]), st.data())
+def test_an_event_leaves_with_its_whole_end_wherever_it_is_cut(
+    events: list[list[bytes]], end: bytes, bom: bool, space: bytes, drawn: st.DataObject
+) -> None:
+    data = b"".join(b"".join(line + end for line in event) + end for event in events).replace(b": ", b":" + space)
+    sent = b"\xef\xbb\xbf" * bom + data
+    cuts = drawn.draw(st.lists(st.integers(0, len(sent)), max_size=20))
+    found = framed(sent, cuts)
+    assert all(event.endswith(end + end) for event in found)
+    assert [plain(event) for event in found] == [[line.replace(b": ", b":" + space) for line in e] for e in events]
+    assert b"".join(found) == data
+
+
+@given(noise, st.lists(st.integers(0, 10_000), max_size=40))
+def test_any_cut_gives_the_same_bytes(data: bytes, cuts: list[int]) -> None:
+    """What a stream ends with, behind its last event, may be completed or left out."""
+    kept = b"".join(framed(data, cuts)).rstrip(b"\r\n")
+    whole = b"".join(framed(data, [])).rstrip(b"\r\n")
+    assert kept == whole == data.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
+
+
+def test_an_event_waits_for_the_second_half_of_its_end() -> None:
+    framer = Framer()
+    assert framer.feed(b"data: a\r\n\r") == []
+    assert framer.feed(b"\n") == [b"data: a\r\n\r\n"]
+    assert framer.feed(b"data: b\r\n\r") == []
+    assert framer.finish() == [b"data: b\r\n\r\n"]
+
+
+def test_where_lines_end_in_cr_alone_nothing_waits() -> None:
+    framer = Framer()
+    assert framer.feed(b"data: a\r\r") == [b"data: a\r\r"]
+    assert framer.feed(b"data: b\r") == []
+    assert framer.feed(b"\r") == [b"data: b\r\r"]
+
+
+def test_a_byte_order_mark_does_not_hide_the_first_event() -> None:
+    for cut in range(4):
+        framer = Framer()
+        data = b"\xef\xbb\xbfdata: a\n\n"
+        assert [*framer.feed(data[:cut]), *framer.feed(data[cut:])] == [b"data: a\n\n"]
+
+
 def test_a_crlf_blank_line_cut_in_the_middle_is_one_blank_line() -> None:
     framer = Framer()
     found = framer.feed(b"data: a\r\n\r")
@@ -111,6 +154,8 @@ ADVERSARIAL = {
     "blank lines": [b"\n" * 65536] * 160,
     "CRs": [b"\r" * 65536] * 16,
     "small pieces of one line": [b"x" * 100] * 20_000,
+    "small pieces of one line after a CR": [b"\r", *[b"x" * 100] * 100_000],
+    "small pieces with CRs": [b"x\r" * 50] * 100_000,
 }
 
 

@@ -81,6 +81,20 @@ class Engine(Protocol):
         ...
 
 
+NAME_MOST = 500  # characters of a model's name
+WINDOW_MOST = 10**12  # tokens, as far as routes.yaml counts
+
+
+def told_name(value: Any) -> str | None:
+    """A model's name as a server tells it; None for what is none."""
+    return value if isinstance(value, str) and 0 < len(value) <= NAME_MOST else None
+
+
+def told_window(*values: Any) -> int | None:
+    """The first of these that is a window; a server may tell anything."""
+    return next((value for value in values if type(value) is int and 0 < value <= WINDOW_MOST), None)
+
+
 @dataclass(slots=True)
 class WholeResponse:
     """An answer that is there as a whole: what an engine returns when it made the body itself."""

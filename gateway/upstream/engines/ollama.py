@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from gateway.routing.context import PRIOR_SPARSE
 from gateway.upstream.client import Response, UpstreamFailure
-from gateway.upstream.engines.base import Call, Probe, WholeResponse
+from gateway.upstream.engines.base import Call, Probe, WholeResponse, told_name
 from gateway.upstream.engines.ollama_calls import CallWatch
 from gateway.upstream.engines.ollama_reply import Line, Reply
 from gateway.upstream.engines.ollama_request import OllamaCall, chat_call, completion_call, embeddings_call
@@ -98,7 +98,9 @@ class OllamaEngine:
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """`/api/tags` tells no window; a model tagged `latest` is also known without its tag."""
-        names = [model["name"] for model in answer.get("models") or []]
+        tags = answer.get("models") if isinstance(answer, dict) else None
+        told = [told_name(tag.get("name")) for tag in (tags if isinstance(tags, list) else []) if isinstance(tag, dict)]
+        names = [name for name in told if name is not None]
         short = [name.removesuffix(":latest") for name in names]
         return dict.fromkeys([*names, *short])
 

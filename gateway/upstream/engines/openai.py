@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.upstream.client import Response
-from gateway.upstream.engines.base import Call, Probe
+from gateway.upstream.engines.base import Call, Probe, told_name, told_window
 
 if TYPE_CHECKING:
     from gateway.backend import BackendState
@@ -43,7 +43,9 @@ class OpenAIEngine:
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """vLLM tells `max_model_len` per name; other servers tell it by other keys or not at all."""
         models: dict[str, int | None] = {}
-        for model in answer.get("data") or []:
-            window = model.get("max_model_len") or model.get("context_length")
-            models[model["id"]] = window if type(window) is int else None
+        cards = answer.get("data") if isinstance(answer, dict) else None
+        for card in cards if isinstance(cards, list) else []:
+            name = told_name(card.get("id")) if isinstance(card, dict) else None
+            if name is not None:
+                models[name] = told_window(card.get("max_model_len"), card.get("context_length"))
         return models

@@ -1,0 +1,60 @@
+"""Pages that a backend or an exporter writes, read a slice at a time: a page of any size may come from anybody, and the
+event loop has other work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
+SLICE = 64 * 1024  # bytes of a page that are read in one go
+NUMBER_MOST = 64  # characters of a number
+VALUE_MOST = 1e15  # beyond this a count, or bytes, or seconds mean nothing, and arithmetic with them neither
+
+T = TypeVar("T")
+
+
+def slices(page: bytes) -> Iterator[list[bytes]]:
+    """The lines of `page`, some at a time. A line that is longer than a slice is left out."""
+    at = 0
+    while at < len(page):
+        end = page.rfind(b"\n", at, at + SLICE) if at + SLICE < len(page) else len(page)
+        if end >= at:
+            yield page[at:end].split(b"\n")
+        else:
+            following = page.find(b"\n", at + SLICE)
+            end = following if following >= 0 else len(page)
+        at = end + 1
+
+
+def number(text: bytes) -> float | None:
+    """A sample's value, a time behind it or not; None for what is no count: not a number, infinite, negative, huge."""
+    word = text[: 2 * NUMBER_MOST].split(None, 1)[:1]
+    if not word or len(word[0]) > NUMBER_MOST:
+        return None
+    try:
+        value = float(word[0])
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= VALUE_MOST else None  # no NaN either
+
+
+def at_once(reading: Generator[None, None, T]) -> T:
+    """The result of a reader that yields between its slices."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_turns(reading: Generator[None, None, T]) -> T:
+    """The same while others run between the slices."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)

@@ -1,0 +1,286 @@
+"""Probe answers of any size, pace and type: they cost a bound of memory and time, teach nothing wrong, and hold up
+nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import sys
+import time
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.config.load import load_text
+from gateway.config.snapshot import Backend
+from gateway.health import asker as module
+from gateway.health.asker import Asker, NoAnswer, decoded, loaded_models, model_size
+from gateway.health.exporter import read_machine
+from gateway.health.prober import start_time, told_version
+from gateway.health.progress import Progress, Work, read
+from gateway.health.slices import SLICE, VALUE_MOST, number, slices
+from gateway.upstream.engines import ENGINES
+from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
+from tests.support import running_gateway
+
+OPEN_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+LINES = b'vllm:num_requests_running{engine="0"} 1.0\n' * 1000
+DEEP = b"[" * 100_000 + b"]" * 100_000
+BAD: dict[str, dict[str, Write]] = {
+    "endless metrics": {"metrics": endless(LINES)},
+    "endless everything": {name: endless(b"x" * 65536) for name in ("health", "version", "models", "metrics")},
+    "small chunks without end": {"metrics": endless(b"1\r\na\r\n" * 1000, "transfer-encoding: chunked")},
+    "a packed health": {"health": bomb()},
+    "packed metrics": {"metrics": bomb(), "models": bomb()},
+    "not what its encoding says": {"version": body(b"{}", "content-encoding: gzip")},
+    "an unknown encoding": {"models": body(b"{}", "content-encoding: br")},
+    "numbers that are none": {
+        "metrics": body(b"vllm:num_requests_running +Inf\nvllm:generation_tokens_total NaN\n"),
+        "models": body(b'{"data":[{"id":"m","max_model_len":NaN}]}'),
+    },
+    "huge numbers": {"metrics": body(b"vllm:num_requests_running 1e300\nvllm:generation_tokens_total -1\n")},
+    "many requests": {"metrics": body(b"vllm:num_requests_running 1e15\nvllm:generation_tokens_total 1\n" * 9)},
+    "open braces": {"metrics": body(b"process_start_time_seconds{x\n" * 140_000)},
+    "one long line": {"metrics": body(b"vllm:num_requests_running{" + b"x" * 4_000_000)},
+    "blank lines": {"metrics": body(b"\n" * 4_000_000)},
+    "a version that is a list": {"version": body(b'["a"]')},
+    "a version of a list": {"version": body(b'{"version":["a"]}')},
+    "a long version": {"version": body(b'{"version":"' + b"9" * MIB + b'"}')},
+    "a version for the terminal": {"version": body(b'{"version":"\\u001b[31m\\n0.11"}')},
+    "a deep version": {"version": body(DEEP)},
+    "deep models": {"models": body(DEEP)},
+    "deep cards": {"models": body(b'{"data":[{"id":' + DEEP + b"}]}")},
+    "ids that are none": {"models": body(b'{"data":[{"id":5},{"id":["m"]},null,"m",5,[],{"id":null}]}')},
+    "data that is none": {"models": body(b'{"data":{"id":"m"}}')},
+    "many models": {"models": body(json.dumps({"data": [{"id": f"m{n}"} for n in range(100_000)]}).encode())},
+    "a model of a long name": {"models": body(json.dumps({"data": [{"id": "m" * MIB}]}).encode())},
+    "windows": {"models": body(b'{"data":[{"id":"m","max_model_len":-1,"context_length":"9"}]}')},
+    "a window without end": {"models": body(b'{"data":[{"id":"m","max_model_len":1e400}]}')},
+    "a packed list": {"models": packed(b'{"data":[{"id":"m","max_model_len":9000}]}')},
+}  # fmt: skip
+
+
+def backend(url: str) -> Backend:
+    return load_text(f"backends: {{a: {{url: '{url}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_backend_is_looked_at_without_harm(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    routes = "defaults: {{health: {{every: 100ms}}, queue: {{max_wait: 0s}}}}\n"
+    routes += "backends: {{bad: {{url: '{0}'}}, good: {{url: '{1}'}}}}"
+    async with hostile(**BAD[name]) as bad, hostile() as good, running_gateway(routes.format(bad, good)) as gateway:
+        await gateway.until_ready("good")
+        looked = gateway.gateway.fleet["bad"]
+        await gateway.until(lambda: looked.health.reason != "not checked yet")
+        for _ in range(3):
+            answer = await gateway.client.post("/v1/chat/completions", json={"model": "good", "messages": []})
+            assert answer.status_code == 200
+            await asyncio.sleep(0.1)
+        status = await gateway.client.get("/status")
+        assert status.status_code == 200
+        told = status.json()["backends"]["bad"]
+        assert len(json.dumps(told)) < 20_000
+        version = told["version"]
+        assert version is None or (len(version) <= 200 and version.isprintable())
+        assert (await gateway.client.get("/metrics")).status_code == 200
+        assert looked.observed_context in (None, 4096, 9000)
+    failed = [r for r in caplog.records if r.exc_info is not None or "failed inside" in r.getMessage()]
+    assert not failed
+    assert all(len(record.getMessage()) < 5000 for record in caplog.records if record.levelno > logging.DEBUG)
+
+
+@pytest.mark.parametrize("head", [OPEN_HEAD, b"HTTP/1.1 200 OK\r\nx: y"], ids=["body", "head"])
+async def test_an_answer_that_drips_ends_at_the_deadline(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_TIMEOUT", 0.5)
+    monkeypatch.setattr(Asker._fetch, "__defaults__", (module.PAGE_MOST, 0.5))
+    async with hostile(health=dripping(head)) as url:
+        asker = Asker()
+        asker.open()
+        began = time.monotonic()
+        answers = [await asker.get(backend(url), "/health") for _ in range(3)]
+        took = time.monotonic() - began
+        fine = await asker.get(backend(url), "/version")
+        await asker.close()
+    assert all(isinstance(answer, NoAnswer) and "no answer" in answer.reason for answer in answers)
+    assert 1.4 < took < 6.0
+    assert not isinstance(fine, NoAnswer)
+    assert fine.status_code == 200
+
+
+async def test_servers_that_hold_their_probes_take_no_place_from_others() -> None:
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async with hostile(health=silent) as bad, hostile() as good:
+        asker = Asker()
+        asker.open()
+        held = [asyncio.create_task(asker.get(backend(bad), "/health")) for _ in range(150)]
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        answer = await asker.get(backend(good), "/health")
+        assert not isinstance(answer, NoAnswer)
+        assert time.monotonic() - began < 2.0
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        await asker.close()
+
+
+async def test_a_probe_follows_no_redirect_and_keeps_no_cookie() -> None:
+    seen: list[str] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    other = await asyncio.start_server(note, "127.0.0.1", 0)
+    target = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/"
+
+    async def elsewhere(writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            f"HTTP/1.1 307 x\r\nlocation: {target}\r\nset-cookie: a=b; path=/\r\ncontent-length: 0\r\n\r\n".encode()
+        )
+
+    async with hostile(health=elsewhere) as url:
+        asker = Asker()
+        asker.open()
+        answer = await asker.get(backend(url), "/health")
+        assert not isinstance(answer, NoAnswer)
+        assert answer.status_code == 307
+        assert not seen
+        await asker.page(target)
+        await asker.close()
+    other.close()
+    assert len(seen) == 1
+    assert "cookie" not in seen[0].lower()
+
+
+MEASURED = """
+import asyncio, resource, sys
+from gateway.config.load import load_text
+from gateway.health.asker import Asker
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+async def main():
+    backend = load_text(f"backends: {{a: {{url: '{sys.argv[1]}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
+    asker = Asker()
+    asker.open()
+    await asker.get(backend, "/version")
+    before = peak()
+    for path in sys.argv[2:] * 10:
+        await asker.get(backend, path)
+    await asker.close()
+    print(peak() - before)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_is_never_read_costs_no_memory() -> None:
+    async with hostile(metrics=endless(LINES), health=bomb(), models=endless(b"x" * MIB)) as url:
+        paths = ["/metrics", "/health", "models"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", MEASURED, url, *paths, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert int(out) < 120  # MiB; without a bound a second of an endless page is more
+
+
+# -- what is read of them ---------------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+cards = st.dictionaries(
+    st.sampled_from(["id", "name", "size", "max_model_len", "context_length"]), json_values, max_size=5
+)
+lists = st.dictionaries(st.sampled_from(["data", "models", "version"]), st.lists(cards | json_values) | json_values)
+
+
+@given(json_values | lists)
+def test_any_json_is_read_as_a_list_of_models(answer: object) -> None:
+    for engine in ("vllm", "openai", "ollama"):
+        found = ENGINES[engine].read_models(answer)
+        assert all(isinstance(name, str) and name for name in found)
+        assert all(window is None or 0 < window <= 10**12 for window in found.values())
+    assert all(isinstance(name, str) for name in loaded_models(answer))
+    assert model_size(answer, "m") is None or model_size(answer, "m") > 0  # type: ignore[operator]
+    version = told_version(answer)
+    assert version is None or version.isprintable()
+
+
+names = st.sampled_from(
+    [
+        b"vllm:num_requests_running", b"vllm:num_requests_waiting", b"vllm:generation_tokens_total",
+        b"vllm:request_success_total", b"vllm:time_to_first_token_seconds_count", b"memory_used_bytes",
+        b"gpu_temperature_celsius", b"process_start_time_seconds",
+        b"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    ]
+)  # fmt: skip
+labels = st.sampled_from([b" ", b'{engine="0"} ', b'{position="3"} ', b"{", b'{a="} "} ', b"{} {} "])
+values = st.sampled_from(
+    [b"NaN", b"+Inf", b"-Inf", b"-1", b"1e400", b"1e300", b"1e15", b"9" * 5000, b"", b"x", b"3 17"]
+)
+values = values | st.floats().map(lambda value: repr(value).encode())
+pages = st.lists(st.tuples(names, labels, values).map(b"".join) | st.binary(max_size=40)).map(b"\n".join)
+
+
+@given(pages, pages)
+def test_any_metrics_are_read_as_counts_that_can_be_counted_with(first: bytes, second: bytes) -> None:
+    progress = Progress()
+    base = b"vllm:num_requests_running 1\nvllm:generation_tokens_total 1\n"
+    for at, page in enumerate((first, second, base + first, base + second)):
+        sample = read(page, float(at))
+        if sample is not None:
+            progress.take(sample)
+            told = (progress.foreign(1, float(at)), progress.outstanding(Work(1, held=1)), progress.prefill)
+            msgspec.json.encode(told)
+            assert progress.budget(Work(1)) < math.inf
+        found = start_time(page)
+        assert found is None or 0 <= found <= VALUE_MOST
+        msgspec.json.encode(read_machine(page, 1.0))
+
+
+@given(st.lists(st.integers(0, 2 * SLICE), max_size=6))
+@settings(max_examples=50)
+def test_slices_are_all_lines_that_are_not_too_long(lengths: list[int]) -> None:
+    lines = [bytes([97 + place]) * length for place, length in enumerate(lengths)]
+    found = [line for some in slices(b"\n".join(lines)) for line in some if line]
+    assert [line for line in lines if line and len(line) < SLICE // 2] == [
+        line for line in found if len(line) < SLICE // 2
+    ]
+    assert all(line in lines for line in found)
+
+
+def test_a_page_of_any_lines_is_read_in_short_slices() -> None:
+    for page in (LINES * 100, b"\n" * 4 * MIB, b"x" * 4 * MIB, b"vllm:num_requests_running " + b"9" * 4 * MIB):
+        for some in slices(page):
+            assert sum(map(len, some)) + len(some) <= SLICE + 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"NaN", b"nan", b"+Inf", b"-1", b"-0.1", b"1e16", b"1e400", b"", b" ", b"x", b"1" * 65]
+)
+def test_what_is_no_count_is_none(text: bytes) -> None:
+    assert number(text) is None
+
+
+def test_json_of_too_many_values_is_not_read() -> None:
+    import httpx
+
+    for content in (b"[" * 300_000, b"[" + b"[]," * 300_000 + b"1]", b"\xff", b"", DEEP, b'"\\ud800"'):
+        assert decoded(httpx.Response(200, content=content), "none") == "none"
+
+
+def test_what_is_no_version_is_none() -> None:
+    assert told_version({"version": None}) is told_version([]) is told_version({"version": "  "}) is None
