@@ -69,6 +69,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         max_body=section.max_body,
         shutdown=section.shutdown,
         log=section.log,
+        proxies=tuple(section.proxies),
     )
 
 

@@ -20,6 +20,7 @@ Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
 LogForm = Literal["auto", "json", "pretty", "none"]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 
@@ -231,6 +232,7 @@ class Server:
     max_body: int = 64 * 1024 * 1024  # bytes
     shutdown: float = 120.0  # seconds
     log: LogForm = "auto"
+    proxies: tuple[Network, ...] = ()  # behind which there are many callers
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class Metrics:
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
+        self.connections_closed = self._family(
+            "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
+        )
+        self.connections: Callable[[], int] = int  # open ones; the listener's to tell
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
