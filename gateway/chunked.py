@@ -6,7 +6,9 @@ import re
 
 from gateway.request_head import MAX_BYTES, MAX_FIELDS, check_lines, malformed, parse_field, too_large
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(;[\t\x20-\x7e\x80-\xff]*)?")
+_WORD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_EXTENSION = rb";%b(?:=(?:%b|\"(?:[^\"\\\x00-\x08\x0a-\x1f\x7f]|\\[\t\x20-\x7e])*\"))?" % (_WORD, _WORD)
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})((?:%b)*)" % _EXTENSION)
 _SIZE_LINE_BEGUN = re.compile(rb"(?:[0-9A-Fa-f]{1,15}(?:;[\t\x20-\x7e\x80-\xff]*)?\r?)?")
 _MAX_LINE = 4096  # bytes of one size with its extensions
 _PLAIN = {b"%x" % size: size for size in range(1, 256)}
@@ -75,8 +77,7 @@ class ChunkedBody:
         match = _SIZE_LINE.fullmatch(line)
         if match is None:
             raise malformed("a chunk of its body has no size")
-        if match[2]:
-            self._count(len(match[2]))
+        self._count(len(match[2]))
         return int(match[1], 16)
 
     def _wait_for_line_end(self, begun: bytes) -> None:

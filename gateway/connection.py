@@ -460,6 +460,7 @@ class Connection(asyncio.Protocol):
     def look_at_end(self, now: float) -> None:
         """Close for good what has had its time: its client takes nothing of the answer, or sends on and on."""
         limits, (since, last, before) = self.listener.limits, self._end
+        linger = limits.begun if self.listener.stopping else limits.linger
         progress = self._progress()
         if progress != before:
             self._end = (since, now, progress)
@@ -467,7 +468,7 @@ class Connection(asyncio.Protocol):
         if self.transport.get_write_buffer_size():
             if now - last >= limits.idle:
                 self.transport.abort()
-        elif now - last >= limits.linger or now - since >= limits.linger_most:
+        elif now - last >= linger or now - since >= limits.linger_most:
             self.transport.abort()
 
     def _progress(self) -> int:

@@ -116,7 +116,9 @@ class Listener:
         """It is told why it is refused, and closed within a second, sooner when many are."""
         self._turned_away[connection] = connection.loop.time()
         if len(self._turned_away) > _TURNED_AWAY:
-            next(iter(self._turned_away)).transport.abort()
+            oldest = next(iter(self._turned_away))
+            del self._turned_away[oldest]
+            oldest.transport.abort()
         if self._timer is None:
             self._timer = connection.loop.call_later(TICK, self._tick, connection.loop)
 
@@ -141,8 +143,11 @@ class Listener:
             for victim in found:
                 self._end(victim, "room")
                 return True
-        for victim in islice(self.bodies, _LOOKED_AT):
-            if (address is None or victim.address == address) and victim.sends_slowly(victim.loop.time()):
+        for victim, since in islice(self.bodies.items(), _LOOKED_AT):
+            now = victim.loop.time()
+            if now - since < 1.0:
+                break
+            if (address is None or victim.address == address) and victim.sends_slowly(now):
                 self._end(victim, "room")
                 return True
         return False

@@ -18,7 +18,7 @@ END = b"\r\n\r\n"
 _VISIBLE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TARGET = bytes(set(range(0x21, 0x7F)) - {ord("#")})
-_UPPER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ-"
+_METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
 _SPECIAL = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
 _NO_SUCH_SIZE = 10**18  # stands for every longer number: it is beyond any limit
 
@@ -67,10 +67,10 @@ def parse_request_line(line: bytes) -> tuple[bytes, bytes, bool]:
     if len(parts) != 3 or parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise malformed("it does not begin with METHOD PATH HTTP/1.1")
     method, target, version = parts
-    if not method or method.translate(None, _UPPER):
-        raise malformed("its method is none")
     if method == b"CONNECT":
         raise GatewayError("method_not_allowed", "The gateway is no proxy: it takes no CONNECT.")
+    if method not in _METHODS:
+        raise malformed("its method is none of HTTP's own")
     if not target or target.translate(None, _TARGET):
         raise malformed("its path is none")
     return method, target, version == b"HTTP/1.0"
