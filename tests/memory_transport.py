@@ -73,7 +73,7 @@ class Wireless:
         self.state = ServerState()
         self._config = uvicorn.Config(app, http=for_app(app, limits), ws="none", lifespan="off", log_config=None)
         self._config.load()
-        self._class: type[Connection] = self._config.http_protocol_class  # type: ignore[assignment]
+        self._class: type[Connection] = self._config.http_protocol_class  # type: ignore[assignment]  # it is what `http` says
         self.listener = self._class.listener
 
     def connect(self, peer: str = "10.0.0.1", *, unread: bool = False) -> MemoryTransport:

@@ -23,6 +23,16 @@ NASTY = (
     *(b"transfer-encoding: chunked\r\n", b"transfer-encoding: identity\r\n", b"connection: close\r\n"),
     *(b"expect: 100-continue\r\n", b"x: " + b"y" * 70_000, b"a: b\r\n" * 120, DECOY),
 )
+FIELDS = (
+    *(
+        b"content-length: 7\r\n",
+        b"content-length: 0\r\n",
+        b"content-length: +0\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+    ),
+    *(b"transfer-encoding: chunked\r\n", b"transfer-encoding: identity\r\n", b"transfer-encoding: chunked, x\r\n"),
+    *(b"x: y\n", b"x: \0\r\n", b" folded\r\n", b"x\r\n", b"host: x\r\n", b"connection: upgrade\r\n"),
+)
 PATHS = ("/health", "/nowhere", "/version", CHAT, "/v1/messages", "/v1/messages/count_tokens", "/v1/chat%2Fcompletions")
 
 
@@ -48,8 +58,9 @@ def requests(draw: st.DrawFn) -> bytes:
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     """Requests of which some bytes were added, taken out or changed."""
-    data = bytearray(b"".join(draw(st.lists(requests(), min_size=1, max_size=4))))
-    for _ in range(draw(st.integers(0, 4))):
+    sent = draw(st.lists(st.tuples(requests(), st.sampled_from((*[b""] * 9, *FIELDS))), min_size=1, max_size=4))
+    data = bytearray(b"".join(one.replace(b"host: x\r\n", b"host: x\r\n" + more, 1) for one, more in sent))
+    for _ in range(draw(st.sampled_from((0, 0, 1, 3)))):
         at = draw(st.integers(0, max(0, min(len(data) - 1, 400))))
         kind = draw(st.sampled_from(("insert", "delete", "change", "cut")))
         if kind == "insert":
