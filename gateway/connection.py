@@ -147,9 +147,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
+        self.listener.unread[self] = self.loop.time()
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()
+        self.listener.unread.pop(self, None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -434,6 +436,10 @@ class Connection(asyncio.Protocol):
     def is_answering(self) -> bool:
         """A request is under way, or an interrupted one is being told so."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    def is_watched(self) -> bool:
+        """The relay has its own timer for a client that does not read."""
+        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
 
     def sends_slowly(self, now: float) -> bool:
         """Its body has come at less than the rate so far."""

@@ -87,6 +87,7 @@ class Listener:
         self.idle: dict[Connection, float] = {}  # was answered, since
         self.bodies: dict[Connection, float] = {}  # sends a body, since
         self.crowded: dict[Connection, float] = {}  # is not read because it sent too much ahead, since
+        self.unread: dict[Connection, float] = {}  # does not take its answer as fast as it is written, since
         self.closing: dict[Connection, float] = {}  # was answered for the last time; when it began
         self.stopping = False
         self._turned_away: dict[Connection, float] = {}
@@ -124,7 +125,8 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
-        for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._turned_away):
+        waits_for = (self.heads, self.idle, self.bodies, self.crowded, self.unread, self.closing, self._turned_away)
+        for waiting in waits_for:
             waiting.pop(connection, None)
         if connection in self.connections:
             self.connections.discard(connection)
@@ -137,12 +139,13 @@ class Listener:
                     del self._by_address[address]
 
     def _evict(self, address: str | None = None) -> bool:
-        """Close a connection that nothing runs on, of this address if one is given, to make room for a new one."""
-        for waiting in (self.closing, self.idle, self.heads):
-            found = (c for c in islice(waiting, _LOOKED_AT) if address is None or c.address == address)
-            for victim in found:
-                self._end(victim, "room")
-                return True
+        """Close a connection that nothing runs on, of this address if one is given, to make room for a new one. One
+        that has not been sent its whole answer stays."""
+        for waiting in (self.idle, self.closing, self.heads):
+            for victim in islice(waiting, _LOOKED_AT):
+                if (address is None or victim.address == address) and not victim.transport.get_write_buffer_size():
+                    self._end(victim, "room")
+                    return True
         for victim, since in islice(self.bodies.items(), _LOOKED_AT):
             now = victim.loop.time()
             if now - since < 1.0:
@@ -179,6 +182,11 @@ class Listener:
                 self.idle[connection] = now  # behind the others; the answer is still being read
                 continue
             self._end(connection, "idle")
+        for connection in _due(self.unread, now - limits.idle):
+            if connection.still_sends() or connection.is_watched():
+                self.unread[connection] = now
+                continue
+            self._end(connection, "unread")
         for connection in _due(self.crowded, now - limits.ahead_for):
             connection.drop_rest()
         for connection in _due(self._turned_away, now - 1.0):

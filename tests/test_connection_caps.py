@@ -62,6 +62,17 @@ async def test_idle_ones_go_before_those_that_have_just_come(tmp_path: Path) -> 
         assert not any(transport.closed for transport in silent)
 
 
+async def test_one_that_still_reads_its_answer_stays(tmp_path: Path) -> None:
+    async with wireless(str(tmp_path), FEW) as gateway:
+        reading = [gateway.connect("127.0.0.1", unread=True) for _ in range(8)]
+        for transport in reading:
+            transport.receive(HEALTH)
+            await answered(transport)
+        refused = gateway.connect("127.0.0.1")
+        assert statuses(bytes(refused.written)) == [503]
+        assert not any(transport.closed for transport in reading)
+
+
 async def test_where_every_connection_works_a_new_one_is_told_so(tmp_path: Path) -> None:
     async with wireless(str(tmp_path), FEW) as gateway:
         busy = [gateway.connect("127.0.0.1") for _ in range(8)]
