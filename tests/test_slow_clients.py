@@ -143,7 +143,7 @@ async def test_a_body_at_the_rate_is_read_to_its_end() -> None:
 
 
 def read_of(gateway: RunningGateway) -> int:
-    return sum(connection._received for connection in gateway.server.listener.bodies)
+    return sum(connection.received for connection in gateway.server.listener.bodies)
 
 
 async def test_a_dripped_body_is_a_408_however_evenly_it_drips() -> None:
