@@ -136,11 +136,9 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
-        self.listener.unread[self] = self.loop.time()
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()
-        self.listener.unread.pop(self, None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -328,10 +326,6 @@ class Connection(RequestReader, asyncio.Protocol):
     def is_answering(self) -> bool:
         """A request is under way, or an interrupted one is being told so."""
         return self.cycle is not None and not self.cycle.response_complete
-
-    def is_watched(self) -> bool:
-        """The relay has its own timer for a client that does not read."""
-        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
 
     def sends_slowly(self, now: float) -> bool:
         """Its body has come at less than the rate so far."""

@@ -87,7 +87,6 @@ class Listener:
         self.idle: dict[Connection, float] = {}  # was answered, since
         self.bodies: dict[Connection, float] = {}  # sends a body, since
         self.crowded: dict[Connection, float] = {}  # is not read because it sent too much ahead, since
-        self.unread: dict[Connection, float] = {}  # does not take its answer as fast as it is written, since
         self.closing: dict[Connection, float] = {}  # was answered for the last time; when it began
         self.stopping = False
         self._turned_away: dict[Connection, float] = {}
@@ -125,8 +124,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """It is closed."""
-        waits_for = (self.heads, self.idle, self.bodies, self.crowded, self.unread, self.closing, self._turned_away)
-        for waiting in waits_for:
+        for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._turned_away):
             waiting.pop(connection, None)
         if connection in self.connections:
             self.connections.discard(connection)
@@ -182,11 +180,6 @@ class Listener:
                 self.idle[connection] = now  # behind the others; the answer is still being read
                 continue
             self._end(connection, "idle")
-        for connection in _due(self.unread, now - limits.idle):
-            if connection.still_sends() or connection.is_watched():
-                self.unread[connection] = now
-                continue
-            self._end(connection, "unread")
         for connection in _due(self.crowded, now - limits.ahead_for):
             connection.drop_rest()
         for connection in _due(self._turned_away, now - 1.0):
