@@ -113,7 +113,7 @@ class Connection(RequestReader, asyncio.Protocol):
         else:
             self._read(data, 0)
 
-    def eofreceived(self) -> None:
+    def eof_received(self) -> None:
         """The client has closed its sending half: it has left. (The transport is closed.)"""
 
     def connection_lost(self, exc: Exception | None) -> None:
