@@ -104,7 +104,7 @@ class RequestReader:
             self._left = head.length
         self.state = AHEAD if head.length == 0 else BODY
         self.take_head(head)
-        if head.length == 0:
+        if self.state == AHEAD:  # it was not refused
             self.end_of_body()
 
     def _read_body(self, data: bytes, at: int) -> tuple[bytes, int]:
