@@ -78,6 +78,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self._waits: dict[Connection, float] = self.listener.heads  # where it stands while it waits for a head
         self._ahead = b""  # what came behind the request that is being answered
         self._ahead_at = 0
+        self._crowded_at: float | None = None  # since when there is more of that than is kept
         # The pace of its client.
         self._window = (0.0, 0)  # since when, and from how many bytes on, its body's pace is measured
         self._end = (0.0, 0.0, 0)  # of one being closed: since when; last progress, and the bytes then
@@ -184,13 +185,30 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def _hold_back(self) -> None:
         """Read on only while little has come ahead."""
-        if len(self._ahead) - self._ahead_at > self.listener.limits.ahead:
+        limits = self.listener.limits
+        kept = limits.ahead_most if self in self.listener.deep else limits.ahead
+        if len(self._ahead) - self._ahead_at > kept:
             self.flow.full = True
             self.flow.pause_reading()
-            self.listener.crowded[self] = self.loop.time()
+            self.listener.crowded[self] = now = self.loop.time()
+            if self._crowded_at is None:
+                self._crowded_at = now
         elif self.flow.full:
             self.flow.full = False
             self.flow.resume_reading()
+
+    def look_ahead(self, now: float) -> None:
+        """Its reading has stopped for a while: read on as far as there is room, so that its leaving shows."""
+        listener = self.listener
+        if self._crowded_at is not None and now - self._crowded_at >= listener.limits.ahead_longest:
+            self.drop_rest()
+            return
+        if len(listener.deep) < listener.limits.ahead_deep:
+            listener.deep.add(self)
+        listener.crowded[self] = now
+        if len(self._ahead) - self._ahead_at <= listener.limits.ahead_most and self in listener.deep:
+            listener.crowded.pop(self)
+            self._hold_back()
 
     def drop_rest(self) -> None:
         """Nothing more is read as a request; what still comes is thrown away, so that its client's leaving shows."""
@@ -198,6 +216,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self._ahead, self._ahead_at = b"", 0
         self.listener.bodies.pop(self, None)
         self.listener.crowded.pop(self, None)
+        self.listener.deep.discard(self)
         self.flow.full = False
         self.flow.resume_reading()
 
@@ -294,6 +313,8 @@ class Connection(RequestReader, asyncio.Protocol):
             data, at = self._ahead, self._ahead_at
             self._ahead, self._ahead_at = b"", 0
             self.listener.crowded.pop(self, None)
+            self.listener.deep.discard(self)
+            self._crowded_at = None
             self._read(data, at)
             self._hold_back()
         self.flow.resume_reading()

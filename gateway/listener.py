@@ -42,7 +42,10 @@ class Limits:
     body_rate: int = 1024  # per second
     body_window: float = 30.0
     ahead: int = 64 * 1024  # pipelined requests that are kept while another one is answered
-    ahead_for: float = 1.0  # how long reading may stop because of more than that
+    ahead_for: float = 1.0  # how long reading stops because of more than that: who leaves meanwhile is not noticed
+    ahead_most: int = 1024 * 1024  # then so much is kept, of the first `ahead_deep` connections that need it
+    ahead_deep: int = 32
+    ahead_longest: float = 30.0  # then what is more than that is thrown away
     linger: float = 2.0  # silence after which an answered connection is closed, if its client has more to send
     linger_most: float = 30.0
     begun: float = 1.0  # for heads and bodies that are on their way when the gateway stops
@@ -87,6 +90,7 @@ class Listener:
         self.idle: dict[Connection, float] = {}  # was answered, since
         self.bodies: dict[Connection, float] = {}  # sends a body, since
         self.crowded: dict[Connection, float] = {}  # is not read because it sent too much ahead, since
+        self.deep: set[Connection] = set()  # may send more ahead than others
         self.closing: dict[Connection, float] = {}  # was answered for the last time; when it began
         self.stopping = False
         self._turned_away: dict[Connection, float] = {}
@@ -126,6 +130,7 @@ class Listener:
         """It is closed."""
         for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._turned_away):
             waiting.pop(connection, None)
+        self.deep.discard(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             address = connection.address
@@ -181,7 +186,7 @@ class Listener:
                 continue
             self._end(connection, "idle")
         for connection in _due(self.crowded, now - limits.ahead_for):
-            connection.drop_rest()
+            connection.look_ahead(now)
         for connection in _due(self._turned_away, now - 1.0):
             connection.transport.abort()
         for connection in list(self.bodies):

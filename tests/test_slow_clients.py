@@ -195,7 +195,7 @@ async def test_a_waiting_client_that_pipelines_and_leaves_gives_its_place_back()
 
 async def test_one_who_sends_more_ahead_than_is_kept_is_still_seen_to_leave() -> None:
     async with listening() as (gateway, sim):
-        limit(gateway, ahead_for=0.0)
+        limit(gateway, ahead_for=0.0, ahead_longest=0.0)
         sim.fault("hang_before", count=1)
         async with raw_client(gateway.url) as client:
             await client.post(CHAT, chat("chat"))
@@ -205,6 +205,30 @@ async def test_one_who_sends_more_ahead_than_is_kept_is_still_seen_to_leave() ->
             [held] = [len(c._ahead) for c in gateway.server.listener.connections if c.is_answering()]
             assert held < 1_000_000
         await sim.wait_aborted(1)
+
+
+async def test_a_long_request_behind_a_slow_one_is_answered_and_its_client_seen_to_leave() -> None:
+    async with listening(server="shutdown: 60s") as (gateway, sim):
+        long = request("POST", "/nowhere", b"x" * 200_000)
+        for leaves in (False, True):
+            sim.fault("hang_before", count=1)
+            async with raw_client(gateway.url) as client:
+                await client.post(CHAT, chat("chat"))
+                await sim.wait_inflight(1)
+                await client.send(long + LAST)
+                await gateway.until(lambda: bool(gateway.server.listener.crowded))
+                later(gateway, 1.1)
+                [connection] = [c for c in gateway.server.listener.connections if c.is_answering()]
+                await gateway.until(lambda: len(connection._ahead) >= len(long))  # noqa: B023
+                later(gateway, 40)
+                if not leaves:
+                    sim.clear()
+                    found = statuses(await client.rest())
+                    assert found[:2] == [200, 404]
+            if leaves:
+                await sim.wait_aborted(1)
+            await gateway.until(gateway.idle)
+        assert not gateway.server.listener.deep
 
 
 async def test_many_pipelined_requests_are_all_answered_and_few_kept() -> None:
