@@ -161,7 +161,8 @@ class Gateway:
         metrics, registry = self.metrics, self.metrics.registry
         registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
         registry.register(AliasCollector(self.standing))
-        registry.register(GatewayCollector(self._budgets, self._lost, lambda: self.alerter.refused is None))
+        valid, connections = lambda: self.alerter.refused is None, lambda: metrics.connections()
+        registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
         registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:

@@ -1,15 +1,16 @@
-"""One inference POST on our listener's connection (connection.py), without ASGI between: its body is read from what the
-parser hands over, its answer written straight to the transport, head and first body in one system call."""
+"""One inference POST on our listener's connection (connection.py), without ASGI between: its body is what the
+connection hands over, its answer is written straight to the transport, head and first body in one system call."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.core import Gateway
+from gateway.errors import GatewayError
 from gateway.exchange import ClientGone, Headers, decode, running_task, too_large
 from gateway.header_map import header_map
 from gateway.relay import Relay
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
-LINGER = 2.0  # seconds in which the rest of a body that is too large is still read and thrown away
 _CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
 
-class _NoEvent:
-    """What uvicorn sets when something changes; nobody waits for it before the body is complete."""
-
-    __slots__ = ()
-
-    def set(self) -> None:
-        pass
-
-
 class DirectExchange:
-    """An `Exchange` (exchange.py) straight on the connection. To uvicorn's protocol it looks like its own cycle."""
+    """An `Exchange` (exchange.py) straight on the connection."""
 
     __slots__ = (
         "_body",
@@ -45,16 +36,13 @@ class DirectExchange:
         "_gateway",
         "_head",
         "_http_1_0",
+        "_refused",
         "_size",
-        "_too_large",
         "complete",
         "disconnected",
-        "expects_continue",
         "headers",
         "keep_alive",
-        "message_event",
         "own_task",
-        "queued",
         "response_complete",
         "started",
     )
@@ -65,25 +53,20 @@ class DirectExchange:
         self._endpoint = endpoint
         self._body: list[bytes] = []
         self._size = 0
-        self._too_large = False
+        self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
         self.headers: dict[bytes, bytes] = header_map(connection.headers)
-        self._http_1_0 = (
-            connection.parser.get_http_version() == "1.0"
-        )  # knows no chunks: the end of the connection ends
-        self.keep_alive = not self._http_1_0 and connection.parser.should_keep_alive()
+        self._http_1_0 = connection.http_1_0  # knows no chunks: the end of the connection ends
+        self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
         self.complete = False  # the body is there
-        self.queued = False  # behind another request of this connection
-        self.expects_continue = False  # it sends its body when told to
         self.started = False
-        self.message_event: Any = _NO_EVENT
         self.response_complete = False
         self.disconnected = False
 
     def task(self) -> asyncio.Task[None]:
-        return self.own_task or running_task()  # asking asyncio costs more; needed where uvicorn started it (pipelined)
+        return self.own_task or running_task()  # asking asyncio costs more
 
     @property
     def peer(self) -> str:
@@ -93,44 +76,29 @@ class DirectExchange:
     # -- the request ----------------------------------------------------------------------------------------------
 
     def add_body(self, data: bytes) -> None:
-        if self._too_large:
+        if self._refused is not None:
             return
         self._body.append(data)
         self._size += len(data)
-        if self._size > self._gateway.snapshot.server.max_body:
-            self.refuse_body()
+        limit = self._gateway.snapshot.server.max_body
+        if self._size > limit:
+            self.refuse(too_large(limit))
 
-    def refuse_body(self) -> None:
+    def refuse(self, error: GatewayError) -> None:
         """Answer now; what still arrives of the body is thrown away and the connection not used again."""
-        self._too_large = True
+        self._refused = error
         self._body.clear()
         self.keep_alive = False
         self.complete = True
-        if not self.queued:
-            self._connection.start(self)
+        self._connection.drop_rest()
+        self._connection.start(self)
 
     def abandoned(self) -> None:
         """The client left before its body was there: no request was made of it, but it is counted."""
         self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
 
-    @property
-    def framing(self) -> bytes:
-        """The header that tells how long the body is; b"" without a body."""
-        if b"transfer-encoding" in self.headers:
-            return b"transfer-encoding: " + self.headers[b"transfer-encoding"]
-        length = self.headers.get(b"content-length", b"0")
-        return b"content-length: " + length if length.strip(b"0") else b""
-
-    async def run_asgi(self, app: object) -> None:
-        """Called by uvicorn's protocol, in a task of its own. (`app` is not asked: this is its inference path.)"""
-        if self.expects_continue and not self.complete:
-            self._connection.transport.write(CONTINUE)
-        while not self.complete:  # pipelined, and its body is still coming
-            self.message_event = asyncio.Event()
-            self._connection.flow.resume_reading()
-            if self.disconnected:
-                return
-            await self.message_event.wait()
+    async def run(self) -> None:
+        """In a task of its own, once the body is there or refused."""
         try:
             await Relay(self._gateway, self._endpoint, self).run()
         finally:
@@ -143,20 +111,14 @@ class DirectExchange:
         self.response_complete = True
         if self._head:
             transport.write(self._head)
-        if connection.pipeline and not transport.is_closing():
-            # Closed with the next request unread it would be reset, which may overtake what was written.
-            transport.write_eof()
-            connection.flow.resume_reading()
-            connection.loop.call_later(FLUSH, transport.abort)
-            return
-        transport.close()
-        if transport.get_write_buffer_size():
+        connection.close_after_answer()
+        if not transport.is_closing() or transport.get_write_buffer_size():
             connection.loop.call_later(FLUSH, transport.abort)
 
     async def read_body(self, limit: int) -> bytes:
         """As `Exchange.read_body`."""
-        if self._too_large:
-            raise too_large(limit)
+        if self._refused is not None:
+            raise self._refused
         if self.disconnected:
             raise ClientGone
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -179,6 +141,8 @@ class DirectExchange:
     async def start(self, status: int, headers: Headers) -> None:
         """The head; it leaves with the first bytes of the body."""
         self.started = True
+        if not self._connection.request_whole:
+            self.keep_alive = False
         parts = [STATUS_LINE[status]]
         self._chunked = not self._http_1_0
         for name, value in (*self._connection.server_state.default_headers, *headers):
@@ -214,12 +178,6 @@ class DirectExchange:
         connection.transport.write(self._head + data)
         self._head = b""
         self.response_complete = True
-        if self._too_large:
-            # A connection closed with bytes still coming is reset, and the client would not read why.
-            connection.loop.call_later(LINGER, connection.transport.close)
-        elif not self.keep_alive:
-            connection.transport.close()
+        if not self.keep_alive:
+            connection.close_after_answer()
         connection.on_response_complete()
-
-
-_NO_EVENT = _NoEvent()

@@ -27,6 +27,10 @@ CATALOGUE: dict[str, Code] = {
     code.name: code
     for code in (
         Code("invalid_request_body", 400, "invalid_request_error", "The body is not a JSON object with a `model`."),
+        Code("malformed_request", 400, "invalid_request_error", "The bytes are no well-formed HTTP/1.1 request."),
+        Code("headers_too_large", 431, "invalid_request_error", "The head has more than 64 KiB or 100 fields."),
+        Code("request_timeout", 408, "invalid_request_error", "The body came at less than 1 KiB a second for 30 s."),
+        Code("too_many_connections", 503, "server_error", "The listener takes no further connection; see Retry-After."),
         Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
         Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
         Code("unsupported_media_type", 415, "invalid_request_error", "A request body that is said to be no JSON."),

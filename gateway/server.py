@@ -12,16 +12,16 @@ import struct
 import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from gateway.connection import for_app
+from gateway.connection import Connection, for_app
+from gateway.listener import Limits
 
 if TYPE_CHECKING:
     from gateway.app import App
 
-KEEP_ALIVE = 75  # seconds; uvicorn's 5 race the clients' pools
 _ATTACH_REUSEPORT_CBPF = 51  # Linux' number; the socket module does not know it
 
 
@@ -40,6 +40,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
+        self.listener = cast("type[Connection]", config.http).listener
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         reloader = self._app.gateway.reloader
@@ -48,6 +49,10 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         for sock in sockets or ():
             draw_connections(sock)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.listener.stop(asyncio.get_running_loop(), self._app.gateway.snapshot.server.shutdown)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -61,17 +66,17 @@ class Server(uvicorn.Server):
         self._app.gateway.begin_stop()
 
 
-def make_server(app: App) -> Server:
-    """A server for `app`; `serve(sockets=[...])` runs it on listening sockets made by `listen`."""
+def make_server(app: App, limits: Limits | None = None) -> Server:
+    """A server for `app`; `serve(sockets=[...])` runs it on listening sockets made by `listen`. Without `limits` there
+    may be as many connections as the process may have files open for."""
     config = uvicorn.Config(
         app,
-        http=for_app(app),
+        http=for_app(app, limits),
         proxy_headers=False,
         loop="uvloop",
         ws="none",
         lifespan="on",
         interface="asgi3",
-        timeout_keep_alive=KEEP_ALIVE,
         # Our own timer interrupts the streams at `server.shutdown`; this is for what does not end even then.
         timeout_graceful_shutdown=int(app.gateway.snapshot.server.shutdown) + 10,
         log_level="warning",

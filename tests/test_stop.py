@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +162,25 @@ async def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             assert await gateway.exit_code() == 0
         await sim.wait_inflight(0)
+
+
+async def test_what_clients_leave_undone_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A silent connection, half a head, half a body, and answers that nobody reads."""
+    sim = SimVllm("a")
+    half = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n{"
+    async with sim.serve() as url, serving(tmp_path, url, shutdown="1s") as gateway, AsyncExitStack() as stack:
+        for sent in (b"", half[:20], half, half.replace(b"chat/completions", b"messages/count_tokens")):
+            client = await stack.enter_async_context(raw_client(gateway.url))
+            await client.send(sent)
+        unread = await stack.enter_async_context(raw_client(gateway.url, receive_buffer=4096))
+        await unread.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 900)
+        async with raw_client(gateway.url) as other:
+            await other.get("/health")
+            await other.answer()
+        began = asyncio.get_running_loop().time()
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.exit_code() == 0
+        assert asyncio.get_running_loop().time() - began < 6
 
 
 async def test_takeover_loses_no_stream_and_no_request(tmp_path: Path) -> None:

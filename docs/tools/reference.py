@@ -47,6 +47,7 @@ WORDS: tuple[tuple[Any, str], ...] = (
     (f.Listen, "HOST:PORT"),
     (f.Names, "list of names"),
     (f.HostNames, "list of names"),
+    (f.Networks, "list of addresses or networks"),
     (f.OneOrMany, "name or list of names"),
     (f.Steps, "list of steps"),
     (f.Params, "mapping"),

@@ -3,6 +3,7 @@ message of its ValueError, what is wrong with a value of another kind."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 
 from gateway.config.expand import Expanded
-from gateway.config.snapshot import Budget, Secret
+from gateway.config.snapshot import Budget, Network, Secret
 from gateway.config.units import (
     BUDGET_PATTERN,
     DURATION_PATTERN,
@@ -222,6 +223,22 @@ def _host_names(value: Any) -> list[str]:
     return names
 
 
+def _networks(value: Any) -> list[Network]:
+    return [_network(member) for member in _many(value)]
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        pass
+    try:
+        meant = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no address or network; write 172.17.0.1 or 10.0.0.0/8") from None
+    raise ValueError(f"{shown(text)} is an address inside a network; write {meant}, or the address alone")
+
+
 def _steps(value: Any) -> list[list[str]]:
     if not isinstance(value, list):
         hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
@@ -280,6 +297,7 @@ Listen = Annotated[
 ]
 Names = Annotated[list[str], PlainValidator(_many), WithJsonSchema(_TEXTS)]
 HostNames = Annotated[list[str], PlainValidator(_host_names), WithJsonSchema(_TEXTS)]
+Networks = Annotated[list[Network], PlainValidator(_networks), WithJsonSchema(_TEXTS)]
 OneOrMany = Annotated[list[str], PlainValidator(_one_or_many), WithJsonSchema(_ONE_OR_MANY)]
 Steps = Annotated[
     list[list[str]],

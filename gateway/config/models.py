@@ -46,6 +46,10 @@ class ServerSection(Section):
         default="auto",
         description="Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests.",
     )
+    proxies: f.Networks = Field(
+        default_factory=list,
+        description="Addresses or networks of the proxies in front, whose connections are those of many callers.",
+    )
 
 
 class TimeoutsSection(Section):

@@ -74,6 +74,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         log=section.log,
         hosts=None if section.hosts is None else tuple(dict.fromkeys(section.hosts)),
         metrics=section.metrics,
+        proxies=tuple(section.proxies),
     )
 
 

@@ -20,6 +20,7 @@ Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
 LogForm = Literal["auto", "json", "pretty", "none"]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 
@@ -233,6 +234,7 @@ class Server:
     log: LogForm = "auto"
     hosts: tuple[str, ...] | None = None  # lower case; None = not written
     metrics: Literal["open", "key"] | None = None  # None = by whether there are clients
+    proxies: tuple[Network, ...] = ()  # behind which there are many callers
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,14 +109,16 @@ class AliasCollector(Collector):
 
 class GatewayCollector(Collector):
     """The gateway itself. `budgets`: name -> share that is spent; `lost`: kind of record -> how many were given up;
-    `valid`: is routes.yaml as it is now in force?"""
+    `valid`: is routes.yaml as it is now in force? `connections`: how many are open."""
 
     def __init__(
         self,
         budgets: Callable[[], Mapping[str, float]],
         lost: Callable[[], Mapping[str, int]],
         valid: Callable[[], bool],
+        connections: Callable[[], int],
     ) -> None:
+        self._connections = connections
         self._budgets = budgets
         self._lost = lost
         self._valid = valid
@@ -128,6 +130,9 @@ class GatewayCollector(Collector):
         valid = gauge("gateway_config_valid", "1 while routes.yaml as it is now is in force")
         valid.add_metric([], float(self._valid()))
         yield valid
+        connections = gauge("gateway_connections", "Connections of clients that are open")
+        connections.add_metric([], self._connections())
+        yield connections
         budgets = gauge("gateway_budget_spent_ratio", "Share of a budget that is spent", "budget")
         for name, share in self._budgets().items():
             budgets.add_metric([name], share)

@@ -71,6 +71,10 @@ class Metrics:
             "part",
         )
         self.failures = Failures(self.internal_failures)
+        self.connections_closed = self._family(
+            "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
+        )
+        self.connections: Callable[[], int] = int  # open ones; the listener's to tell
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 

@@ -1,0 +1,150 @@
+"""The head of an HTTP/1.x request, read strictly: what two readers could understand differently is refused.
+
+A proxy in front of the gateway that sees other requests in the same bytes than the gateway does lets one client's bytes
+become another client's request. So nothing is guessed here: one way to say how long a body is, CR LF at the end of
+every line, no line that goes on in the next one. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.errors import GatewayError
+
+MAX_BYTES = 64 * 1024  # request line and fields together; also a chunked body's extensions and trailers
+MAX_FIELDS = 100
+END = b"\r\n\r\n"
+
+_VISIBLE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_TARGET = bytes(set(range(0x21, 0x7F)) - {ord("#")})
+_METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
+_SPECIAL = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
+_NO_SUCH_SIZE = 10**18  # stands for every longer number: it is beyond any limit
+
+
+@dataclass(slots=True)
+class Head:
+    """`target` is the path with its query, in origin form. `headers` have lower-case names, in their order. `length` is
+    the body's size in bytes, None of a chunked one. `expects_continue`: the body is sent when it is asked for."""
+
+    method: bytes
+    target: bytes
+    http_1_0: bool
+    headers: list[tuple[bytes, bytes]]
+    length: int | None = 0
+    keep_alive: bool = True
+    expects_continue: bool = False
+
+
+def malformed(what: str) -> GatewayError:
+    return GatewayError("malformed_request", f"This is not a well-formed HTTP/1.1 request: {what}.")
+
+
+def too_large() -> GatewayError:
+    return GatewayError(
+        "headers_too_large", f"The head of a request may have {MAX_BYTES} bytes and {MAX_FIELDS} fields at most."
+    )
+
+
+def check_lines(part: bytes) -> None:
+    """Raises `malformed_request` for a control character, or a CR or LF that is not part of a CR LF."""
+    if part.translate(None, _VISIBLE) != b"\r\n" * part.count(b"\r\n"):
+        raise malformed("its head has a control character, or a line that does not end with CR LF")
+
+
+def parse_field(line: bytes) -> tuple[bytes, bytes]:
+    """A line `name: value`, as the lower-case name and the value. Its characters were checked."""
+    name, colon, value = line.partition(b":")
+    if not colon or not name or name.translate(None, _TOKEN):
+        raise malformed("a line of its head is no header field")
+    return name.lower(), value.strip(b" \t")
+
+
+def parse_request_line(line: bytes) -> tuple[bytes, bytes, bool]:
+    """(method, target, is it HTTP/1.0)."""
+    parts = line.split(b" ")
+    if len(parts) != 3 or parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise malformed("it does not begin with METHOD PATH HTTP/1.1")
+    method, target, version = parts
+    if method == b"CONNECT":
+        raise GatewayError("method_not_allowed", "The gateway is no proxy: it takes no CONNECT.")
+    if method not in _METHODS:
+        raise malformed("its method is none of HTTP's own")
+    if not target or target.translate(None, _TARGET):
+        raise malformed("its path is none")
+    return method, target, version == b"HTTP/1.0"
+
+
+def parse_head(head: bytes) -> Head:
+    """`head` is everything before the empty line. Raises GatewayError: 400, 431 or (CONNECT) 405."""
+    lines = head.split(b"\r\n")
+    if head.translate(None, _VISIBLE) != b"\r\n" * (len(lines) - 1):
+        check_lines(head)
+    if len(head) > MAX_BYTES or len(lines) > MAX_FIELDS + 1:
+        raise too_large()
+    method, target, http_1_0 = parse_request_line(lines[0])
+    headers, special = [], []
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or name.translate(None, _TOKEN):
+            raise malformed("a line of its head is no header field")
+        field = (name.lower(), value.strip(b" \t"))
+        headers.append(field)
+        if field[0] in _SPECIAL:
+            special.append(field)
+    parsed = Head(method, target, http_1_0, headers)
+    if special:
+        _read_special(parsed, special)
+    if not target.startswith(b"/"):
+        parsed.target = _origin_form(parsed)
+    if http_1_0:
+        parsed.keep_alive = parsed.expects_continue = False
+    return parsed
+
+
+def _read_special(head: Head, fields: list[tuple[bytes, bytes]]) -> None:
+    """The fields that say where the request ends and what becomes of the connection."""
+    seen = set()
+    for name, value in fields:
+        if name == b"connection":
+            if b"close" in value.lower().replace(b" ", b"").replace(b"\t", b"").split(b","):
+                head.keep_alive = False
+            continue
+        if name == b"expect":
+            head.expects_continue = head.expects_continue or value.lower() == b"100-continue"
+            continue
+        if name in seen:
+            raise malformed(f"it has more than one {name.decode()} field")
+        seen.add(name)
+        if name == b"content-length":
+            head.length = _length(value)
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or head.http_1_0:
+                raise malformed("the only transfer-encoding is chunked, and not in HTTP/1.0")
+            head.length = None
+    if b"content-length" in seen and b"transfer-encoding" in seen:
+        raise malformed("it has both a content-length and a transfer-encoding")
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit():
+        raise malformed("its content-length is no number")
+    return int(value) if len(value) <= 18 else _NO_SUCH_SIZE
+
+
+def _origin_form(head: Head) -> bytes:
+    """The path of an absolute-form target, whose host must be the one of the Host field; `*` of OPTIONS."""
+    if head.target == b"*" and head.method == b"OPTIONS":
+        return head.target
+    scheme, _, rest = head.target.partition(b"://")
+    if scheme.lower() not in (b"http", b"https"):
+        raise malformed("its path is none")
+    path_at = min(at for at in (rest.find(b"/"), rest.find(b"?"), len(rest)) if at >= 0)
+    authority, path = rest[:path_at], rest[path_at:]
+    hosts = [value for name, value in head.headers if name == b"host"]
+    if not authority or (hosts and hosts[0].lower() != authority.lower()):
+        raise malformed("its URL names another host than its host field")
+    if not hosts:
+        head.headers.append((b"host", authority))
+    return path if path.startswith(b"/") else b"/" + path
