@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from gateway.admission.room import room
 from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
+from gateway.errors import exhausted
 from gateway.exchange import Exchange
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
@@ -20,9 +21,18 @@ from gateway.routing.context import silence_budget
 from gateway.routing.expect import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
 from gateway.routing.request import InferenceRequest
+from gateway.shortage import Kind
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
-from gateway.upstream.client import ConnectFailure, Response, SilenceFailure, StaleConnection, UpstreamFailure
+from gateway.upstream.client import (
+    ConnectFailure,
+    OwnFailure,
+    Response,
+    SilenceFailure,
+    StaleConnection,
+    UpstreamFailure,
+    read_counted,
+)
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
 from gateway.upstream.outgoing import fields_up, headers_up
@@ -32,6 +42,7 @@ from gateway.watch import Watch
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until the same backend is asked again when we lacked something ourselves
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -66,6 +77,7 @@ class Attempt:
     queued: float  # seconds that it has waited for slots
     detour: tuple[str, str] | None  # why not on the first step, for the headers
     max_body: int  # bytes of an answer in one piece
+    on_short: Callable[[Kind], object]  # told when the gateway itself lacks something
     final: bool  # an answer that says nothing is delivered, too
 
     answered: bool = False  # the client has its answer, or its end is on the way
@@ -85,7 +97,7 @@ class Attempt:
             call = self._call()
             self._expect_first()
             expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
-            response = await _send(state, call)
+            response = await _send(state, call, self.on_short)
             if response.status >= 300:
                 body = await response.read_all(ERROR_BODY_MOST)
                 raise Left(judge(response.status, response.headers, body, self.request.endpoint.name))
@@ -94,7 +106,7 @@ class Attempt:
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
-                body = await response.read_all(self.max_body)
+                body = await read_counted(response, self.max_body, self.exchange.share.take)
                 answer = read_whole(body, self.request, expected, thoughts)
                 await self._relay_whole(answer)
                 found = answer.violations
@@ -157,6 +169,8 @@ class Attempt:
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: Broken after content, else Left."""
+        if isinstance(failure, OwnFailure):
+            return self._own_failure(failure)
         state = self.candidate.state
         reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
         if self.reply is not None and self.reply.content:
@@ -164,6 +178,12 @@ class Attempt:
             return Broken(f"{state.name} {reason}")
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
+
+    def _own_failure(self, failure: OwnFailure) -> Exception:
+        """This process itself lacked something, which says nothing of the backend, and another would meet the same."""
+        if self.reply is not None and self.reply.content:
+            return Broken(str(failure))
+        return exhausted(failure.shortage)
 
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
@@ -255,9 +275,16 @@ class Attempt:
             headers.append((b"x-gateway-mended", ",".join(sorted(answer.mended)).encode()))
         self.first_token = self.watch.now()
         self._answered(answer)
-        self.watch.last_write()
+        self._expect_reader()
         body = rewrite.whole(answer.body, answer.model, self.request.model)
-        await send_whole(self.exchange, 200, body, headers)
+        await send_whole(self.exchange, 200, body, headers, self.watch.last_write)
+
+    def _expect_reader(self) -> None:
+        """From now on only the client is waited for, as long as that of a stream."""
+        watch = self.watch
+        watch.excuse = None
+        watch.budget = self.candidate.state.backend.timeouts.idle
+        watch.last_write()
 
     # -- what was found in it -------------------------------------------------------------------------------------
 
@@ -293,11 +320,21 @@ class Attempt:
         self.usage = answer.usage
 
 
-async def _send(state: BackendState, call: Call) -> Response:
+async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:
     engine = ENGINES[state.backend.engine]
-    try:
-        return await engine.send(state, call)
-    except StaleConnection:
-        # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
-        call.fresh = True
-        return await engine.send(state, call)
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            return await engine.send(state, call)
+        except StaleConnection:
+            # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
+            if call.fresh:
+                raise
+            call.fresh = True
+        except OwnFailure as failure:
+            on_short(failure.shortage)
+            pause = next(pauses, None)
+            if pause is None or not failure.unsent:
+                raise
+            call.fresh = False  # a connection that others have done with needs no new file
+            await asyncio.sleep(pause)

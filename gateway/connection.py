@@ -16,8 +16,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.direct import CONTINUE, DirectExchange
-from gateway.exchange import CONNECTION
+from gateway.exchange import CONNECTION, declares_more, too_large
 from gateway.routing.request import Endpoint
+from gateway.unread import Unread
 
 if TYPE_CHECKING:
     from gateway.app import App
@@ -29,6 +30,7 @@ class Connection(HttpToolsProtocol):
     on_leave: Callable[[], object] | None = None
     gone = False
     _resuming = False  # the parser is fed a head of ours, after which it reads the body
+    unread: Unread
     hot_app: App  # set by the class that `for_app` makes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -36,6 +38,18 @@ class Connection(HttpToolsProtocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         super().connection_made(transport)
+        self.unread = Unread(transport, self._answers_inference)
+
+    def _answers_inference(self) -> bool:
+        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread.paused()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread.resumed()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -94,9 +108,9 @@ class Connection(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
             exchange.queued = True
         length = exchange.headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.hot_app.gateway.snapshot.server.max_body:
-            exchange.refuse_body()
-        elif self.expect_100_continue:
+        if declares_more(length, self.hot_app.gateway.snapshot.server.max_body):
+            exchange.refuse(too_large(self.hot_app.gateway.snapshot.server.max_body))
+        elif exchange.is_welcome() and self.expect_100_continue:
             exchange.expects_continue = True
             if not exchange.queued:
                 self.transport.write(CONTINUE)
@@ -125,6 +139,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.unread.resumed()
         self.gone = True
         if isinstance(self.cycle, DirectExchange) and not self.cycle.complete:
             self.cycle.abandoned()

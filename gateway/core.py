@@ -19,13 +19,15 @@ from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
+from gateway.memory import Memory
 from gateway.observe.alerter import Alerter
-from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, SharedCollector
+from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import Standing
+from gateway.shortage import Kind
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
@@ -53,8 +55,9 @@ class Gateway:
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
-        self.prober = Prober(self.fleet, self._work, self.emit)
+        self.prober = Prober(self.fleet, self._work, self.emit, self.short_of)
         self.pulse = Pulse()
+        self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.tracing: Tracing | None = None
         self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
@@ -144,6 +147,11 @@ class Gateway:
         """Share of each budget that is spent."""
         return shares(self.snapshot, self.accounts.budgets, today())
 
+    def short_of(self, kind: Kind) -> None:
+        """This process itself has just lacked something: counted, and told where it lasts."""
+        self.metrics.shortages.inc(kind)
+        self.alerter.short_of(kind)
+
     def _lost(self) -> dict[str, int]:
         """Records that were given up because nobody took them, by kind."""
         log_lines = self.log.lost if self.log is not None else 0
@@ -155,6 +163,7 @@ class Gateway:
         registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
         registry.register(AliasCollector(self.standing))
         registry.register(GatewayCollector(self._budgets, self._lost, lambda: self.alerter.refused is None))
+        registry.register(MemoryCollector(self.memory))
         registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:

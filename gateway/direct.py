@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from gateway import access
 from gateway.core import Gateway
-from gateway.exchange import ClientGone, Headers, decode, running_task, too_large
+from gateway.errors import GatewayError
+from gateway.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
+from gateway.memory import Share
 from gateway.relay import Relay
 from gateway.routing.request import Endpoint
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
-LINGER = 2.0  # seconds in which the rest of a body that is too large is still read and thrown away
+LINGER = 2.0  # seconds in which the rest of a body that is refused is still read and thrown away
 _CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
@@ -44,8 +47,7 @@ class DirectExchange:
         "_gateway",
         "_head",
         "_http_1_0",
-        "_size",
-        "_too_large",
+        "_refused",
         "complete",
         "disconnected",
         "expects_continue",
@@ -55,6 +57,7 @@ class DirectExchange:
         "own_task",
         "queued",
         "response_complete",
+        "share",
         "started",
     )
 
@@ -62,9 +65,9 @@ class DirectExchange:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint
-        self._body: list[bytes] = []
-        self._size = 0
-        self._too_large = False
+        self.share = Share(gateway.memory)
+        self._body: bytes | bytearray = b""
+        self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
         self.headers: dict[bytes, bytes] = dict(connection.headers)
@@ -91,18 +94,38 @@ class DirectExchange:
 
     # -- the request ----------------------------------------------------------------------------------------------
 
-    def add_body(self, data: bytes) -> None:
-        if self._too_large:
-            return
-        self._body.append(data)
-        self._size += len(data)
-        if self._size > self._gateway.snapshot.server.max_body:
-            self.refuse_body()
+    def is_welcome(self) -> bool:
+        """Looked at as soon as the head is there: whoever is nobody's client is refused, and costs no memory."""
+        try:
+            access.identify(self._gateway.snapshot, self.headers, self.peer)
+        except GatewayError as error:
+            self.refuse(error)
+            return False
+        return True
 
-    def refuse_body(self) -> None:
+    def add_body(self, data: bytes) -> None:
+        if self._refused is not None:
+            return
+        try:
+            self.share.take(len(data))
+        except GatewayError as full:
+            self.refuse(full)
+            return
+        body = self._body
+        if not body:
+            self._body = data  # nearly always the whole of it
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body) + data  # a list of the pieces would cost a multiple where they are tiny
+        if self.share.size > self._gateway.snapshot.server.max_body:
+            self.refuse(too_large(self._gateway.snapshot.server.max_body))
+
+    def refuse(self, error: GatewayError) -> None:
         """Answer now; what still arrives of the body is thrown away and the connection not used again."""
-        self._too_large = True
-        self._body.clear()
+        self._refused = error
+        self._body = b""
+        self.share.close()
         self.keep_alive = False
         self.complete = True
         if not self.queued:
@@ -110,6 +133,7 @@ class DirectExchange:
 
     def abandoned(self) -> None:
         """The client left before its body was there: no request was made of it, but it is counted."""
+        self.share.close()
         self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
 
     @property
@@ -154,14 +178,13 @@ class DirectExchange:
 
     async def read_body(self, limit: int) -> bytes:
         """As `Exchange.read_body`."""
-        if self._too_large:
-            raise too_large(limit)
+        if self._refused is not None:
+            raise self._refused
         if self.disconnected:
             raise ClientGone
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
+        body, self._body = bytes(self._body), b""
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decode(body, encoding.lower(), limit)
+        return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
 
     def on_leave(self, callback: Callable[[], object]) -> None:
         if self._connection.gone:
@@ -202,7 +225,9 @@ class DirectExchange:
         self._head = b""
         connection.transport.write(data)
 
-    async def finish(self, data: bytes = b"") -> None:
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        if len(data) > PIECE:
+            data = await self._write_pieces(data, progress)
         connection = self._connection
         if connection.flow.write_paused:
             await connection.flow.drain()
@@ -213,12 +238,22 @@ class DirectExchange:
         connection.transport.write(self._head + data)
         self._head = b""
         self.response_complete = True
-        if self._too_large:
+        if self._refused is not None:
             # A connection closed with bytes still coming is reset, and the client would not read why.
             connection.loop.call_later(LINGER, connection.transport.close)
         elif not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
+
+    async def _write_pieces(self, data: bytes, progress: Callable[[], object]) -> bytes:
+        """Nobody is given more at once than there is room for: what a client does not read would stay here. Returns the
+        last piece."""
+        view, at = memoryview(data), 0
+        while len(view) - at > PIECE and not self.disconnected:
+            await self.write(bytes(view[at : at + PIECE]))
+            progress()
+            at += PIECE
+        return bytes(view[at:])
 
 
 _NO_EVENT = _NoEvent()

@@ -12,6 +12,8 @@ from difflib import get_close_matches
 
 import msgspec
 
+from gateway.shortage import WORDS, Kind
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
@@ -55,6 +57,10 @@ CATALOGUE: dict[str, Code] = {
         Code("budget_exceeded", 402, "billing_error", "Only a cloud budget stands in the way."),
         Code(
             "no_backend_available", 503, "server_error", "No backend of the alias can serve, and none will by itself."
+        ),
+        Code("memory_full", 503, "server_error", "`server.memory` is used up; see Retry-After."),
+        Code(
+            "resources_exhausted", 503, "server_error", "The gateway itself is short of files, memory, ports, threads."
         ),
         Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
@@ -124,6 +130,12 @@ def model_not_found(model: str, known: list[str]) -> GatewayError:
     if close:
         message += f". Did you mean '{close[0]}'?"
     return GatewayError("model_not_found", message, param="model")
+
+
+def exhausted(kind: Kind) -> GatewayError:
+    """The gateway itself is short of `kind`: no backend is to blame, and another one would be no way out."""
+    message = f"The gateway itself is short of {WORDS[kind]}; send the request again."
+    return GatewayError("resources_exhausted", message, retry_after=2)
 
 
 def context_length_exceeded(window: int, tokens: int) -> GatewayError:

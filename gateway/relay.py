@@ -24,7 +24,7 @@ from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.dialects import spoken
-from gateway.errors import GatewayError, PassedOn
+from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.exchange import ClientGone, Exchange
 from gateway.lessons import learn
 from gateway.observe.settle import settle
@@ -34,6 +34,7 @@ from gateway.routing.plan import Candidate, Plan, Resort, forced, make_plan, res
 from gateway.routing.refusal import Tried
 from gateway.routing.request import Endpoint, InferenceRequest, parse
 from gateway.routing.tasks import task_alias
+from gateway.shortage import shortage_of
 from gateway.upstream.answers import Verdict
 from gateway.upstream.client import UpstreamFailure
 from gateway.watch import ReaderStalled, Stopping, Watch
@@ -88,11 +89,11 @@ class Relay:
             await self._stopped(reason)
         except (ClientGone, Stopping, ReaderStalled, Broken, UpstreamFailure) as reason:
             await self._stopped(reason)
-        except Exception:
-            log.exception("request %s failed inside the gateway", self.request_id)
-            await self._refuse(GatewayError("internal_error", "The gateway failed on this request; see its log."))
+        except Exception as error:
+            await self._refuse(self._failed(error))
         finally:
             self.watch.close()
+            self.exchange.share.close()
             self.exchange.stop_watching()
             if self.beating is not None:
                 self.beating.cancel()
@@ -208,6 +209,7 @@ class Relay:
             queued=queued,
             detour=self.course.plan.detour(candidate),
             max_body=self.snapshot.server.max_body,
+            on_short=self.gateway.short_of,
             final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
         )
         self.attempts.append(attempt)
@@ -253,6 +255,7 @@ class Relay:
         """Tell the client why it gets no answer: as a status if none went out, else in-band, and then the cut."""
         self.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
         self.watch.rest()
+        self.watch.last_write()  # who does not even take a refusal is not waited for
         if self.reply is not None and self.reply.committed:
             await self.reply.fail(error)
         elif not self.exchange.started:
@@ -260,6 +263,16 @@ class Relay:
             if self.attempts:
                 headers.append((b"x-gateway-attempts", b"%d" % len(self.attempts)))
             await send_whole(self.exchange, error.status, error.envelope(), headers + error.headers())
+
+    def _failed(self, error: Exception) -> GatewayError:
+        """What went wrong inside the gateway: a defect, unless this process lacked something."""
+        kind = shortage_of(error)
+        if kind is None:
+            log.error("request %s failed inside the gateway", self.request_id, exc_info=error)
+            return GatewayError("internal_error", "The gateway failed on this request; see its log.")
+        self.gateway.short_of(kind)
+        log.warning("request %s failed: %s", self.request_id, error)
+        return exhausted(kind)
 
     async def _stopped(self, reason: BaseException) -> None:
         """The request was ended from outside, or its stream broke."""

@@ -67,6 +67,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         shared=section.shared,
         data=section.data,
         max_body=section.max_body,
+        memory=section.memory,
         shutdown=section.shutdown,
         log=section.log,
     )

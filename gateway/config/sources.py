@@ -8,6 +8,9 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gateway.config.problems import NotRead
+from gateway.shortage import shortage_of
+
 MOST = 4 * 1024 * 1024  # bytes that are read; every file of ours has a smaller limit
 
 # File -> a digest of what was read; None = it is not there, or cannot be read.
@@ -19,19 +22,24 @@ class Sources(dict[Path, bytes | None]):
 
     def read(self, file: Path) -> bytes:
         """What is in the file, up to `MOST` bytes. A pipe is read too, but not remembered: it cannot be read again.
-        Raises OSError."""
+        Raises OSError, `NotRead` where this process lacks what it takes to read."""
         self[file] = None
-        with file.open("rb") as stream:
-            content = stream.read(MOST)
-            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                self[file] = hashlib.blake2b(content).digest()
-            else:
-                del self[file]
+        try:
+            with file.open("rb") as stream:
+                content = stream.read(MOST)
+                if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                    self[file] = hashlib.blake2b(content).digest()
+                else:
+                    del self[file]
+        except (OSError, MemoryError) as error:
+            if (kind := shortage_of(error)) is not None:
+                raise NotRead(str(file), kind) from error
+            raise
         return content
 
 
 def look(files: Iterable[Path]) -> Digests:
-    """What these files hold now."""
+    """What these files hold now. Raises `NotRead`."""
     found = Sources()
     for file in files:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.shortage import Kind, OwnShortage, shortage_of
 from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")
@@ -29,12 +30,14 @@ class NoAnswer:
 
     reason: str
     refused: bool = False
+    own: bool = False  # this process lacked something, so that nothing was found out
 
 
 class Asker:
     """Raises nothing: what goes wrong is in the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_short: Callable[[Kind], object] = lambda _: None) -> None:
+        self._on_short = on_short  # told when this process lacks something
         self._client: httpx.AsyncClient | None = None
         self._under_way: set[asyncio.Task[httpx.Response]] = set()
 
@@ -51,11 +54,19 @@ class Asker:
     async def _answer(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
         """It goes on to its end when whoever asks is cancelled (an edit of routes.yaml takes a backend out): httpx 0.28
         never gives back the place that a cancelled request has in its pool, and without places every probe times out.
-        """
+        Raises httpx's errors, `OwnShortage`."""
         task = asyncio.ensure_future(request)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except Exception as error:
+            url = error.request.url if isinstance(error, httpx.RequestError) else None
+            kind = shortage_of(error, address=(url.host, url.port or 80) if url is not None else None)
+            if kind is None:
+                raise
+            self._on_short(kind)
+            raise OwnShortage(kind) from error
 
     def _ended(self, task: asyncio.Task[httpx.Response]) -> None:
         self._under_way.discard(task)
@@ -76,6 +87,8 @@ class Asker:
             ):
                 with attempt:
                     return await self._answer(self._client.get(url, headers=headers))
+        except OwnShortage as error:
+            return NoAnswer(f"{path}: {error}", own=True)
         except httpx.TimeoutException:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
@@ -88,6 +101,8 @@ class Asker:
         assert self._client is not None
         try:
             answer = await self._answer(self._client.get(url))
+        except OwnShortage as error:
+            return NoAnswer(str(error), own=True)
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             return NoAnswer(f"{error or type(error).__name__}", refused=refused)
@@ -119,7 +134,7 @@ class Asker:
             url = probe_url(state.backend, "/api/generate")
             ask = self._client.post(url, json=body, headers=headers_of(state.backend), timeout=LOADING)
             answer = await self._answer(ask)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OwnShortage) as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
             return False
         return answer.status_code == 200

@@ -64,6 +64,11 @@ class Metrics:
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
+        self.shortages = self._family(
+            "gateway_shortages_total",
+            "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
+            "kind",
+        )
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 

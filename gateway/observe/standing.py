@@ -16,6 +16,7 @@ from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alerts, Alias, Snapshot
 from gateway.health.state import SERVING, State
+from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 
@@ -65,12 +66,13 @@ class AliasView:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
-    wrong with routes.yaml as it is now; None = it is in force."""
+    wrong with routes.yaml as it is now; None = it is in force. `short`: what the gateway itself has lately lacked."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     refused_edit: str | None = None
+    short: tuple[Kind, ...] = ()
 
 
 def shown(reason: str) -> str:
@@ -167,9 +169,9 @@ class Standing:
         """USD since its first step ceased to serve it; None = it does, or need not."""
         return self._cost.get(alias)
 
-    def picture(self, budgets: Mapping[str, float], refused_edit: str | None) -> Picture:
+    def picture(self, budgets: Mapping[str, float], refused_edit: str | None, short: tuple[Kind, ...] = ()) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
         twice is noise."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit)
+        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, short)
