@@ -93,6 +93,7 @@ class Attempt:
         """Returns when the client has its whole answer; raises Left or Broken, or why the request was interrupted."""
         state = self.candidate.state
         response: Response | None = None
+        reason: BaseException | None = None
         try:
             call = self._call()
             self._expect_first()
@@ -108,6 +109,7 @@ class Attempt:
             else:
                 body = await read_counted(response, self.max_body, self.exchange.share.take)
                 answer = read_whole(body, self.request, expected, thoughts)
+                del body
                 await self._relay_whole(answer)
                 found = answer.violations
             state.succeeded()
@@ -126,6 +128,7 @@ class Attempt:
         finally:
             self.watch.excuse = None
             self.watch.writing = 0.0  # an interrupted write is over
+            reason = None  # it refers to this frame, and both to the whole answer: that must not wait for a collection
             if response is not None:
                 response.release()
 
@@ -276,8 +279,8 @@ class Attempt:
         self.first_token = self.watch.now()
         self._answered(answer)
         self._expect_reader()
-        body = rewrite.whole(answer.body, answer.model, self.request.model)
-        await send_whole(self.exchange, 200, body, headers, self.watch.last_write)
+        answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
+        await send_whole(self.exchange, 200, answer.body, headers, self.watch.last_write)
 
     def _expect_reader(self) -> None:
         """From now on only the client is waited for, as long as that of a stream."""

@@ -99,6 +99,7 @@ class Relay:
                 self.beating.cancel()
             self.gateway.active.discard(self)
             settle(self)
+            self._let_go()
 
     async def _answer(self) -> None:
         self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
@@ -288,6 +289,13 @@ class Relay:
         else:
             message = "The gateway is stopping; send the request again."
             await self._refuse(GatewayError("no_backend_available", message, retry_after=1))
+
+    def _let_go(self) -> None:
+        """Its bytes are given up now: the parts of a request refer to each other, and would wait for a collection."""
+        self.attempts.clear()
+        self.spare = None
+        if "request" in vars(self):
+            self.request.fields.clear()
 
     # -- from outside ---------------------------------------------------------------------------------------------
 
