@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
 from typing import Literal, get_args
 
 Kind = Literal["files", "memory", "ports", "threads", "budget"]
@@ -80,9 +79,9 @@ def _kind_of(error: BaseException) -> Kind | None:
     return None
 
 
-def _short_now(attempt: Callable[[], socket.socket] = socket.socket) -> Kind | None:
+def _short_now() -> Kind | None:
     try:
-        attempt().close()
+        socket.socket().close()
     except OSError as error:
         return _BY_ERRNO.get(error.errno or 0)
     return None
