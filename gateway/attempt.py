@@ -20,7 +20,7 @@ from gateway.reply import Header, StreamReply, attempt_headers, base_headers, se
 from gateway.routing.context import silence_budget
 from gateway.routing.expect import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
-from gateway.routing.request import InferenceRequest
+from gateway.routing.request import UNREADABLE, InferenceRequest, unreadable
 from gateway.shortage import Kind
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
@@ -146,7 +146,10 @@ class Attempt:
     def _call(self) -> Call:
         """What goes up; sets the headers that tell the client of it."""
         request, state = self.request, self.candidate.state
-        fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+        try:
+            fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+        except UNREADABLE as error:
+            raise unreadable(error) from None
         # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
         up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
         for kind in adapted:
@@ -329,6 +332,8 @@ async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], obje
     while True:
         try:
             return await engine.send(state, call)
+        except RecursionError as error:
+            raise unreadable(error) from None
         except StaleConnection:
             # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
             if call.fresh:

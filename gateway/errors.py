@@ -70,6 +70,7 @@ CATALOGUE: dict[str, Code] = {
     )
 }
 
+NAME_MOST = 200  # characters of a model's name that are repeated; comparing a longer one would take for ever
 # Hermes retries a tool call cleanly on exactly these words (docs/errors.md).
 STREAM_INTERRUPTED = "upstream connect error: backend reset"
 # Hermes puts a key aside after these, for 5 minutes (401) or an hour, and meanwhile asks without one, so that one alias
@@ -125,8 +126,9 @@ def envelope(message: str, type_: str, param: str | None, code: str | None) -> b
 
 def model_not_found(model: str, known: list[str]) -> GatewayError:
     """Both big agents stop, with the right message, on exactly these first words."""
-    message = f"The model '{model}' does not exist"
-    close = get_close_matches(model, known, n=1, cutoff=0.6)
+    shown = model if len(model) <= NAME_MOST else model[:NAME_MOST] + "..."
+    message = f"The model '{shown}' does not exist"
+    close = get_close_matches(model, known, n=1, cutoff=0.6) if shown is model else ()
     if close:
         message += f". Did you mean '{close[0]}'?"
     return GatewayError("model_not_found", message, param="model")

@@ -32,7 +32,7 @@ from gateway.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.routing.balance import affinity_key
 from gateway.routing.plan import Candidate, Plan, Resort, forced, make_plan, resort_of
 from gateway.routing.refusal import Tried
-from gateway.routing.request import Endpoint, InferenceRequest, parse
+from gateway.routing.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
 from gateway.routing.tasks import task_alias
 from gateway.shortage import shortage_of
 from gateway.upstream.answers import Verdict
@@ -268,6 +268,8 @@ class Relay:
     def _failed(self, error: Exception) -> GatewayError:
         """What went wrong inside the gateway: a defect, unless this process lacked something."""
         kind = shortage_of(error)
+        if self.trying is None and isinstance(error, UNREADABLE):  # nothing else was read yet than the body
+            return unreadable(error)
         if kind is None:
             log.error("request %s failed inside the gateway", self.request_id, exc_info=error)
             return GatewayError("internal_error", "The gateway failed on this request; see its log.")
