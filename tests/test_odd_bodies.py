@@ -344,3 +344,12 @@ async def test_no_odd_path_query_or_header_makes_the_gateway_fail(
             status = await status_of(gateway, request)
             assert status < 500, (status, request[:200])
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES], ids=lambda endpoint: str(endpoint.name))
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"0"])
+def test_a_body_of_countless_values_is_not_read(endpoint: Endpoint, value: bytes) -> None:
+    body = b'{"model":"a","max_tokens":1,"messages":[' + (value + b",") * 8_000_001 + b"{}]}"
+    with pytest.raises(GatewayError) as raised:
+        to_chat(body) if endpoint is MESSAGES else parse(endpoint, body)
+    assert raised.value.code == "request_too_large"

@@ -111,8 +111,11 @@ class Asker:
     # -- Ollama ---------------------------------------------------------------------------------------------------
 
     async def has_loaded(self, state: BackendState) -> bool:
-        """Does this Ollama hold the backend's model in memory?"""
+        """Does this Ollama hold the backend's model in memory? Where that could not be asked for want of something of
+        ours: yes, so that nothing is made of it."""
         answer = await self.get(state.backend, "/api/ps")
+        if isinstance(answer, NoAnswer) and answer.own:
+            return True
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return False
         return (state.model or "") in loaded_models(decoded(answer, {}))

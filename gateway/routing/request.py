@@ -47,6 +47,9 @@ THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, 
 LIMIT_MOST = 2**63 - 1  # a number of tokens beyond is none; the backend says so
 N_MOST = 1_000_000  # answers to one prompt that are counted; no server gives more than some thousands
 
+# A value that is decoded takes some 64 bytes, though it may be written in two: a body of 64 MB could take 2 GB.
+VALUES_MOST = 8_000_000
+
 # What reading or writing a body's parts anew raises where they are nested too deeply or are no text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 
@@ -102,13 +105,20 @@ _BRACKET = ord("[")
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
-    """The body's fields, each as its own bytes. Raises `invalid_request_body`."""
+    """The body's fields, each as its own bytes. Raises `invalid_request_body`, `request_too_large`."""
+    if len(body) > VALUES_MOST and _marks(body) > VALUES_MOST:
+        raise GatewayError("request_too_large", f"The request body holds more than {VALUES_MOST:,} values.")
     try:
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _invalid(_body_problem(body, error)) from None
     except RecursionError:
         raise _invalid("The request body is nested too deeply.") from None
+
+
+def _marks(body: bytes) -> int:
+    """At least as many as the JSON has values: each but the first of a list or object stands behind a comma."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
