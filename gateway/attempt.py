@@ -80,6 +80,7 @@ class Attempt:
     on_short: Callable[[Kind], object]  # told when the gateway itself lacks something
     final: bool  # an answer that says nothing is delivered, too
 
+    unsent: bool = False  # not a byte of it went to the backend
     answered: bool = False  # the client has its answer, or its end is on the way
     usage: dict[str, Any] | None = None  # of what the client got
     unused: dict[str, Any] | None = None  # of a complete answer that was not used
@@ -149,6 +150,7 @@ class Attempt:
         try:
             fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
         except UNREADABLE as error:
+            self.unsent = True
             raise unreadable(error) from None
         # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
         up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
@@ -189,6 +191,7 @@ class Attempt:
         """This process itself lacked something, which says nothing of the backend, and another would meet the same."""
         if self.reply is not None and self.reply.content:
             return Broken(str(failure))
+        self.unsent = failure.unsent
         return exhausted(failure.shortage)
 
     # -- commit and relay: a stream -------------------------------------------------------------------------------

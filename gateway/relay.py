@@ -81,6 +81,8 @@ class Relay:
         try:
             await self._answer()
         except GatewayError as error:
+            if self.attempts and self.attempts[-1].unsent:
+                self.trying = None  # it has cost nothing there
             await self._refuse(error)
         except asyncio.CancelledError:
             reason = self.watch.take()

@@ -312,6 +312,28 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
         assert gateway.gateway.fleet["a"].health.fails == 0
 
 
+async def test_what_was_never_sent_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.attempt.PAUSES", (0.01,))
+    sim = SimVllm()
+    routes = (
+        "backends: {{a: {{url: '{}', model: served/model, price: {{input: 1, output: 1}}, cloud: true}}}}\n"
+        "aliases: {{b: [a]}}"
+    )
+    async with sim.serve() as url, running_gateway(routes.format(url)) as gateway:
+        state = gateway.gateway.fleet["a"]
+        assert state.client is not None
+
+        async def lacks(*_: Any, **__: Any) -> Any:
+            raise OwnFailure("files", unsent=True)
+
+        monkeypatch.setattr(state.client, "send", lacks)
+        answer = await gateway.client.post(CHAT, json=chat("b"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "resources_exhausted")
+        await gateway.until(gateway.idle)
+        assert gateway.metric("gateway_cloud_usd_total", backend="a", client="open") == 0
+        assert gateway.metric("gateway_shortages_total", kind="files") == 2
+
+
 def test_a_file_that_cannot_be_read_for_want_of_files_is_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "routes.yaml"
     secret = tmp_path / "secret"
