@@ -54,7 +54,7 @@ def uploading(gateway: RunningGateway) -> bool:
 def uploaded(gateway: RunningGateway) -> int:
     """Bytes of bodies that have arrived of requests that are not complete."""
     cycles = [getattr(connection, "cycle", None) for connection in gateway.server.server_state.connections]
-    return sum(cycle._size for cycle in cycles if cycle is not None)
+    return sum(cycle.share.size for cycle in cycles if cycle is not None)
 
 
 async def settled(gateway: RunningGateway, count: int = 1) -> None:
