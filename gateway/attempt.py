@@ -289,10 +289,10 @@ class Attempt:
         await send_whole(self.exchange, 200, answer.body, headers, self.watch.last_write)
 
     def _expect_reader(self) -> None:
-        """From now on only the client is waited for, as long as that of a stream."""
-        watch = self.watch
+        """From now on only the client is waited for, as long as that of a stream, or as the backend was."""
+        watch, timeouts = self.watch, self.candidate.state.backend.timeouts
         watch.excuse = None
-        watch.budget = self.candidate.state.backend.timeouts.idle
+        watch.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
         watch.last_write()
 
     # -- what was found in it -------------------------------------------------------------------------------------
