@@ -55,7 +55,7 @@ class Gateway:
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
-        self.prober = Prober(self.fleet, self._work, self.emit, self.short_of)
+        self.prober = Prober(self.fleet, self._work, self.emit, on_short=self.short_of)
         self.pulse = Pulse()
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.tracing: Tracing | None = None

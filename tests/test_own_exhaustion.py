@@ -340,7 +340,7 @@ def test_a_file_that_cannot_be_read_for_want_of_files_is_told_apart(tmp_path: Pa
     secret.write_text("a-secret")
     (tmp_path / ".env").write_text("A=b\n")
     path.write_text("backends: {a: {url: 'http://127.0.0.1:1', api_key: '${file:secret}'}}\n")
-    opened = Path.open
+    opened, descriptor = Path.open, os.open
     for lacking_at in (path, secret, tmp_path / ".env"):
 
         def lacks(self: Path, *args: Any, at: Path = lacking_at, **further: Any) -> Any:
@@ -348,8 +348,14 @@ def test_a_file_that_cannot_be_read_for_want_of_files_is_told_apart(tmp_path: Pa
                 raise OSError(errno.EMFILE, "Too many open files")
             return opened(self, *args, **further)
 
+        def lacks_too(path: Any, *args: Any, at: Path = lacking_at, **further: Any) -> int:
+            if Path(path) == at:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return descriptor(path, *args, **further)
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "open", lacks)
+            patch.setattr(os, "open", lacks_too)
             with pytest.raises(NotRead) as raised:
                 load(path, {})
         assert raised.value.kind == "files"

@@ -120,7 +120,7 @@ class Alerter:
         self._standing.look()
         await self._connect(self._standing.alerts)
         if self.couriers:
-            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused, self.short)
+            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused, short=self.short)
             self.tell(self.state.step(time.monotonic(), picture))
 
     def tell(self, alerts: list[Alert]) -> None:

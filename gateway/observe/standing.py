@@ -174,4 +174,4 @@ class Standing:
         twice is noise."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, short)
+        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, short=short)
