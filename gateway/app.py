@@ -10,7 +10,7 @@ from gateway.api import build_api
 from gateway.config.snapshot import Snapshot
 from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.exchange import AsgiExchange, Receive, Scope, Send
+from gateway.exchange import AsgiExchange, Receive, Scope, Send, bounded
 from gateway.relay import Relay
 from gateway.reply import send_whole
 from gateway.routing.request import ENDPOINTS, Endpoint
@@ -46,9 +46,10 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self.endpoint_of(scope["path"].encode()) if scope["type"] == "http" else None
         if endpoint is None:
-            await self.api(scope, receive, send)
+            await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
         elif scope["method"] == "POST":
-            await Relay(self.gateway, endpoint, AsgiExchange(scope, receive, send)).run()
+            await Relay(self.gateway, endpoint, AsgiExchange(scope, receive, send, self.gateway.memory)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
-            await send_whole(AsgiExchange(scope, receive, send), wrong.status, wrong.envelope(), [(b"allow", b"POST")])
+            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
+            await send_whole(exchange, wrong.status, wrong.envelope(), [(b"allow", b"POST")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from gateway.admission.room import room
 from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, exhausted
 from gateway.exchange import ClientGone, Exchange
 from gateway.lessons import Teacher, learn_stray_thoughts
 from gateway.observe.metrics import Metrics
@@ -23,16 +23,19 @@ from gateway.routing.context import silence_budget
 from gateway.routing.echo import says
 from gateway.routing.expect import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
-from gateway.routing.request import InferenceRequest
+from gateway.routing.request import UNREADABLE, InferenceRequest, unreadable
+from gateway.shortage import Kind, shortage_of
 from gateway.streaming import StreamTrack
 from gateway.upstream.answers import Verdict, judge
 from gateway.upstream.client import (
     ConnectFailure,
+    OwnFailure,
     ProtocolFailure,
     Response,
     SilenceFailure,
     StaleConnection,
     UpstreamFailure,
+    read_counted,
 )
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
@@ -44,6 +47,7 @@ from gateway.watch import Watch
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
 KIND_MOST = 100  # characters of a content-type that are told
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until the same backend is asked again when we lacked something ourselves
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -79,8 +83,10 @@ class Attempt:
     detour: tuple[str, str] | None  # why not on the first step, for the headers
     max_body: int  # bytes of an answer in one piece
     teacher: Teacher  # this request, where its answer teaches something of the backend
+    on_short: Callable[[Kind], object]  # told when the gateway itself lacks something
     final: bool  # an answer that says nothing is delivered, too
 
+    unsent: bool = False  # not a byte of it went to the backend
     answered: bool = False  # the client has its answer, or its end is on the way
     usage: dict[str, Any] | None = None  # of what the client got
     unused: dict[str, Any] | None = None  # of a complete answer that was not used
@@ -95,11 +101,12 @@ class Attempt:
         state = self.candidate.state
         response: Response | None = None
         delivered = False
+        reason: BaseException | None = None
         try:
             call = self._call()
             self._expect_first()
             expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
-            response = await _send(state, call)
+            response = await _send(state, call, self.on_short)
             if response.status >= 300:
                 body = await response.read_all(ERROR_BODY_MOST)
                 raise Left(self._judged(response.status, response.headers, body))
@@ -108,8 +115,9 @@ class Attempt:
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
-                body = await response.read_all(self.max_body)
+                body = await read_counted(response, self.max_body, self.exchange.share.take)
                 answer = read_whole(body, self.request, expected, thoughts)
+                del body
                 await self._relay_whole(answer)
                 found = answer.violations
             delivered = True
@@ -131,7 +139,7 @@ class Attempt:
         except (Left, Broken, GatewayError, ClientGone):
             raise
         except Exception as error:
-            if response is None:
+            if response is None or shortage_of(error) is not None:
                 raise
             if not delivered:
                 raise self._unreadable(error) from error
@@ -139,6 +147,7 @@ class Attempt:
         finally:
             self.watch.excuse = None
             self.watch.writing = 0.0  # an interrupted write is over
+            reason = None  # it refers to this frame, and both to the whole answer: that must not wait for a collection
             if response is not None:
                 response.release()
 
@@ -161,7 +170,11 @@ class Attempt:
     def _call(self) -> Call:
         """What goes up; sets the headers that tell the client of it."""
         request, state = self.request, self.candidate.state
-        fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+        try:
+            fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+        except UNREADABLE as error:
+            self.unsent = True
+            raise unreadable(error) from None
         # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
         up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
         for kind in adapted:
@@ -187,6 +200,8 @@ class Attempt:
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: Broken after content, else Left."""
+        if isinstance(failure, OwnFailure):
+            return self._own_failure(failure)
         state = self.candidate.state
         reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
         if self.reply is not None and self.reply.content:
@@ -202,6 +217,13 @@ class Attempt:
         self.answered = False
         failure = self._failure(ProtocolFailure(f"its answer could not be read ({type(error).__name__})"))
         return Broken(str(failure)) if self.reply is None and self.exchange.started else failure
+
+    def _own_failure(self, failure: OwnFailure) -> Exception:
+        """This process itself lacked something, which says nothing of the backend, and another would meet the same."""
+        if self.reply is not None and self.reply.content:
+            return Broken(str(failure))
+        self.unsent = failure.unsent
+        return exhausted(failure.shortage)
 
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
@@ -294,9 +316,16 @@ class Attempt:
             headers.append((b"x-gateway-mended", ",".join(sorted(answer.mended)).encode()))
         self.first_token = self.watch.now()
         self._answered(answer)
-        self.watch.last_write()
-        body = rewrite.whole(answer.body, answer.model, self.request.model)
-        await send_whole(self.exchange, 200, body, headers)
+        self._expect_reader()
+        answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
+        await send_whole(self.exchange, 200, answer.body, headers, self.watch.last_write)
+
+    def _expect_reader(self) -> None:
+        """From now on only the client is waited for, as long as that of a stream, or as the backend was."""
+        watch, timeouts = self.watch, self.candidate.state.backend.timeouts
+        watch.excuse = None
+        watch.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
+        watch.last_write()
 
     # -- what was found in it -------------------------------------------------------------------------------------
 
@@ -332,11 +361,23 @@ class Attempt:
         self.usage = answer.usage
 
 
-async def _send(state: BackendState, call: Call) -> Response:
+async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:
     engine = ENGINES[state.backend.engine]
-    try:
-        return await engine.send(state, call)
-    except StaleConnection:
-        # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
-        call.fresh = True
-        return await engine.send(state, call)
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            return await engine.send(state, call)
+        except RecursionError as error:
+            raise unreadable(error) from None
+        except StaleConnection:
+            # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
+            if call.fresh:
+                raise
+            call.fresh = True
+        except OwnFailure as failure:
+            on_short(failure.shortage)
+            pause = next(pauses, None)
+            if pause is None or not failure.unsent:
+                raise
+            call.fresh = False  # a connection that others have done with needs no new file
+            await asyncio.sleep(pause)

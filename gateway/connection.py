@@ -27,6 +27,7 @@ from gateway.listener import Limits, Listener, address_of
 from gateway.request_head import Head
 from gateway.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
 from gateway.routing.request import Endpoint
+from gateway.unread import Unread
 
 if TYPE_CHECKING:
     from gateway.app import App
@@ -64,6 +65,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self.loop = _loop or asyncio.get_event_loop()
         self.transport: asyncio.Transport
         self.flow: _Flow
+        self.unread: Unread
         self.server: tuple[str, int | None] | None = None
         self.client: tuple[str, int] | None = None
         self.address: str | None = None  # by which it is counted
@@ -92,6 +94,7 @@ class Connection(RequestReader, asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport
         self.flow = _Flow(transport)
+        self.unread = Unread(transport, self._answers_inference)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # what uvicorn asks of one, it has
@@ -119,6 +122,7 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.forget(self)
+        self.unread.resumed()
         self.server_state.connections.discard(self)
         cycle, self.gone = self.cycle, True
         if cycle is not None and not cycle.response_complete:
@@ -137,9 +141,14 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()
+        self.unread.paused()
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()
+        self.unread.resumed()
+
+    def _answers_inference(self) -> bool:
+        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +236,7 @@ class Connection(RequestReader, asyncio.Protocol):
         limit = self.hot_app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:
             exchange.refuse(too_large(limit))
-        elif head.expects_continue:
+        elif exchange.is_welcome() and head.expects_continue:
             self.transport.write(CONTINUE)
 
     def _pass_on(self, head: Head) -> None:

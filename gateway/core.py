@@ -19,13 +19,15 @@ from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
 from gateway.health.state import State, Transition
+from gateway.memory import Memory
 from gateway.observe.alerter import Alerter
-from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, SharedCollector
+from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import Standing
+from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
@@ -55,8 +57,9 @@ class Gateway:
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
-        self.prober = Prober(self.fleet, self._work, self.emit, failures)
+        self.prober = Prober(self.fleet, self._work, self.emit, failures, on_short=self.short_of)
         self.pulse = Pulse(failures)
+        self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.tracing: Tracing | None = None
         self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
         self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
@@ -151,6 +154,11 @@ class Gateway:
         """How often each part of the gateway itself has failed."""
         return {part: count.value for (part,), count in list(self.metrics.internal_failures.items())}
 
+    def short_of(self, kind: Kind) -> None:
+        """This process itself has just lacked something: counted, and told where it lasts."""
+        self.metrics.shortages.inc(kind)
+        self.alerter.short_of(kind)
+
     def _lost(self) -> dict[str, int]:
         """Records that were given up because nobody took them, by kind."""
         log_lines = self.log.lost if self.log is not None else 0
@@ -163,6 +171,7 @@ class Gateway:
         registry.register(AliasCollector(self.standing))
         valid, connections = lambda: self.alerter.refused is None, lambda: metrics.connections()
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
+        registry.register(MemoryCollector(self.memory))
         registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from gateway import access
 from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.exchange import ClientGone, Headers, decode, running_task, too_large
+from gateway.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
 from gateway.header_map import header_map
+from gateway.memory import Share
 from gateway.relay import Relay
 from gateway.routing.request import Endpoint
 
@@ -37,13 +39,13 @@ class DirectExchange:
         "_head",
         "_http_1_0",
         "_refused",
-        "_size",
         "complete",
         "disconnected",
         "headers",
         "keep_alive",
         "own_task",
         "response_complete",
+        "share",
         "started",
     )
 
@@ -51,8 +53,8 @@ class DirectExchange:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint
-        self._body: list[bytes] = []
-        self._size = 0
+        self.share = Share(gateway.memory)
+        self._body: bytes | bytearray = b""
         self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
@@ -75,19 +77,38 @@ class DirectExchange:
 
     # -- the request ----------------------------------------------------------------------------------------------
 
+    def is_welcome(self) -> bool:
+        """Looked at as soon as the head is there: whoever is nobody's client is refused, and costs no memory."""
+        try:
+            access.identify(self._gateway.snapshot, self.headers, self.peer)
+        except GatewayError as error:
+            self.refuse(error)
+            return False
+        return True
+
     def add_body(self, data: bytes) -> None:
         if self._refused is not None:
             return
-        self._body.append(data)
-        self._size += len(data)
-        limit = self._gateway.snapshot.server.max_body
-        if self._size > limit:
-            self.refuse(too_large(limit))
+        try:
+            self.share.take(len(data))
+        except GatewayError as full:
+            self.refuse(full)
+            return
+        body = self._body
+        if not body:
+            self._body = data  # nearly always the whole of it
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body) + data  # a list of the pieces would cost a multiple where they are tiny
+        if self.share.size > self._gateway.snapshot.server.max_body:
+            self.refuse(too_large(self._gateway.snapshot.server.max_body))
 
     def refuse(self, error: GatewayError) -> None:
         """Answer now; what still arrives of the body is thrown away and the connection not used again."""
         self._refused = error
-        self._body.clear()
+        self._body = b""
+        self.share.close()
         self.keep_alive = False
         self.complete = True
         self._connection.drop_rest()
@@ -95,6 +116,7 @@ class DirectExchange:
 
     def abandoned(self) -> None:
         """The client left before its body was there: no request was made of it, but it is counted."""
+        self.share.close()
         self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
 
     async def run(self) -> None:
@@ -121,10 +143,9 @@ class DirectExchange:
             raise self._refused
         if self.disconnected:
             raise ClientGone
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
+        body, self._body = bytes(self._body), b""
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decode(body, encoding.lower(), limit)
+        return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
 
     def on_leave(self, callback: Callable[[], object]) -> None:
         if self._connection.gone:
@@ -167,7 +188,9 @@ class DirectExchange:
         self._head = b""
         connection.transport.write(data)
 
-    async def finish(self, data: bytes = b"") -> None:
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        if len(data) > PIECE:
+            data = await self._write_pieces(data, progress)
         connection = self._connection
         if connection.flow.write_paused:
             await connection.flow.drain()
@@ -181,3 +204,13 @@ class DirectExchange:
         if not self.keep_alive:
             connection.close_after_answer()
         connection.on_response_complete()
+
+    async def _write_pieces(self, data: bytes, progress: Callable[[], object]) -> bytes:
+        """Nobody is given more at once than there is room for: what a client does not read would stay here. Returns the
+        last piece."""
+        view, at = memoryview(data), 0
+        while len(view) - at > PIECE and not self.disconnected:
+            await self.write(bytes(view[at : at + PIECE]))
+            progress()
+            at += PIECE
+        return bytes(view[at:])

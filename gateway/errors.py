@@ -12,6 +12,8 @@ from difflib import get_close_matches
 
 import msgspec
 
+from gateway.shortage import WORDS, Kind
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
@@ -62,6 +64,10 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "no_backend_available", 503, "server_error", "No backend of the alias can serve, and none will by itself."
         ),
+        Code("memory_full", 503, "server_error", "`server.memory` is used up; see Retry-After."),
+        Code(
+            "resources_exhausted", 503, "server_error", "The gateway itself is short of files, memory, ports, threads."
+        ),
         Code("upstream_error", 502, "server_error", "Every backend that was tried failed."),
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
         Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
@@ -70,6 +76,7 @@ CATALOGUE: dict[str, Code] = {
     )
 }
 
+NAME_MOST = 200  # characters of a model's name that are repeated; comparing a longer one would take for ever
 # Hermes retries a tool call cleanly on exactly these words (docs/errors.md).
 STREAM_INTERRUPTED = "upstream connect error: backend reset"
 # Hermes puts a key aside after these, for 5 minutes (401) or an hour, and meanwhile asks without one, so that one alias
@@ -125,11 +132,18 @@ def envelope(message: str, type_: str, param: str | None, code: str | None) -> b
 
 def model_not_found(model: str, known: list[str]) -> GatewayError:
     """Both big agents stop, with the right message, on exactly these first words."""
-    message = f"The model '{model}' does not exist"
-    close = get_close_matches(model, known, n=1, cutoff=0.6)
+    shown = model if len(model) <= NAME_MOST else model[:NAME_MOST] + "..."
+    message = f"The model '{shown}' does not exist"
+    close = get_close_matches(model, known, n=1, cutoff=0.6) if shown is model else ()
     if close:
         message += f". Did you mean '{close[0]}'?"
     return GatewayError("model_not_found", message, param="model")
+
+
+def exhausted(kind: Kind) -> GatewayError:
+    """The gateway itself is short of `kind`: no backend is to blame, and another one would be no way out."""
+    message = f"The gateway itself is short of {WORDS[kind]}; send the request again."
+    return GatewayError("resources_exhausted", message, retry_after=2)
 
 
 def context_length_exceeded(window: int, tokens: int) -> GatewayError:

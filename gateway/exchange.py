@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gateway.errors import GatewayError
 from gateway.header_map import header_map
+from gateway.memory import Memory, Share
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -19,6 +20,13 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 # Where our listener (connection.py) puts itself, so that leaving needs no task that watches `receive`.
 CONNECTION = "gateway.connection"
+
+PIECE = 64 * 1024  # bytes of an answer that are written at a time: for the rest the client must have taken some
+STEP = 1024 * 1024  # bytes of a compressed body that are inflated until others run
+
+
+def nothing() -> None:
+    """What is called where nobody wants to be."""
 
 
 class ClientGone(Exception):
@@ -30,6 +38,7 @@ class Exchange(Protocol):
     sent."""
 
     headers: dict[bytes, bytes]
+    share: Share  # the bytes that the request holds; its relay gives them back
 
     @property
     def started(self) -> bool: ...
@@ -44,7 +53,8 @@ class Exchange(Protocol):
         ...
 
     async def read_body(self, limit: int) -> bytes:
-        """The whole body, decoded if it is gzip. Raises `request_too_large` beyond `limit` bytes, `ClientGone`."""
+        """The whole body, decoded if it is gzip. Raises `request_too_large` beyond `limit` bytes, `memory_full`,
+        `ClientGone`."""
         ...
 
     def on_leave(self, callback: Callable[[], object]) -> None:
@@ -61,18 +71,20 @@ class Exchange(Protocol):
         """Send a part of the body. Waits while the client reads slower than we send."""
         ...
 
-    async def finish(self, data: bytes = b"") -> None:
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         """Send the last part. An answer that is *not* finished when the request ends is cut off: the client sees the
-        end of the connection instead of the end of the answer."""
+        end of the connection instead of the end of the answer. A long one is sent in pieces, and `progress` is called
+        whenever the client has taken some."""
         ...
 
 
 class AsgiExchange:
     """An exchange on any ASGI server."""
 
-    __slots__ = ("_finished", "_peer", "_receive", "_scope", "_send", "_watcher", "headers", "started")
+    __slots__ = ("_finished", "_peer", "_receive", "_scope", "_send", "_watcher", "headers", "share", "started")
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
+        self.share = Share(memory)
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -93,33 +105,33 @@ class AsgiExchange:
     async def read_body(self, limit: int) -> bytes:
         """Reads to the end before anything else happens: uvicorn stops reading at 64 KiB of unread body and would then
         not see the client leave."""
-        length = self.headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > limit:
+        if declares_more(self.headers.get(b"content-length", b""), limit):
             raise too_large(limit)
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         body: bytes = message.get("body", b"")
+        self.share.take(len(body))
         if message.get("more_body"):
             body = await self._read_rest(body, limit)
         if len(body) > limit:
             raise too_large(limit)
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decode(body, encoding.lower(), limit)
+        return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
 
     async def _read_rest(self, first: bytes, limit: int) -> bytes:
-        parts = [first]
-        size = len(first)
+        body = bytearray(first)  # a list of its pieces would cost a multiple of them where they are tiny
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
+            piece: bytes = message.get("body", b"")
+            self.share.take(len(piece))
+            body += piece
+            if len(body) > limit:
                 raise too_large(limit)
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(body)
 
     def on_leave(self, callback: Callable[[], object]) -> None:
         connection = self._scope.get("extensions", {}).get(CONNECTION)
@@ -149,31 +161,69 @@ class AsgiExchange:
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def finish(self, data: bytes = b"") -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        for at in range(0, len(data) - PIECE, PIECE):
+            await self._send({"type": "http.response.body", "body": data[at : at + PIECE], "more_body": True})
+            progress()
+        last = data[-(len(data) % PIECE or PIECE) :] if len(data) > PIECE else data
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
         self._finished = True
+
+
+def bounded(receive: Receive, limit: int) -> Receive:
+    """`receive` of a request whose body is at most `limit` bytes, for whatever reads a body into memory as a whole.
+    It raises `request_too_large`."""
+    size = 0
+
+    async def receive_some() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise too_large(limit)
+        return message
+
+    return receive_some
 
 
 def too_large(limit: int) -> GatewayError:
     return GatewayError("request_too_large", f"The request body is larger than {limit} bytes (`server.max_body`).")
 
 
-def decode(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """A body without its content-encoding. Raises 415 for other encodings than gzip, 413 beyond `limit`."""
+def declares_more(length: bytes, limit: int) -> bool:
+    """Does a content-length say more than `limit`? (Python takes no number of thousands of digits.)"""
+    return length.isdigit() and (len(length) > 18 or int(length) > limit)
+
+
+async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> bytes:
+    """A body without its content-encoding. Raises 415 for other encodings than gzip, 413 beyond `limit`, `memory_full`
+    as soon as what it inflates to has no room; others run in between."""
     if encoding in (b"identity", b""):
         return body
     if encoding not in (b"gzip", b"x-gzip"):
-        raise GatewayError("unsupported_encoding", "Send the request body plain or with content-encoding gzip.")
+        message = "Send the request body plain or with content-encoding gzip."
+        raise GatewayError("unsupported_encoding", message)
     inflater = zlib.decompressobj(wbits=31)
-    try:
-        decoded = inflater.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise GatewayError("invalid_request_body", f"The request body is not valid gzip: {error}") from None
-    if len(decoded) > limit:
-        raise too_large(limit)
-    if not inflater.eof:
-        raise GatewayError("invalid_request_body", "The gzip request body ends too early.")
-    return decoded
+    decoded, at, rest = bytearray(), 0, b""
+    while not inflater.eof:
+        if not rest:
+            rest = body[at : at + PIECE]
+            at += len(rest)
+        try:
+            piece = inflater.decompress(rest, min(STEP, limit + 1 - len(decoded)))
+        except zlib.error as error:
+            raise GatewayError("invalid_request_body", f"The request body is not valid gzip: {error}") from None
+        if not piece and not rest:
+            raise GatewayError("invalid_request_body", "The gzip request body ends too early.")
+        rest = inflater.unconsumed_tail
+        share.take(len(piece))
+        decoded += piece
+        if len(decoded) > limit:
+            raise too_large(limit)
+        if len(decoded) >= STEP:
+            await asyncio.sleep(0)
+    share.give(len(body))  # of which only this is left
+    return bytes(decoded)
 
 
 def running_task() -> asyncio.Task[None]:

@@ -6,7 +6,8 @@ import contextlib
 import gc
 
 # glibc's mallopt parameters (malloc.h). Bodies of 100 KB and more come and go with every agent's request; by default
-# each of them is mapped anew and given back, page fault by page fault.
+# each of them is mapped anew and given back, page fault by page fault. Those of 4 MiB and more are: they are rare, and
+# between small ones that stay they would leave holes of their size, so that what a few of them took stayed for ever.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _FILES = 1024 * 1024  # more open files than this are never needed
 
@@ -18,7 +19,7 @@ def tune() -> None:
         import ctypes
 
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, 64 * 1024 * 1024)
+        mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)
         mallopt(_TRIM_THRESHOLD, 128 * 1024 * 1024)
         mallopt(_TOP_PAD, 4 * 1024 * 1024)
     # What was imported stays: no need to walk it again and again. And a request leaves few cycles behind.

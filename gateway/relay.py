@@ -24,7 +24,7 @@ from gateway.backend import BackendState
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.dialects import spoken
-from gateway.errors import GatewayError, PassedOn
+from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.exchange import ClientGone, Exchange
 from gateway.lessons import Teacher, ask_again, learn
 from gateway.observe.settle import settle
@@ -33,8 +33,9 @@ from gateway.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.routing.balance import affinity_key
 from gateway.routing.plan import Candidate, Plan, Resort, forced, make_plan, resort_of
 from gateway.routing.refusal import Tried
-from gateway.routing.request import Endpoint, InferenceRequest, parse
+from gateway.routing.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
 from gateway.routing.tasks import task_alias
+from gateway.shortage import shortage_of
 from gateway.upstream.answers import Verdict
 from gateway.upstream.client import UpstreamFailure
 from gateway.watch import ReaderStalled, Stopping, Watch
@@ -81,6 +82,8 @@ class Relay:
         try:
             await self._answer()
         except GatewayError as error:
+            if self.attempts and self.attempts[-1].unsent:
+                self.trying = None  # it has cost nothing there
             await self._refuse(error)
         except asyncio.CancelledError:
             reason = self.watch.take()
@@ -89,16 +92,17 @@ class Relay:
             await self._stopped(reason)
         except (ClientGone, Stopping, ReaderStalled, Broken, UpstreamFailure) as reason:
             await self._stopped(reason)
-        except Exception:
-            log.exception("request %s failed inside the gateway", self.request_id)
-            await self._refuse(GatewayError("internal_error", "The gateway failed on this request; see its log."))
+        except Exception as error:
+            await self._refuse(self._failed(error))
         finally:
             self.watch.close()
+            self.exchange.share.close()
             self.exchange.stop_watching()
             if self.beating is not None:
                 self.beating.cancel()
             self.gateway.active.discard(self)
             self._settle()
+            self._let_go()
 
     async def _answer(self) -> None:
         self.client = access.identify(self.snapshot, self.exchange.headers, self.exchange.peer)
@@ -212,6 +216,7 @@ class Relay:
             detour=self.course.plan.detour(candidate),
             max_body=self.snapshot.server.max_body,
             teacher=self._teacher(),
+            on_short=self.gateway.short_of,
             final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
         )
         self.attempts.append(attempt)
@@ -263,6 +268,7 @@ class Relay:
         """Tell the client why it gets no answer: as a status if none went out, else in-band, and then the cut."""
         self.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
         self.watch.rest()
+        self.watch.last_write()  # who does not even take a refusal is not waited for
         if self.reply is not None and self.reply.committed:
             await self.reply.fail(error)
         elif not self.exchange.started:
@@ -270,6 +276,18 @@ class Relay:
             if self.attempts:
                 headers.append((b"x-gateway-attempts", b"%d" % len(self.attempts)))
             await send_whole(self.exchange, error.status, error.envelope(), headers + error.headers())
+
+    def _failed(self, error: Exception) -> GatewayError:
+        """What went wrong inside the gateway: a defect, unless this process lacked something."""
+        kind = shortage_of(error)
+        if self.trying is None and isinstance(error, UNREADABLE):  # nothing else was read yet than the body
+            return unreadable(error)
+        if kind is None:
+            log.error("request %s failed inside the gateway", self.request_id, exc_info=error)
+            return GatewayError("internal_error", "The gateway failed on this request; see its log.")
+        self.gateway.short_of(kind)
+        log.warning("request %s failed: %s", self.request_id, error)
+        return exhausted(kind)
 
     async def _stopped(self, reason: BaseException) -> None:
         """The request was ended from outside, or its stream broke."""
@@ -292,6 +310,13 @@ class Relay:
             settle(self)
         except Exception:
             self.gateway.metrics.failures.note("settle", f"counting request {self.request_id}")
+
+    def _let_go(self) -> None:
+        """Its bytes are given up now: the parts of a request refer to each other, and would wait for a collection."""
+        self.attempts.clear()
+        self.spare = None
+        if "request" in vars(self):
+            self.request.fields.clear()
 
     # -- from outside ---------------------------------------------------------------------------------------------
 

@@ -16,15 +16,17 @@ from gateway.config.changes import changes, needs_restart
 from gateway.config.edits import edits
 from gateway.config.load import Loaded, load
 from gateway.config.openings import local_keys, openings
-from gateway.config.problems import ConfigError, Problem
+from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
 from gateway.core import Gateway
 from gateway.health.events import Event
+from gateway.shortage import shortage_of
 
 log = logging.getLogger("gateway.config")
 
 AGAIN = 0.3  # seconds until a file with mistakes is read once more: it may be half written
+SHORT = 1.0  # seconds until it is tried again when the gateway lacks what it takes to read files
 TOLD_MOST = 5  # mistakes in an alert
 SHOWN_MOST = 20  # changes in a line of the log
 
@@ -92,28 +94,46 @@ class Reloader:
                 async with aclosing(edits(lambda: self._known)) as noticed:
                     async for _ in noticed:
                         await self._try()
-            except Exception:
-                self._gateway.metrics.failures.note("reload", f"the watch on {self.path}")
-                await asyncio.sleep(1.0)
+            except Exception as error:
+                if not self._is_short(error):
+                    self._gateway.metrics.failures.note("reload", f"the watch on {self.path}")
+                await asyncio.sleep(SHORT)
 
     async def _try(self) -> None:
         await self._opened.wait()
-        try:
-            await self.reload()
-        except ConfigError:
-            pass  # it was told
-        except Exception:
-            self._gateway.metrics.failures.note("reload", f"loading {self.path}")
-            self._known = await asyncio.to_thread(look, tuple(self._known))  # not again before the next edit
+        while True:
+            try:
+                await self.reload()
+            except Exception as error:
+                if self._is_short(error):
+                    await asyncio.sleep(SHORT)
+                    continue
+                if not isinstance(error, ConfigError):  # which was told
+                    self._gateway.metrics.failures.note("reload", f"loading {self.path}")
+                    self._known = await asyncio.to_thread(look, tuple(self._known))  # not again before the next edit
+            return
+
+    def _is_short(self, error: Exception) -> bool:
+        """Could the files only not be read, because the gateway itself lacks something? That says nothing of them, and
+        passes."""
+        kind = error.kind if isinstance(error, NotRead) else shortage_of(error)
+        if kind is None:
+            return False
+        log.warning("%s is read again later: %s", self.path, error)
+        self._gateway.short_of(kind)
+        return True
 
     # -- one reload -----------------------------------------------------------------------------------------------
 
     async def reload(self, *, may_open: bool = False) -> Taken:
         """Read the file and put it in force. Raises `ConfigError` when it is not valid, or would open the gateway
-        without `may_open`: nothing has changed then, and it was told."""
+        without `may_open`: nothing has changed then, and it was told; `NotRead` when the gateway lacks what it takes to
+        read it."""
         async with self._one_at_a_time:
             try:
                 loaded = await self._load(may_open)
+            except NotRead:
+                raise
             except ConfigError as error:
                 self._refuse(error)
                 raise

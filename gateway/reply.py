@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import random
 import re
+from collections.abc import Callable
 from time import time
 
 import msgspec
 
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, nothing
 from gateway.rewrite import Identity
 from gateway.routing.request import Endpoint
 from gateway.watch import Watch
@@ -110,11 +111,17 @@ class StreamReply:
         await self.fail(GatewayError("stream_interrupted", STREAM_INTERRUPTED))
 
 
-async def send_whole(exchange: Exchange, status: int, body: bytes, headers: list[Header]) -> None:
-    """An answer in one piece."""
+async def send_whole(
+    exchange: Exchange,
+    status: int,
+    body: bytes,
+    headers: list[Header],
+    progress: Callable[[], object] = nothing,
+) -> None:
+    """An answer in one piece. `progress` is called whenever the client has taken some of a long one."""
     exchange.stop_watching()
     await exchange.start(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
-    await exchange.finish(body)
+    await exchange.finish(body, progress)
 
 
 def request_id(given: bytes | None) -> str:

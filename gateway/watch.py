@@ -11,6 +11,7 @@ from gateway.supervision import Failures
 from gateway.upstream.client import SilenceFailure
 
 TICK = 0.05  # seconds
+UNREAD = 120.0  # seconds that a client may take nothing of its answer where no timeout says so
 
 
 class Stopping(Exception):
@@ -100,6 +101,8 @@ class Watch:
             if self.excuse is not None and now < self.excuse() + self.budget:
                 return
             self.interrupt(ReaderStalled() if self.writing else SilenceFailure(f"silent for {self.budget:.0f} s"))
+        elif self.writing and self.budget is None and now >= self.writing + UNREAD:
+            self.interrupt(ReaderStalled())
         elif now >= self.total_at:
             self.interrupt(SilenceFailure("took longer than its total timeout"))
         elif now >= self.beat_at:
@@ -123,7 +126,8 @@ class Watch:
         return reason
 
     def last_write(self) -> None:
-        """The end is being written: nothing is due but that the client takes it, within the budget."""
+        """The end is being written, or a further piece of it: nothing is due but that the client takes it, within the
+        budget."""
         self.writing = self.now()
         self.beat_at = self.total_at = inf
 

@@ -185,8 +185,15 @@ def test_there_is_a_rule_for_whatever_the_gateway_itself_tells() -> None:
         "budget": "GatewayBudgetSpent",
         "invalid_edit": "GatewayEditRefused",
         "internal_failure": "GatewayInternalFailure",
+        "shortage": "GatewayShort",
     }
-    told = set(get_args(Kind)) - {"backend_back", "alias_back", "valid_edit", "test"}  # good news, which resolves
+    told = set(get_args(Kind)) - {
+        "backend_back",
+        "alias_back",
+        "valid_edit",
+        "shortage_over",
+        "test",
+    }  # good news, which resolves
     assert told == kinds.keys()
     assert {*kinds.values()} <= {rule["alert"] for rule in RULES}
 

@@ -33,6 +33,7 @@ WORDS: tuple[tuple[Any, str], ...] = (
     (f.DurationOrNone, "duration or none"),
     (f.DurationOrAuto, "duration or auto"),
     (f.Size, "size"),
+    (f.SizeOrNone, "size or none"),
     (f.Count, "count"),
     (f.CountFromZero, "count or 0"),
     (f.CountOrNone, "count or none"),

@@ -9,7 +9,7 @@ from gateway.anthropic.answer import to_message
 from gateway.anthropic.errors import envelope, final
 from gateway.anthropic.request import to_chat
 from gateway.anthropic.stream import MessageStream
-from gateway.exchange import Exchange, Headers
+from gateway.exchange import Exchange, Headers, nothing
 from gateway.upstream.sse import Framer
 
 _LENGTH = b"content-length"
@@ -19,11 +19,12 @@ class MessagesExchange:
     """An `Exchange` (exchange.py) around another. A stream is translated as it comes; an answer in one piece, errors
     among them, when it is there, so its head waits for it."""
 
-    __slots__ = ("_framer", "_head", "_inner", "_request_id", "_stream", "headers")
+    __slots__ = ("_framer", "_head", "_inner", "_request_id", "_stream", "headers", "share")
 
     def __init__(self, inner: Exchange) -> None:
         self._inner = inner
         self.headers = inner.headers
+        self.share = inner.share
         self._request_id = ""
         self._framer = Framer()
         self._stream: MessageStream | None = None
@@ -42,7 +43,11 @@ class MessagesExchange:
 
     async def read_body(self, limit: int) -> bytes:
         """The body of the chat request that it means."""
-        return to_chat(await self._inner.read_body(limit))
+        body = await self._inner.read_body(limit)
+        chat = to_chat(body)
+        if len(chat) > len(body):
+            self.share.take(len(chat) - len(body))
+        return chat
 
     def on_leave(self, callback: Callable[[], object]) -> None:
         self._inner.on_leave(callback)
@@ -64,9 +69,9 @@ class MessagesExchange:
         if translated := self._translated(data):
             await self._inner.write(translated)
 
-    async def finish(self, data: bytes = b"") -> None:
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if self._head is None:
-            await self._inner.finish(self._translated(data))
+            await self._inner.finish(self._translated(data), progress)
             return
         status, head = self._head
         ok = status < 300
@@ -74,7 +79,7 @@ class MessagesExchange:
         self._head = None
         told = dict(head) | {_LENGTH: str(len(body)).encode()} | final(status)
         await self._inner.start(status, told.items())
-        await self._inner.finish(body)
+        await self._inner.finish(body, progress)
 
     def _translated(self, data: bytes) -> bytes:
         assert self._stream is not None  # only streams are written in parts

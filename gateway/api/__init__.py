@@ -6,19 +6,32 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
 from gateway.api import admin, explain, messages, models, ops, page, status
 from gateway.core import Gateway
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, exhausted
+from gateway.routing.request import unreadable
+from gateway.shortage import shortage_of
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     """The app for all paths but the inference POSTs. Unknown paths are a 404 at once; nothing is ever forwarded."""
+
+    async def shortages(request: Request, error: Exception) -> Response:
+        kind = shortage_of(error)
+        if isinstance(error, RecursionError):
+            return await _answer_error(request, unreadable(error))
+        if kind is None:
+            raise error
+        gateway.short_of(kind)
+        return await _answer_error(request, exhausted(kind))
+
     api = FastAPI(
         title="spark-gateway",
         version=__version__,
@@ -26,7 +39,14 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # ours, when asked for
-        exception_handlers={GatewayError: _answer_error, HTTPException: _answer_http_error},
+        exception_handlers={
+            GatewayError: _answer_error,
+            HTTPException: _answer_http_error,
+            RequestValidationError: _answer_invalid,
+            OSError: shortages,
+            MemoryError: shortages,
+            RuntimeError: shortages,
+        },
     )
     api.include_router(ops.router(gateway))
     api.include_router(models.router(gateway))
@@ -42,6 +62,12 @@ async def _answer_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     headers = {name.decode(): value.decode() for name, value in error.headers()}
     return Response(error.envelope(), error.status, headers, "application/json")
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return await _answer_error(request, GatewayError("invalid_request_body", f"The request is not valid: {wrong}"))
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.access import identify
 from gateway.backend import BackendState
 from gateway.compat.observation import Observation
-from gateway.config.problems import ConfigError
+from gateway.config.problems import ConfigError, NotRead
 from gateway.core import Gateway
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, exhausted
 from gateway.header_map import header_map
 from gateway.health.canary import probe
 from gateway.health.findings import findings
@@ -77,6 +77,9 @@ def router(gateway: Gateway) -> APIRouter:
         path = gateway.reloader.path
         try:
             taken = await gateway.reloader.reload(may_open=confirmed)
+        except NotRead as error:
+            gateway.short_of(error.kind)
+            raise exhausted(error.kind) from None
         except ConfigError as error:
             message = f"{path} is not valid, what was before stays in force:\n{error}"
             raise GatewayError("invalid_config", message) from None

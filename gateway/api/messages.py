@@ -34,7 +34,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/v1/messages/count_tokens")
     @routes.post("/messages/count_tokens")
     async def count(request: Request) -> Response:
-        exchange = AsgiExchange(request.scope, request.receive, _nothing)
+        exchange = AsgiExchange(request.scope, request.receive, _nothing, gateway.memory)
         id_ = request_id(exchange.headers.get(b"x-request-id"))
         headers, alias = [*base_headers(id_, ""), (b"request-id", id_.encode())], ""
         try:
@@ -48,6 +48,8 @@ def router(gateway: Gateway) -> APIRouter:
         except ClientGone:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
             return Response()  # nobody is there to read it
+        finally:
+            exchange.share.close()
         gateway.metrics.requests.inc(alias, backend, ENDPOINT, "200")
         if backend:
             headers.append((b"x-gateway-backend", backend.encode()))

@@ -101,8 +101,8 @@ class Viewer(NamedTuple):
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, stopping, config, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...},
-    events: [...]}`. Times are Unix seconds, windows tokens."""
+    """`{version, started, now, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...}, aliases:
+    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -112,6 +112,8 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "started": gateway.started,
         "now": time.time(),
         "stopping": gateway.stopping,
+        "memory": gateway.memory.describe(),
+        "short": list(gateway.alerter.short),
         "config": gateway.reloader.describe() if gateway.reloader is not None else None,
         "shared": gateway.shared.describe() if gateway.shared is not None else None,
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),

@@ -177,6 +177,15 @@ def _size(value: Any) -> int:
     raise ValueError(f"{shown(value)} is not a size{unit}; write 64MiB or 119.67GiB")
 
 
+def _size_or_none(value: Any) -> int | None:
+    if value == "none":
+        return None
+    try:
+        return _size(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or none") from None
+
+
 def _budget(value: Any) -> Budget | None:
     if value == "none":
         return None
@@ -291,6 +300,7 @@ DurationOrAuto = Annotated[
     float | None, PlainValidator(_duration_or("auto")), WithJsonSchema(_pattern(DURATION_PATTERN, "auto"))
 ]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_pattern(SIZE_PATTERN))]
+SizeOrNone = Annotated[int | None, PlainValidator(_size_or_none), WithJsonSchema(_pattern(SIZE_PATTERN, "none"))]
 BudgetText = Annotated[Budget | None, PlainValidator(_budget), WithJsonSchema(_pattern(BUDGET_PATTERN, "none"))]
 Listen = Annotated[
     tuple[str, int], PlainValidator(_listen), WithJsonSchema(_pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}"))

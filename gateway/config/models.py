@@ -32,6 +32,9 @@ class ServerSection(Section):
         default=".env", description="NAME=value lines for ${NAME}, read at every load; none = not read."
     )
     max_body: f.Size = Field(default=64 * 1024 * 1024, description="Largest request body; larger ones get 413.")
+    memory: f.SizeOrNone = Field(
+        default=1024**3, description="Bodies and answers held at a time, all together; beyond it 503. none = no bound."
+    )
     shutdown: f.DurationFromZero = Field(
         default=120.0, description="How long running streams may finish after SIGTERM."
     )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gateway.config.sources import Digests
 from gateway.printable import visible
+from gateway.shortage import WORDS, Kind
+
+if TYPE_CHECKING:
+    from gateway.config.sources import Digests
 
 Path = tuple[str | int, ...]
 SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
@@ -45,6 +49,14 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(str(p) for p in self.problems)
+
+
+class NotRead(ConfigError):
+    """The file could not be read because this process is short of `kind`: nothing is known of what is in it."""
+
+    def __init__(self, file: str, kind: Kind) -> None:
+        super().__init__([Problem(file, None, "", f"cannot be read: this process is short of {WORDS[kind]}")])
+        self.kind: Kind = kind
 
 
 class Report:

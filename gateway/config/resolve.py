@@ -70,6 +70,7 @@ def _server(file: m.RoutesFile, report: Report) -> Server:
         shared=section.shared,
         data=section.data,
         max_body=section.max_body,
+        memory=section.memory,
         shutdown=section.shutdown,
         log=section.log,
         hosts=None if section.hosts is None else tuple(dict.fromkeys(section.hosts)),

@@ -230,6 +230,7 @@ class Server:
     shared: Secret | None = None  # redis URL (may hold a password)
     data: str = "./state"
     max_body: int = 64 * 1024 * 1024  # bytes
+    memory: int | None = 1024**3  # bytes of bodies and answers that are held at a time
     shutdown: float = 120.0  # seconds
     log: LogForm = "auto"
     hosts: tuple[str, ...] | None = None  # lower case; None = not written

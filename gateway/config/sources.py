@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gateway.config.problems import NotRead
+from gateway.shortage import shortage_of
+
 MOST = 4 * 1024 * 1024  # bytes that are read; every file of ours has a smaller limit
 PATIENCE = 2.0  # seconds for the whole content of a pipe
 
@@ -22,9 +25,15 @@ class Sources(dict[Path, bytes | None]):
     """The digests of what was read through it."""
 
     def read(self, file: Path, patience: float = PATIENCE) -> bytes:
-        """As `read_file`. A pipe is not remembered: it cannot be read again. Raises OSError."""
+        """As `read_file`. A pipe is not remembered: it cannot be read again. Raises OSError, and `NotRead` where this
+        process lacks what it takes to read."""
         self[file] = None
-        content, regular = _read(file, MOST, patience)
+        try:
+            content, regular = _read(file, MOST, patience)
+        except (OSError, MemoryError) as error:
+            if (kind := shortage_of(error)) is not None:
+                raise NotRead(str(file), kind) from error
+            raise
         if regular:
             self[file] = hashlib.blake2b(content).digest()
         else:
@@ -33,7 +42,7 @@ class Sources(dict[Path, bytes | None]):
 
 
 def look(files: Iterable[Path]) -> Digests:
-    """What these files hold now. Nothing is waited for."""
+    """What these files hold now. Nothing is waited for. Raises `NotRead`."""
     found = Sources()
     for file in files:
         try:

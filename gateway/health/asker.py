@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.shortage import Kind, OwnShortage, shortage_of
 from gateway.upstream.bounded import Oversized, async_client, fetch
 from gateway.upstream.engines.base import told_name
 from gateway.upstream.engines.ollama import window_of
@@ -36,12 +37,14 @@ class NoAnswer:
 
     reason: str
     refused: bool = False
+    own: bool = False  # this process lacked something, so that nothing was found out
 
 
 class Asker:
     """Raises nothing: what goes wrong is in the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_short: Callable[[Kind], object] = lambda _: None) -> None:
+        self._on_short = on_short  # told when this process lacks something
         self._client: httpx.AsyncClient | None = None
         self._under_way: set[asyncio.Task[httpx.Response]] = set()
 
@@ -58,11 +61,19 @@ class Asker:
     async def _answer(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
         """It goes on to its end when whoever asks is cancelled (an edit of routes.yaml takes a backend out): httpx 0.28
         never gives back the place that a cancelled request has in its pool, and without places every probe times out.
-        """
+        Raises httpx's errors, `OwnShortage`."""
         task = asyncio.ensure_future(request)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except Exception as error:
+            url = error.request.url if isinstance(error, httpx.RequestError) else None
+            kind = shortage_of(error, address=(url.host, url.port or 80) if url is not None else None)
+            if kind is None:
+                raise
+            self._on_short(kind)
+            raise OwnShortage(kind) from error
 
     def _ended(self, task: asyncio.Task[httpx.Response]) -> None:
         self._under_way.discard(task)
@@ -85,6 +96,8 @@ class Asker:
                     return await self._answer(self._fetch("GET", url, most, headers=headers))
         except Oversized as error:
             return httpx.Response(error.status, request=httpx.Request("GET", url))
+        except OwnShortage as error:
+            return NoAnswer(f"{path}: {error}", own=True)
         except httpx.TimeoutException:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
@@ -104,6 +117,8 @@ class Asker:
             answer = await self._answer(self._fetch("GET", url))
         except Oversized:
             return b""
+        except OwnShortage as error:
+            return NoAnswer(str(error), own=True)
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             return NoAnswer(f"{error or type(error).__name__}", refused=refused)
@@ -112,8 +127,11 @@ class Asker:
     # -- Ollama ---------------------------------------------------------------------------------------------------
 
     async def has_loaded(self, state: BackendState) -> bool:
-        """Does this Ollama hold the backend's model in memory?"""
+        """Does this Ollama hold the backend's model in memory? Where that could not be asked for want of something of
+        ours: yes, so that nothing is made of it."""
         answer = await self.get(state.backend, "/api/ps")
+        if isinstance(answer, NoAnswer) and answer.own:
+            return True
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return False
         return (state.model or "") in loaded_models(decoded(answer, {}))
@@ -135,7 +153,7 @@ class Asker:
             headers = headers_of(state.backend)
             ask = self._fetch("POST", url, seconds=LOADING, json=body, headers=headers, timeout=LOADING)
             answer = await self._answer(ask)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OwnShortage) as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
             return False
         return answer.status_code == 200

@@ -17,7 +17,8 @@ from gateway.compat.checks.asks import Body
 from gateway.compat.observation import Observation
 from gateway.routing.context import DECODE_PRIOR
 from gateway.routing.request import CHAT, parse
-from gateway.upstream.client import ConnectFailure, Response, StaleConnection, TooLarge, UpstreamFailure
+from gateway.shortage import OwnShortage, shortage_of
+from gateway.upstream.client import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Call
 from gateway.upstream.outgoing import headers_up
@@ -71,7 +72,8 @@ async def probe(
         else:
             observation = await _look(state, name, subject, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
-        state.observe({name: observation})
+        if not any(reply.own for reply in replies.values()):
+            state.observe({name: observation})
         on_seen(name, observation)
     return found
 
@@ -113,11 +115,15 @@ async def ask(state: BackendState, body: Body, patience: float | None = None) ->
             return await _exchange(state, _call(state, body))
     except TimeoutError:
         return Reply(failure=f"none within {seconds:.0f} s")
+    except OwnFailure as failure:
+        return Reply(failure=str(failure), own=True)
     except ConnectFailure as failure:
         return Reply(failure=f"no connection ({failure})", gone=True)
     except UpstreamFailure as failure:
         return Reply(failure=f"{failure.kind}: {failure}" if str(failure) else failure.kind)
     except Exception as error:
+        if (kind := shortage_of(error)) is not None:
+            return Reply(failure=str(OwnShortage(kind)), own=True)
         log.exception("the probe of %s failed inside the gateway", state.name)
         return Reply(failure=f"the gateway failed: {type(error).__name__}: {error}")
     finally:

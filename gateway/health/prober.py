@@ -24,6 +24,7 @@ from gateway.health.slices import at_once, in_turns, number, slices
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
 from gateway.printable import visible
+from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
@@ -44,7 +45,8 @@ Jobs = list[Callable[[], Awaitable[None]]]
 
 
 class Prober:
-    """A task or two per backend that is looked at. `work_of` tells what the gateway has under way there."""
+    """A task or two per backend that is looked at. `work_of` tells what the gateway has under way there; `on_short` is
+    told when the gateway itself lacks something."""
 
     def __init__(
         self,
@@ -52,11 +54,12 @@ class Prober:
         work_of: Callable[[BackendState], Work] = lambda _: IDLE,
         emit: Callable[[Event], None] = lambda _: None,
         failures: Failures | None = None,
+        on_short: Callable[[Kind], object] = lambda _: None,
     ) -> None:
         self._fleet = fleet
         self._failures = failures or Failures()
         self._work_of = work_of
-        self._asker = Asker()
+        self._asker = Asker(on_short)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._hurried: dict[str, asyncio.Task[None]] = {}
         self._nodes = Nodes()
@@ -183,11 +186,13 @@ class Prober:
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
             page = await self._asker.page(url)
-            if isinstance(page, NoAnswer):
+            if isinstance(page, NoAnswer) and page.own:
+                pass  # nothing was found out
+            elif isinstance(page, NoAnswer):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
                 self.machines[node] = await in_turns(reading_machine(page, time.time()))
-            if not isinstance(page, NoAnswer) or page.refused:
+            if not isinstance(page, NoAnswer) or (page.refused and not page.own):
                 self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
 
@@ -233,6 +238,8 @@ class Prober:
         probe = probe_of(state.backend)
         assert probe is not None
         answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
+        if isinstance(answer, NoAnswer) and answer.own:
+            return  # nothing was found out
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
             moved = max(state.last_event, state.moved_at)
@@ -288,7 +295,8 @@ class Prober:
             return True
         answer = await self._asker.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
-            state.dead(answer.reason, refused=answer.refused)
+            if not answer.own:
+                state.dead(answer.reason, refused=answer.refused)
             return False
         if answer.status_code in (401, 403):
             state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")

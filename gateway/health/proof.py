@@ -28,9 +28,10 @@ IsLoaded = Callable[[BackendState], Awaitable[bool]]
 
 
 class Outcome(NamedTuple):
-    """`kind`: ok | lost (no answer) | wrong (another answer) | misconfigured | busy (not asked, or refused for now)."""
+    """`kind`: ok | lost (no answer) | wrong (another answer) | misconfigured | busy (not asked, or refused for now)
+    | unasked (the gateway itself could not)."""
 
-    kind: Literal["ok", "lost", "wrong", "misconfigured", "busy"]
+    kind: Literal["ok", "lost", "wrong", "misconfigured", "busy", "unasked"]
     reason: str
 
 
@@ -116,7 +117,7 @@ class Canaries:
             state.misconfigured(outcome.reason)
         elif outcome.kind == "wrong":
             state.doubted(outcome.reason)
-        else:
+        elif outcome.kind != "unasked":
             state.disproved(outcome.reason)
 
     async def _confirm(self, state: BackendState) -> None:
@@ -157,6 +158,9 @@ def key_of(state: BackendState) -> BackendKey:
 
 def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
     """What the short form says of a backend's health. What it cannot do is no illness: that is drift."""
+    replies = list(replies)
+    if any(reply.own for reply in replies):
+        return Outcome("unasked", "the gateway itself lacked something")
     for reply in replies:
         if reply.failure is None and reply.status != 200:
             verdict = judge(reply.status, reply.headers, reply.body, "chat")

@@ -18,11 +18,13 @@ from gateway.observe.alerts import Alert, AlertState, Timing
 from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
 from gateway.observe.courier import Courier, Patience
 from gateway.observe.standing import Standing
+from gateway.shortage import Kind as Shortage
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
 
 LOOK = 2.0  # seconds between two looks
+SHORT_FOR = 60.0  # seconds without another shortage until it is over
 PING = 60.0  # seconds between two pings of the dead man's switch
 
 
@@ -57,6 +59,7 @@ class Alerter:
         self._failures = failures or Failures()
         self._budgets: dict[str, float] = {}
         self._refused: str | None = None
+        self._short: dict[Shortage, float] = {}  # what the gateway has lacked -> when last, in monotonic seconds
         self._alerts = Alerts()
         self._client: httpx.AsyncClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,6 +74,16 @@ class Alerter:
     def edit_refused(self, problem: str) -> None:
         """routes.yaml was edited and is not valid: what is wrong, in words."""
         self._refused = problem
+
+    def short_of(self, kind: Shortage) -> None:
+        """The gateway itself has just lacked something."""
+        self._short[kind] = time.monotonic()
+
+    @property
+    def short(self) -> tuple[Shortage, ...]:
+        """What it has lately lacked."""
+        since = time.monotonic() - SHORT_FOR
+        return tuple(sorted(kind for kind, at in self._short.items() if at > since))
 
     @property
     def refused(self) -> str | None:
@@ -113,7 +126,8 @@ class Alerter:
         self._standing.look()
         await self._connect(self._standing.alerts)
         if self.couriers:
-            picture = self._standing.picture({**self._budgets, **self._spent()}, self._refused, self._failed())
+            budgets = {**self._budgets, **self._spent()}
+            picture = self._standing.picture(budgets, self._refused, self._failed(), self.short)
             self.tell(self.state.step(time.monotonic(), picture))
 
     def tell(self, alerts: list[Alert]) -> None:

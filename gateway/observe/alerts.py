@@ -12,10 +12,13 @@ from typing import Literal
 
 from gateway.health.state import WELL, State
 from gateway.observe.standing import AliasView, BackendView, Course, Picture
+from gateway.shortage import WORDS
+from gateway.shortage import Kind as Shortage
 
 Kind = Literal[
     "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
-    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "internal_failure", "test",
+    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "internal_failure", "shortage",
+    "shortage_over", "test",
 ]  # fmt: skip
 
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are told, the largest first
@@ -68,6 +71,7 @@ class AlertState:
         self._budgets: dict[str, float] = {}  # name -> the threshold that was told
         self._refused: str | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> the failures that were told, and when
+        self._short: set[Shortage] = set()
 
     def step(self, now: float, picture: Picture) -> list[Alert]:
         """What has to be told at `now` (seconds that only grow). Nothing is told twice. What is no longer in the
@@ -84,6 +88,7 @@ class AlertState:
         found += self._budget(picture, now)
         found += self._edit(picture.refused_edit, now)
         found += self._failures(picture, now)
+        found += self._shortages(picture, now)
         return found
 
     # -- backends -------------------------------------------------------------------------------------------------
@@ -178,6 +183,15 @@ class AlertState:
                 times = "" if count - before == 1 else f" {count - before} times"
                 text = f"a part of the gateway itself has failed{times} ({part}); it goes on, its log says why"
                 yield Alert("internal_failure", part, text, now)
+
+    def _shortages(self, picture: Picture, now: float) -> Iterator[Alert]:
+        for kind in picture.short:
+            if kind not in self._short:
+                text = f"the gateway itself is short of {WORDS[kind]}; requests fail because of it"
+                yield Alert("shortage", kind, text, now)
+        for kind in sorted(self._short.difference(picture.short)):
+            yield Alert("shortage_over", kind, f"the gateway has enough {kind} again", now, good=True)
+        self._short = set(picture.short)
 
 
 def _other(told: _Told, now: float) -> float:

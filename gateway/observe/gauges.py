@@ -16,6 +16,7 @@ from gateway.observe.standing import AWAY, BackendView, Course, Standing
 if TYPE_CHECKING:
     from gateway.backend import BackendState
     from gateway.fleet import Fleet
+    from gateway.memory import Memory
     from gateway.shared.gateways import Gateways
 
 COURSES: tuple[str, ...] = get_args(Course)
@@ -143,6 +144,22 @@ class GatewayCollector(Collector):
         for kind, count in self._lost().items():
             lost.add_metric([kind], count)
         yield lost
+
+
+class MemoryCollector(Collector):
+    """What requests and answers hold of `server.memory`."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterator[Metric]:
+        used = gauge("gateway_memory_bytes", "Bytes of request bodies and whole answers that are held")
+        used.add_metric([], float(self._memory.used))
+        yield used
+        limit = gauge("gateway_memory_limit_bytes", "Bytes of them that may be held; without a bound left out")
+        if self._memory.limit is not None:
+            limit.add_metric([], float(self._memory.limit))
+        yield limit
 
 
 class SharedCollector(Collector):

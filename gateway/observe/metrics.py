@@ -75,6 +75,11 @@ class Metrics:
             "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
         )
         self.connections: Callable[[], int] = int  # open ones; the listener's to tell
+        self.shortages = self._family(
+            "gateway_shortages_total",
+            "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
+            "kind",
+        )
         self.seconds: Spread = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 

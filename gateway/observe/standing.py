@@ -16,6 +16,7 @@ from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alerts, Alias, Snapshot
 from gateway.health.state import SERVING, State
+from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 
@@ -65,13 +66,15 @@ class AliasView:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
-    wrong with routes.yaml as it is now; None = it is in force. `failed`: part of the gateway -> how often it failed."""
+    wrong with routes.yaml as it is now; None = it is in force. `failed`: part of the gateway -> how often it failed.
+    `short`: what the gateway itself has lately lacked."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     refused_edit: str | None = None
     failed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[Kind, ...] = ()
 
 
 def shown(reason: str) -> str:
@@ -169,10 +172,14 @@ class Standing:
         return self._cost.get(alias)
 
     def picture(
-        self, budgets: Mapping[str, float], refused_edit: str | None, failed: Mapping[str, int] | None = None
+        self,
+        budgets: Mapping[str, float],
+        refused_edit: str | None,
+        failed: Mapping[str, int] | None = None,
+        short: tuple[Kind, ...] = (),
     ) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
         twice is noise."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {})
+        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from gateway.compat.expected import Expected, LateTools
 from gateway.compat.families import formats_for, may_lack_opener, thoughts_for
@@ -12,12 +10,10 @@ from gateway.compat.reasoning import THINK, Thoughts
 from gateway.config.snapshot import Alias
 from gateway.routing.echo import asked_about
 from gateway.routing.plan import Candidate
-from gateway.routing.request import CHAT, InferenceRequest
+from gateway.routing.request import CHAT, InferenceRequest, value_of
 
 STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
 CLOSER = THINK.closer
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def expected_of(
@@ -64,7 +60,9 @@ def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "n
         return "required", ""
     if request.tool_choice != "named":
         return "auto", ""
-    choice = _decode(request.fields["tool_choice"])
+    choice = value_of(request.fields["tool_choice"])
+    if not isinstance(choice, dict):  # it is nested so deeply that it could be read only once
+        return "auto", ""
     function = choice.get("function", choice)
     name = function.get("name") if isinstance(function, dict) else None
     if isinstance(name, str):

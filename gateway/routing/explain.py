@@ -19,7 +19,7 @@ from gateway.routing.context import room_needed
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
 from gateway.routing.plan import Broke, Candidate, Plan, make_plan
 from gateway.routing.refusal import refusal
-from gateway.routing.request import ENDPOINTS, Endpoint, InferenceRequest, parse
+from gateway.routing.request import ENDPOINTS, LIMIT_MOST, Endpoint, InferenceRequest, parse
 from gateway.routing.window import near_limit, prompt_estimate
 
 _TOOL = {"type": "function", "function": {"name": "tool", "parameters": {"type": "object", "properties": {}}}}
@@ -83,7 +83,7 @@ def explain_asked(
     alias = snapshot.resolve(name)
     if alias is None:
         raise model_not_found(name, list(snapshot.aliases))
-    if tokens is not None and (type(tokens) is not int or tokens < 0):
+    if tokens is not None and (type(tokens) is not int or not 0 <= tokens <= LIMIT_MOST):
         raise GatewayError("invalid_request_body", "`tokens` must be a whole number, 0 or more.", param="tokens")
     if client is not None and (not isinstance(client, str) or client not in snapshot.clients):
         raise GatewayError("invalid_request_body", f"There is no client '{client}' in routes.yaml.", param="client")

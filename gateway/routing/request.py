@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
 from msgspec import Raw
@@ -42,6 +43,15 @@ MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=C
 ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
+
+LIMIT_MOST = 2**63 - 1  # a number of tokens beyond is none; the backend says so
+N_MOST = 1_000_000  # answers to one prompt that are counted; no server gives more than some thousands
+
+# A value that is decoded takes some 64 bytes, though it may be written in two: a body of 64 MB could take 2 GB.
+VALUES_MOST = 8_000_000
+
+# What reading or writing a body's parts anew raises where they are nested too deeply or are no text.
+UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 
 # A picture costs tokens by its size, not by the bytes of its base64: a usual figure for vision models.
 IMAGE_TOKENS = 1500
@@ -96,7 +106,8 @@ class InferenceRequest:
             return
         text = bytes(messages)
         if b'"image_url"' in text or b'"input_audio"' in text:
-            _read_media(self)
+            with contextlib.suppress(*UNREADABLE):
+                _read_media(self)
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -105,7 +116,9 @@ _BRACKET = ord("[")
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
-    """The body's fields, each as its own bytes. Raises `invalid_request_body`."""
+    """The body's fields, each as its own bytes. Raises `invalid_request_body`, `request_too_large`."""
+    if len(body) > VALUES_MOST and _marks(body) > VALUES_MOST:
+        raise GatewayError("request_too_large", f"The request body holds more than {VALUES_MOST:,} values.")
     try:
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -114,12 +127,17 @@ def read_fields(body: bytes) -> dict[str, Raw]:
         raise _invalid("The request body is nested too deeply.") from None
 
 
+def _marks(body: bytes) -> int:
+    """At least as many as the JSON has values: each but the first of a list or object stands behind a comma."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
 def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
     """The body (of an endpoint that `becomes` another: the translated one) as a request. Raises `invalid_request_body`
     and says what is wrong with it."""
     endpoint = endpoint.becomes or endpoint
     fields = read_fields(body)
-    model = _value(fields.get("model"))
+    model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")
     request = InferenceRequest(endpoint, fields, model)
@@ -134,12 +152,24 @@ def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
             if name in fields:
                 read(request, fields[name])
     for name in endpoint.limits:
-        limit = _value(fields.get(name))
-        if type(limit) is int and limit >= 1:
+        limit = value_of(fields.get(name))
+        if is_limit(limit):
             request.limits[name] = limit
     if not endpoint.chunk_object:
         request.stream = False
     return request
+
+
+def is_limit(value: Any) -> TypeGuard[int]:
+    """Is this a number of tokens that an answer can be limited to?"""
+    return type(value) is int and 1 <= value <= LIMIT_MOST
+
+
+def unreadable(error: Exception) -> GatewayError:
+    """For one of UNREADABLE that a body has caused."""
+    if isinstance(error, RecursionError):
+        return _invalid("The request body is nested too deeply.")
+    return _invalid(f"The request body cannot be read: {error}")
 
 
 def _body_problem(body: bytes, error: Exception) -> str:
@@ -154,7 +184,7 @@ def _invalid(message: str, param: str | None = None) -> GatewayError:
     return GatewayError("invalid_request_body", message, param=param)
 
 
-def _value(raw: Raw | None) -> Any:
+def value_of(raw: Raw | None) -> Any:
     """A field's value, or None where it is absent or does not parse (the backend will say so better)."""
     if raw is None:
         return None
@@ -165,17 +195,17 @@ def _value(raw: Raw | None) -> Any:
 
 
 def _read_stream(request: InferenceRequest, raw: Raw) -> None:
-    request.stream = _value(raw) is True
+    request.stream = value_of(raw) is True
 
 
 def _read_n(request: InferenceRequest, raw: Raw) -> None:
-    n = _value(raw)
+    n = value_of(raw)
     if type(n) is int and n > 1:
-        request.choices *= n
+        request.choices *= min(n, N_MOST)
 
 
 def _read_stream_options(request: InferenceRequest, raw: Raw) -> None:
-    options = _value(raw)
+    options = value_of(raw)
     if isinstance(options, dict):
         request.wants_usage = options.get("include_usage") is True
         request.own_usage = bool(options.get("continuous_usage_stats"))
@@ -184,7 +214,7 @@ def _read_stream_options(request: InferenceRequest, raw: Raw) -> None:
 def _read_prompt(request: InferenceRequest, raw: Raw) -> None:
     """Several prompts in one completions request are several sequences."""
     if request.endpoint is COMPLETIONS and memoryview(raw)[0] == _BRACKET:
-        prompts = _value(raw)
+        prompts = value_of(raw)
         if isinstance(prompts, list) and prompts and isinstance(prompts[0], (str, list)):
             request.choices *= len(prompts)
 
@@ -195,7 +225,7 @@ def _read_tools(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:
-    choice = _value(raw)
+    choice = value_of(raw)
     if isinstance(choice, dict):
         request.tool_choice = "named"
         if choice.get("type") == "allowed_tools":
@@ -218,7 +248,7 @@ def _say_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) 
 
 def _read_think(request: InferenceRequest, raw: Raw) -> None:
     """Ollama's: true, false, or a level, which is a wish."""
-    think = _value(raw)
+    think = value_of(raw)
     if isinstance(think, bool):
         _say_thinking(request, think)
     elif isinstance(think, str):
@@ -226,7 +256,7 @@ def _read_think(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
-    switches = _value(raw)
+    switches = value_of(raw)
     if isinstance(switches, dict):
         for name in THINKING_SWITCHES:
             if isinstance(switches.get(name), bool):
@@ -235,7 +265,7 @@ def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
 
 def _read_thinking(request: InferenceRequest, raw: Raw) -> None:
     """Anthropic's."""
-    thinking = _value(raw)
+    thinking = value_of(raw)
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind in ("enabled", "disabled"):
         _say_thinking(request, kind == "enabled")
@@ -244,7 +274,7 @@ def _read_thinking(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _read_effort(request: InferenceRequest, raw: Raw) -> None:
-    effort = _value(raw)
+    effort = value_of(raw)
     if isinstance(effort, dict):  # `reasoning` of the Responses API and of OpenRouter
         effort = effort.get("effort")
     if isinstance(effort, str):
@@ -253,7 +283,7 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
 
 def _read_media(request: InferenceRequest) -> None:
     """Pictures and sound among the message parts; their base64 is not prompt text."""
-    for part in _content_parts(_value(request.fields.get("messages"))):
+    for part in _content_parts(value_of(request.fields.get("messages"))):
         kind = part.get("type")
         if kind == "image_url":
             request.images += 1

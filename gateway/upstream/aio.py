@@ -21,7 +21,17 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from .client import ConnectFailure, ProtocolFailure, ResetFailure, StaleConnection, TooLarge, UpstreamFailure
+from gateway.shortage import shortage_of
+
+from .client import (
+    ConnectFailure,
+    OwnFailure,
+    ProtocolFailure,
+    ResetFailure,
+    StaleConnection,
+    UpstreamFailure,
+    read_counted,
+)
 from .inflate import Inflater, inflater_for
 
 if TYPE_CHECKING:
@@ -152,16 +162,7 @@ class AioResponse:
             raise self._failure from error
 
     async def read_all(self, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while data := await self.read_some():
-            size += len(data)
-            if size > limit:
-                failure = TooLarge(f"the body is larger than {limit} bytes")
-                self.abort(failure)
-                raise failure
-            parts.append(data)
-        return b"".join(parts)
+        return await read_counted(self, limit)
 
     def abort(self, reason: UpstreamFailure | None = None) -> None:
         if self._over:
@@ -192,6 +193,7 @@ class AioClient:
 
     def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
         scheme, host, port = origin
+        self._address = host.strip("[]"), port
         self._base = str(URL.build(scheme=scheme, host=host.strip("[]"), port=port))
         self.connect_timeout = connect_timeout
         self._max_idle = max_idle
@@ -232,7 +234,7 @@ class AioClient:
             raise
         except Exception as error:
             attempt.abort()
-            raise _send_failure(error, attempt) from error
+            raise _send_failure(error, attempt, self._address) from error
         except BaseException:
             attempt.abort()
             raise
@@ -288,9 +290,11 @@ class AioClient:
                 await session.close()
 
 
-def _send_failure(error: Exception, attempt: _Attempt) -> Exception:
+def _send_failure(error: Exception, attempt: _Attempt, address: tuple[str, int]) -> Exception:
     """The seam's name for what aiohttp raised before the head of the answer."""
     text = str(error) or type(error).__name__
+    if (kind := shortage_of(error, address=address)) is not None:
+        return OwnFailure(kind, unsent=attempt.transport is None)
     if attempt.transport is None:
         return ConnectFailure(text) if isinstance(error, aiohttp.ClientError | OSError) else error
     if isinstance(error, aiohttp.ClientResponseError):
@@ -307,5 +311,7 @@ def _send_failure(error: Exception, attempt: _Attempt) -> Exception:
 def _body_failure(error: Exception) -> UpstreamFailure:
     """The seam's name for what aiohttp raised inside the body."""
     text = str(error) or type(error).__name__
+    if (kind := shortage_of(error)) is not None:
+        return OwnFailure(kind, unsent=False)
     broken = isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError)
     return ResetFailure(text) if broken else ProtocolFailure(text)

@@ -6,8 +6,10 @@ One `Client` per backend; it owns that backend's connections. Two implementation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+from gateway.shortage import WORDS, Kind
 
 
 class UpstreamFailure(Exception):
@@ -21,6 +23,18 @@ class ConnectFailure(UpstreamFailure):
     """No connection: refused, unreachable, name not resolved, TLS failure, connect timeout. No byte was sent."""
 
     kind = "connect"
+
+
+class OwnFailure(UpstreamFailure):
+    """This process lacked something itself (`shortage`): the backend has nothing to do with it. `unsent`: before one
+    byte was sent."""
+
+    kind = "own_shortage"
+
+    def __init__(self, shortage: Kind, *, unsent: bool) -> None:
+        super().__init__(f"the gateway itself is short of {WORDS[shortage]}")
+        self.shortage: Kind = shortage
+        self.unsent = unsent
 
 
 class StaleConnection(UpstreamFailure):
@@ -80,6 +94,36 @@ class Response(Protocol):
     def release(self) -> None:
         """The body was read to its end: the connection goes back to the pool. If it was not, this is `abort`."""
         ...
+
+
+def _ignored(_: int) -> None:
+    pass
+
+
+async def read_counted(response: Response, limit: int, count: Callable[[int], object] = _ignored) -> bytes:
+    """As `Response.read_all`. `count` is told of every piece before it is kept, and may raise."""
+    first = await response.read_some()
+    count(len(first))
+    if not first or len(first) > limit:
+        return _within(response, first, limit)
+    following = await response.read_some()
+    if not following:
+        return first  # nearly always
+    whole = bytearray(first)  # a list of the pieces would cost a multiple where they are tiny
+    while following:
+        count(len(following))
+        whole += following
+        _within(response, whole, limit)
+        following = await response.read_some()
+    return bytes(whole)
+
+
+def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:
+    if len(body) > limit:
+        failure = TooLarge(f"the body is larger than {limit} bytes")
+        response.abort(failure)
+        raise failure
+    return b""
 
 
 class Client(Protocol):

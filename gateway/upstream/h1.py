@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from .client import ConnectFailure, ResetFailure
+from gateway.shortage import shortage_of
+
+from .client import ConnectFailure, OwnFailure, ResetFailure
 from .h1_connection import Connection
 from .h1_response import H1Response
 
@@ -42,7 +44,9 @@ class H1Client:
         reused = connection is not None
         if connection is None:
             connection = await self._connect()
-        return await connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
+        answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
+        del body  # the connection forgets it when it is sent, long before there is an answer
+        return await answer
 
     def _request_head(self, method: str, path: str, headers: Sequence[tuple[str, str]], length: int) -> bytes:
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
@@ -63,7 +67,12 @@ class H1Client:
                 )
         except TimeoutError as error:
             raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
-        except OSError as error:
+        except (OSError, RuntimeError, MemoryError) as error:
+            kind = shortage_of(error, address=(self._host, self._port))
+            if kind is not None:
+                raise OwnFailure(kind, unsent=True) from error
+            if not isinstance(error, OSError):
+                raise
             raise ConnectFailure(str(error)) from error
         if self._closed:
             connection.drop()

@@ -9,13 +9,16 @@ from typing import Any, cast
 
 import httptools
 
-from .client import ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
+from gateway.shortage import shortage_of
+
+from .client import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
 from .h1_response import H1Response
 
 MAX_HEAD = 64 * 1024
 NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
 READ_AHEAD = 256 * 1024
 JOIN_BELOW = 64 * 1024  # up to here copying the body behind the head is cheaper than a second buffer
+PIECES_MOST = 64  # pieces of a body that wait as they came; further ones are joined, for they may be tiny
 PIECE = 256 * 1024  # of a request body larger than this, so much is given to the transport at a time
 
 
@@ -82,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._keep = False
         self._bodiless = bodiless
         self._write(head, body)
+        del body
         try:
             await response.arrival()
             if not response.status:
@@ -184,7 +188,9 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
         if response is None or response.complete:
             return
-        if response.status and self._eof and exc is None and response.ends_with_connection:
+        if exc is not None and (kind := shortage_of(exc)) is not None:
+            response.fail(OwnFailure(kind, unsent=False))
+        elif response.status and self._eof and exc is None and response.ends_with_connection:
             response.complete = True
             response.wake()
         elif response.reused and not self._heard:
@@ -253,7 +259,13 @@ class Connection(asyncio.Protocol):
         if response is not None and not response.complete:
             self._moved = True
             self._unfinished = 0
-            response.pieces.append(data)
+            pieces = response.pieces
+            if len(pieces) < PIECES_MOST:
+                pieces.append(data)
+            elif len(pieces) == PIECES_MOST:
+                pieces.append(bytearray(data))
+            else:
+                pieces[-1] += data
             response.size += len(data)
             response.wake()
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .client import ResetFailure, TooLarge, UpstreamFailure
+from .client import ResetFailure, UpstreamFailure, read_counted
 from .inflate import Inflater, inflater_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class H1Response:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.reused = reused
-        self.pieces: list[bytes] = []  # what has arrived and was not read, as it came off the wire
+        self.pieces: list[bytes | bytearray] = []  # what has arrived and was not read, as it came off the wire
         self.size = 0  # bytes in `pieces`
         self.complete = False
         self._connection: Connection | None = connection
@@ -68,16 +68,7 @@ class H1Response:
         return data
 
     async def read_all(self, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while data := await self.read_some():
-            size += len(data)
-            if size > limit:
-                failure = TooLarge(f"the body is larger than {limit} bytes")
-                self.abort(failure)
-                raise failure
-            parts.append(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return await read_counted(self, limit)
 
     def abort(self, reason: UpstreamFailure | None = None) -> None:
         connection = self._connection
@@ -107,7 +98,7 @@ class H1Response:
             if self.failure is not None:
                 raise self.failure
             return b""
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.size = 0
         if self._connection is not None and self._connection.reading_paused:

@@ -14,12 +14,11 @@ from gateway.compat.families import loses_marks
 from gateway.config.snapshot import Alias
 from gateway.routing.context import clamp, clamp_again, surely_fits
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
-from gateway.routing.request import CHAT, InferenceRequest
+from gateway.routing.request import CHAT, InferenceRequest, is_limit, value_of
 from gateway.routing.window import prompt_estimate, refusal_of, window_for
 from gateway.upstream.thinking import say_thinking
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Any).decode
 
 # By name, not by how a name begins: `anthropic-api-key` and `openai-organization` are the client's own affair.
 _UP = tuple(
@@ -94,10 +93,9 @@ def send_limit(
     """The limit to send in field `name`, raised to the alias' least and clamped to the window; None = as it is."""
     asked = request.limits.get(name)
     if asked is None:  # from the alias' params, or not a limit at all: then the backend says so
-        value: object = _decode(fields[name])
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        asked = value_of(fields[name])
+        if not is_limit(asked):
             return None
-        asked = value
     limit = max(asked, alias.min_max_tokens or 0)
     window = window_for(state, request)
     if window is not None and (request.refused is not None or not surely_fits(request.prompt_bytes, limit, window)):
@@ -124,7 +122,7 @@ def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> l
     fields = {name: request.fields[name] for name in names if name in request.fields}
     fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)
     sent = {name: send_limit(name, fields, request, alias, state) for name in fields}
-    return [_decode(fields[name]) if limit is None else limit for name, limit in sent.items()]
+    return [value_of(fields[name]) if limit is None else limit for name, limit in sent.items()]
 
 
 def clamps_itself(state: BackendState) -> bool:
@@ -142,7 +140,7 @@ def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str
         if name not in fields:
             fields[name] = Raw(_encode(value))
         elif isinstance(value, Mapping):
-            said = _decode(fields[name])
+            said = value_of(fields[name])
             if isinstance(said, dict):
                 fields[name] = Raw(_encode(merged(said, value)))
 
@@ -162,5 +160,5 @@ def with_usage(options: Raw | None) -> Raw:
     """`stream_options` with include_usage, beside whatever else the client set there."""
     if options is None:
         return _INCLUDE_USAGE
-    said = _decode(options)
+    said = value_of(options)
     return Raw(_encode({**said, "include_usage": True})) if isinstance(said, dict) else _INCLUDE_USAGE

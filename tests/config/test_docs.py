@@ -68,6 +68,8 @@ def test_the_documented_defaults_are_the_real_ones() -> None:
     real |= {"defaults.queue.length": str(queue.length), "defaults.queue.max_wait": format_duration(queue.max_wait)}
     server = Server()
     real |= {"server.listen": f"{server.host}:{server.port}", "server.max_body": format_size(server.max_body)}
+    assert server.memory is not None
+    real["server.memory"] = format_size(server.memory)
     real |= {"server.data": server.data, "server.shutdown": "120s"}
     assert server.shutdown == 120
     documented = {key: ROWS[key].split("|")[3].strip(" `") for key in real}

@@ -24,13 +24,14 @@ _decode = msgspec.json.Decoder(Any).decode
 @dataclass(frozen=True, slots=True)
 class Reply:
     """`body`: the whole one, or all that a stream sent. `failure`: why there is no (whole) answer; `gone`: because no
-    connection could be made."""
+    connection could be made, `own`: because the gateway itself lacked something."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     failure: str | None = None
     gone: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.upstream.client import ConnectFailure, ResetFailure, SilenceFailure, UpstreamFailure
+from gateway.shortage import shortage_of
+from gateway.upstream.client import ConnectFailure, OwnFailure, ResetFailure, SilenceFailure, UpstreamFailure
 from gateway.upstream.engines.base import WholeResponse
 from gateway.upstream.engines.refusal import answer
 
@@ -24,6 +25,8 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
     error = unwrapped(sdk, error)
     if isinstance(error, UpstreamFailure):
         raise error
+    if (kind := shortage_of(error)) is not None:
+        raise OwnFailure(kind, unsent=False) from None
     message, status, exceptions = text_of(error, key), status_of(error), sdk.exceptions
     if find_cause(error, _NO_CONNECTION) is not None:
         raise ConnectFailure(message) from None

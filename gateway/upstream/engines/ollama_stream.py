@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from gateway.upstream.client import Response, TooLarge, UpstreamFailure
+from gateway.upstream.client import Response, UpstreamFailure, read_counted
 from gateway.upstream.engines.ollama_calls import CallWatch
 from gateway.upstream.engines.ollama_reply import Line, LineFramer, Reply, error_text, read_line
 
@@ -52,14 +52,7 @@ class OllamaStream:
         return self._reply.events(line)
 
     async def read_all(self, limit: int) -> bytes:
-        parts, size = [], 0
-        while data := await self.read_some():
-            parts.append(data)
-            size += len(data)
-            if size > limit:
-                self.abort(failure := TooLarge(f"the body is larger than {limit} bytes"))
-                raise failure
-        return b"".join(parts)
+        return await read_counted(self, limit)
 
     def abort(self, reason: UpstreamFailure | None = None) -> None:
         self._upstream.abort(reason)

@@ -1,0 +1,101 @@
+"""Which errors say that this process itself has run out of something: files, memory, ports, threads. Such an error says
+nothing of a backend, nor of a file that could not be read because of it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Literal, get_args
+
+Kind = Literal["files", "memory", "ports", "threads", "budget"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+WORDS: dict[Kind, str] = {
+    "files": "open files (raise `ulimit -n`, or LimitNOFILE of its service)",
+    "memory": "memory",
+    "ports": "local ports for connections to backends",
+    "threads": "threads (raise `ulimit -u`, or TasksMax of its service)",
+    "budget": "room for bodies and answers (`server.memory`)",
+}
+
+_BY_ERRNO: dict[int, Kind] = {
+    errno.EMFILE: "files",
+    errno.ENFILE: "files",
+    errno.ENOMEM: "memory",
+    errno.ENOBUFS: "memory",
+    errno.EADDRNOTAVAIL: "ports",
+}
+_CAUSES_MOST = 50  # exceptions that are looked at: each may have causes, and be a group of several
+_THREADS = "can't start new thread"
+
+
+class OwnShortage(OSError):
+    """The gateway itself is short of `kind`."""
+
+    def __init__(self, kind: Kind, message: str = "") -> None:
+        super().__init__(message or f"the gateway itself is short of {WORDS[kind]}")
+        self.kind = kind
+
+
+def shortage_of(error: BaseException, *, address: tuple[str, int] | None = None) -> Kind | None:
+    """What the process was short of when `error` came about, as it or one of its causes says; None = of nothing.
+
+    `address` (host, port): where a connection was to be made, which tells used up ports from an address that has no
+    way there. A name that is not resolved counts as ours when no file can be opened: the resolver does not say why.
+    """
+    pending, seen = [error], 0
+    while pending and seen < _CAUSES_MOST:
+        found, seen = pending.pop(), seen + 1
+        kind = _kind_of(found)
+        if kind == "ports" and address is not None and not _has_way(address):
+            kind = None
+        if kind is not None:
+            return kind
+        pending += [cause for cause in (found.__cause__, found.__context__) if cause is not None]
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+        inner = getattr(found, "os_error", None)  # aiohttp's
+        if isinstance(inner, BaseException):
+            pending.append(inner)
+    return None
+
+
+def _kind_of(error: BaseException) -> Kind | None:
+    if isinstance(error, OwnShortage):
+        return error.kind
+    if isinstance(error, MemoryError):
+        return "memory"
+    if isinstance(error, RuntimeError):
+        return "threads" if _THREADS in str(error) else None
+    if not isinstance(error, OSError):
+        return None
+    if isinstance(error, socket.gaierror):
+        return _short_now()
+    if error.errno in _BY_ERRNO:
+        return _BY_ERRNO[error.errno]
+    if error.errno is None:  # several addresses failed in different ways: asyncio makes one text of their errors
+        text = str(error)
+        return next((kind for number, kind in _BY_ERRNO.items() if f"[Errno {number}]" in text), None)
+    return None
+
+
+def _short_now() -> Kind | None:
+    try:
+        socket.socket().close()
+    except OSError as error:
+        return _BY_ERRNO.get(error.errno or 0)
+    return None
+
+
+def _has_way(address: tuple[str, int]) -> bool:
+    """Can this machine send anything there at all? (UDP has ports of its own, and sends nothing to connect.)"""
+    host, port = address
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((host, port))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    except (ValueError, OverflowError):
+        return True
+    return True
