@@ -14,6 +14,7 @@ from gateway.backend import BackendState
 from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.exchange import Exchange
+from gateway.health.reason import prefixed, quoting, reason_of
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.routing.context import silence_budget
@@ -87,7 +88,7 @@ class Attempt:
             expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
             response = await _send(state, call)
             if response.status >= 300:
-                body = await response.read_all(ERROR_BODY_MOST)
+                body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise Left(judge(response.status, response.headers, body, self.request.endpoint.name))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
@@ -158,10 +159,10 @@ class Attempt:
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: Broken after content, else Left."""
         state = self.candidate.state
-        reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
+        reason = reason_of(failure, foreign=state.backend.engine == "litellm")
         if self.reply is not None and self.reply.content:
             state.failed(reason)
-            return Broken(f"{state.name} {reason}")
+            return Broken(prefixed(f"{state.name} ", reason))
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
 
@@ -171,7 +172,8 @@ class Attempt:
         """Whole events as they arrive; nothing before the backend has said something."""
         state, watch = self.candidate.state, self.watch
         if "text/event-stream" not in response.headers.get("content-type", ""):
-            raise Left(Verdict("failed", f"answered a stream with {response.headers.get('content-type')!r}"))
+            told = repr(response.headers.get("content-type"))
+            raise Left(Verdict("failed", quoting("answered a stream with another type", told)))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         said = False

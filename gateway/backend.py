@@ -167,6 +167,11 @@ class BackendState:
         if self.client is not None:
             self.client.connect_timeout = backend.timeouts.connect
 
+    def without_key(self, answer: bytes) -> bytes:
+        """An error of it as it may be read: a server may repeat the key that we sent."""
+        key = self.backend.api_key
+        return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
+
     # -- health, with its events ----------------------------------------------------------------------------------
 
     def alive(self) -> None:

@@ -18,6 +18,7 @@ from gateway.fleet import Fleet
 from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
+from gateway.health.reason import kind_of
 from gateway.health.state import State, Transition
 from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, SharedCollector
@@ -192,7 +193,7 @@ class Gateway:
         """Its engine stands still. Who waits for it is ended here, and goes on elsewhere where it can."""
         for relay in list(self.active):
             if relay.trying is state and not relay.watch.writing:
-                relay.watch.interrupt(SilenceFailure(state.health.reason))
+                relay.watch.interrupt(SilenceFailure(kind_of(state.health.reason)))
 
     def _work(self, state: BackendState) -> Work:
         """Our requests there, as evidence that its engine ought to move."""

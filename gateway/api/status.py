@@ -1,7 +1,7 @@
 """`GET /status` with its parts, and `GET /events`: how everything is, and what happens, for people and their tools.
 
-None shows a secret or anything of a prompt; with `clients` all need a key, any client's. What other clients use is
-shown to an admin alone.
+None shows a secret; with `clients` all need a key, any client's. What other clients use, and what backends said in
+their own words (which may repeat what some client sent), is shown to an admin alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gateway.admission.accounts import today
 from gateway.admission.room import room
 from gateway.api.admin import may_admin
 from gateway.backend import BackendState
+from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
@@ -29,7 +30,7 @@ from gateway.health.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
 from gateway.observe.spending import shares
-from gateway.observe.standing import AWAY, AliasView, BackendView, shown
+from gateway.observe.standing import AWAY, AliasView, BackendView, shown, shown_to_admin
 
 RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent
@@ -53,7 +54,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        told = describe(gateway)
+        told = describe(gateway, words=viewer.admin)
         told["you"] = {"client": viewer.client, "admin": viewer.admin}
         told["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(told, headers=fresh)
@@ -75,8 +76,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
         """`samples` = also the fleet's numbers, every few seconds."""
-        admitted(request)
-        return EventStream(gateway, samples=samples)
+        return EventStream(gateway, samples=samples, words=admitted(request).admin)
 
     return routes
 
@@ -99,9 +99,10 @@ class Viewer(NamedTuple):
 # -- /status ----------------------------------------------------------------------------------------------------------
 
 
-def describe(gateway: Gateway) -> dict[str, Any]:
+def describe(gateway: Gateway, *, words: bool = False) -> dict[str, Any]:
     """`{version, started, now, stopping, config, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...},
-    events: [...]}`. Times are Unix seconds, windows tokens."""
+    events: [...]}`. Times are Unix seconds, windows tokens. `words`: with what backends said in their own words, which
+    may repeat what some client sent."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -116,7 +117,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
             name: {
-                **_backend(state, standing.backends[name], waiting.get(name, 0)),
+                **_backend(state, standing.backends[name], waiting.get(name, 0), words=words),
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()
@@ -129,19 +130,22 @@ def describe(gateway: Gateway) -> dict[str, Any]:
             }
             for name, view in standing.aliases.items()
         },
-        "events": [_event(event) for event in list(gateway.events)[-RECENT:]],
+        "events": [_event(event, words=words) for event in list(gateway.events)[-RECENT:]],
     }
 
 
-def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, Any]:
+def _backend(state: BackendState, view: BackendView, waiting: int, *, words: bool) -> dict[str, Any]:
     backend, health = state.backend, state.health
+    seen = {check: asdict(observation) for check, observation in state.observed.items()}
+    if not words:
+        seen = {check: {**observation, "seen": ""} for check, observation in seen.items()}
     return {
         "engine": backend.engine,
         "cloud": backend.cloud,
         "nodes": list(backend.nodes),
         "run": backend.run,
         "state": view.state.value,
-        "reason": view.reason,
+        "reason": shown_to_admin(health.reason) if words else view.reason,
         "since": _wall(health.since),
         "slots": backend.slots,
         "slots_assumed": backend.slots_assumed,
@@ -153,8 +157,8 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "window": state.context,
         "model": state.model,
         "version": state.version,
-        "observed": {check: asdict(seen) for check, seen in state.observed.items()},
-        "drift": list(view.drift),
+        "observed": seen,
+        "drift": [shown_to_admin(line) for line in drift(state)] if words else list(view.drift),
         "learned": _learned(state),
     }
 
@@ -185,11 +189,11 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
     }
 
 
-def _event(event: Event) -> dict[str, Any]:
+def _event(event: Event, *, words: bool) -> dict[str, Any]:
     """Without what says nothing in an event of its kind."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
-    told = {**asdict(event), "reason": shown(event.reason)}
+    told = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
     return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
 
 
@@ -227,11 +231,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, gateway: Gateway, *, samples: bool = False) -> None:
+    def __init__(self, gateway: Gateway, *, samples: bool = False, words: bool = False) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._gateway = gateway
         self._samples = samples
+        self._words = words
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         left = asyncio.create_task(_until_left(receive))
@@ -259,7 +264,7 @@ class EventStream(Response):
             if dropped:
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:
-                yield _sse(event.kind, _event(event))
+                yield _sse(event.kind, _event(event, words=self._words))
             sample = self._gateway.history.latest
             news = self._samples and sample is not told
             if news:

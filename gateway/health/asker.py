@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.health.reason import quoting
 from gateway.upstream.engines.ollama import window_of
 
 log = logging.getLogger("gateway.health")
@@ -80,7 +81,8 @@ class Asker:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
-            return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
+            told = f"{path}: {error}" if refused and str(error) else quoting(f"{path}: {type(error).__name__}", str(error))
+            return NoAnswer(told, refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
     async def page(self, url: str) -> bytes | NoAnswer:

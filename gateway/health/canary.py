@@ -149,7 +149,7 @@ async def _exchange(state: BackendState, call: Call) -> Reply:
         response = await engine.send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
-        return Reply(response.status, dict(response.headers), body)
+        return Reply(response.status, dict(response.headers), state.without_key(body))
     finally:
         response.release()
 

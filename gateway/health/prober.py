@@ -21,6 +21,7 @@ from gateway.health.exporter import Machine, read_machine
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, read
 from gateway.health.proof import Canaries
+from gateway.health.reason import quoting
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
 from gateway.upstream.engines import ENGINES
@@ -297,7 +298,7 @@ class Prober:
             return True
         if backend.model is not None and backend.model not in models:
             names = ", ".join(list(models)[:5])
-            state.misconfigured(f"does not serve model '{backend.model}'; it serves: {names}")
+            state.misconfigured(quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; "))
             return False
         name = backend.model or next(iter(models))
         state.observed_model = name

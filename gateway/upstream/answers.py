@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.health.reason import quoting
+
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
 # vLLM's own words (0.11 to 0.32), and Ollama's. "No tools" is learned from nothing else. What vLLM says to a call on
@@ -58,14 +60,14 @@ class Verdict:
 def judge(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -> Verdict:
     """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
-    said = f"answered {status}: {message}" if message else f"answered {status}"
+    said = quoting(f"answered {status}", message)
     if status in (401, 403):
         return Verdict("misconfigured", f"refuses our credential ({status}); check its api_key", status, message)
     if status == 429:
         return Verdict("cooldown", said, status, message, retry_after=retry_after(headers))
     if status == 404:
         if _NO_SUCH_MODEL.search(message):
-            return Verdict("misconfigured", f"does not serve this model: {message}", status, message)
+            return Verdict("misconfigured", quoting("does not serve this model", message), status, message)
         if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
             return Verdict("unserved", "does not serve this endpoint", status, message, lack="endpoint:" + endpoint)
     if status >= 500:
