@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,12 @@ class Left(Exception):
 
 
 class Broken(Exception):
-    """The stream broke after content had been sent."""
+    """The stream broke after content had been sent. `timeout`: by silence."""
+
+    def __init__(self, message: str, verdict: Verdict, *, timeout: bool) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.timeout = timeout
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +73,7 @@ class Attempt:
     detour: tuple[str, str] | None  # why not on the first step, for the headers
     max_body: int  # bytes of an answer in one piece
     final: bool  # an answer that says nothing is delivered, too
+    on_answer: Callable[[], None] | None = None  # called when it has content for the client
 
     answered: bool = False  # the client has its answer, or its end is on the way
     usage: dict[str, Any] | None = None  # of what the client got
@@ -160,11 +166,11 @@ class Attempt:
         """What a failure of the connection means: Broken after content, else Left."""
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.backend.engine == "litellm")
-        if self.reply is not None and self.reply.content:
-            state.failed(reason)
-            return Broken(prefixed(f"{state.name} ", reason))
+        verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
-        return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
+        if self.reply is not None and self.reply.content:
+            return Broken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout)
+        return Left(verdict, timeout=timeout, gone=gone)
 
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
@@ -218,6 +224,8 @@ class Attempt:
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True
+            if self.on_answer is not None:
+                self.on_answer()
             self.first_token = self.watch.now()
         elif not reply.committed:
             await reply.begin(self.candidate.state.name, self._headers)
@@ -291,6 +299,8 @@ class Attempt:
 
     def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
         self.answered = True
+        if self.on_answer is not None:
+            self.on_answer()
         self.answer = answer
         self.usage = answer.usage
 

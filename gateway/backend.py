@@ -22,6 +22,8 @@ from gateway.upstream.client import Client
 
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
 COOLDOWN_MOST = 600.0
+BODIES_TO_AGREE = 2  # so many different ones have to fail before a cloud is held to be down
+BLAMED_MOST = 16  # that are remembered
 
 OnTransition = Callable[[Transition], None]
 OnGone = Callable[["BackendState"], None]
@@ -42,6 +44,8 @@ class BackendState:
     on_stalled: OnGone = lambda _: None  # its engine stands still
     inflight: int = 0  # sequences under way (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
+    answered_at: float = 0.0  # when a request there last got its whole answer
+    blamed_by: tuple[bytes, ...] = ()  # keys of the bodies that failed there since, where nothing else tells
     last_event: float = 0.0  # when any stream there last said something
     refused_since: float = 0.0  # its port refuses connections; 0 = it does not
     cooldown_until: float = 0.0  # it said 429
@@ -192,11 +196,31 @@ class BackendState:
 
     def succeeded(self) -> None:
         health = self.health
+        self.answered_at = time.monotonic()
+        if self.blamed_by:
+            self.blamed_by = ()
         if health.fails or health.state is not State.READY:
             self._tell(health.succeeded(time.monotonic()))
 
-    def failed(self, reason: str) -> None:
-        self._tell(self.health.failed(reason, time.monotonic()))
+    def failed(self, reason: str, *, disputed: bool = False) -> None:
+        """A request failed there; `disputed` = it may be to blame itself."""
+        self._tell(self.health.failed(reason, time.monotonic(), disputed=disputed))
+
+    def failed_by(self, body: bytes, reason: str) -> None:
+        """The same of a cloud, which is asked no harmless requests: other bodies have to agree before it is down, and
+        the same body again (told by its key) says nothing new."""
+        if body in self.blamed_by:
+            return
+        self.blamed_by = (*self.blamed_by[-BLAMED_MOST:], body)
+        self.failed(reason, disputed=len(self.blamed_by) < BODIES_TO_AGREE)
+
+    def unanswered(self, reason: str) -> None:
+        transition = self.health.unanswered(reason, time.monotonic())
+        proof = transition is not None and transition.after is State.DOWN
+        self._tell(transition, "disproved" if proof else "")
+
+    def cleared(self) -> None:
+        self._tell(self.health.cleared(time.monotonic()))
 
     def misconfigured(self, reason: str) -> None:
         self._tell(self.health.misconfigured(reason, time.monotonic()), "misconfigured")

@@ -27,6 +27,7 @@ from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import Standing
+from gateway.routing.culprits import Culprits
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
 from gateway.upstream.connect import open_client
 from gateway.upstream.engines import ENGINES
@@ -55,6 +56,7 @@ class Gateway:
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self._work, self.emit)
+        self.culprits = Culprits()
         self.pulse = Pulse()
         self.tracing: Tracing | None = None
         self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
@@ -118,6 +120,7 @@ class Gateway:
             task.cancel()
         await self.history.close()
         await self.alerter.close()
+        await self.prober.suspicion.close()
         await self.prober.close()
         if self.shared is not None:
             await self.shared.close()

@@ -1,4 +1,4 @@
-"""What an attempt that did not answer teaches about its backend."""
+"""What an attempt that did not answer teaches about its backend. Failures are weighed elsewhere (blame.py)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ COOLDOWN = 5.0  # seconds, for a 429 that names none
 def learn(state: BackendState, request: InferenceRequest, verdict: Verdict, now: float) -> bool:
     """Take the verdict into the backend's state. True = the same request can be sent there again, with a limit that
     what was learned makes smaller."""
-    if verdict.kind == "failed":
-        state.failed(verdict.reason)
-    elif verdict.kind == "misconfigured":
-        state.misconfigured(verdict.reason)
-    elif verdict.kind == "cooldown":
+    if verdict.kind == "cooldown":
         state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
     if verdict.lack is not None:
         state.learn_lack(verdict.lack, now)

@@ -81,7 +81,8 @@ class Asker:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
-            told = f"{path}: {error}" if refused and str(error) else quoting(f"{path}: {type(error).__name__}", str(error))
+            name, text = type(error).__name__, str(error)
+            told = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
             return NoAnswer(told, refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 

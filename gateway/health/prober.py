@@ -24,6 +24,7 @@ from gateway.health.proof import Canaries
 from gateway.health.reason import quoting
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
+from gateway.health.suspicion import Suspicion
 from gateway.upstream.engines import ENGINES
 from gateway.upstream.engines.base import Probe
 
@@ -58,6 +59,7 @@ class Prober:
         self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
         self.canaries = Canaries(self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes))
+        self.suspicion = Suspicion()
         self.standby = Standby(fleet, self._asker, self.machines)
 
     def open(self) -> None:

@@ -161,7 +161,9 @@ def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Out
             if verdict.kind == "misconfigured":
                 return Outcome("misconfigured", verdict.reason)
             if verdict.kind in ("failed", "cooldown"):
-                return Outcome("lost" if verdict.kind == "failed" else "busy", prefixed("its canary was ", verdict.reason))
+                return Outcome(
+                    "lost" if verdict.kind == "failed" else "busy", prefixed("its canary was ", verdict.reason)
+                )
     for check, observation in seen.items():
         if observation.seen.startswith(NO_ANSWER):
             return Outcome("lost", quoting(f"canary ({check})", observation.seen))
