@@ -49,9 +49,9 @@ class Left(Exception):
 class Broken(Exception):
     """The stream broke after content had been sent. `timeout`: by silence."""
 
-    def __init__(self, message: str, verdict: Verdict, *, timeout: bool) -> None:
+    def __init__(self, message: str, verdict: Verdict | None = None, *, timeout: bool = False) -> None:
         super().__init__(message)
-        self.verdict = verdict
+        self.verdict = verdict or Verdict("failed", message)
         self.timeout = timeout
 
 

@@ -62,7 +62,8 @@ def judge(status: int, headers: Mapping[str, str], body: bytes, endpoint: str) -
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
     said = quoting(f"answered {status}", message)
     if status in (401, 403):
-        return Verdict("misconfigured", f"refuses our credential ({status}); check its api_key", status, message)
+        refusal = quoting(f"refuses our credential ({status}); check its api_key", message)
+        return Verdict("misconfigured", refusal, status, message)
     if status == 429:
         return Verdict("cooldown", said, status, message, retry_after=retry_after(headers))
     if status == 404:
