@@ -22,17 +22,16 @@ from gateway.upstream.answers import Verdict
 
 PATIENCE = 5.0  # seconds that a failing request waits for the harmless one
 KEY_PATIENCE = 1.0  # the same for one whose key was refused: it goes on to the next backend anyway
-LATELY = 60.0  # seconds since a backend answered others in which it is held to have been well
+LATELY = 60.0  # seconds since a cloud answered others in which it is held to live
 
 
 @dataclass(slots=True)
 class Held:
-    """One failed attempt. `alone`: the backend ran nothing else of ours; `well`: it had answered something lately."""
+    """One failed attempt. `alone`: the backend ran nothing else of ours."""
 
     state: BackendState
     verdict: Verdict
     alone: bool
-    well: bool
     asking: Asking | None = None
     counted: bool = False  # against its backend
 
@@ -44,8 +43,7 @@ class Held:
         if not asking.done() or asking.cancelled():
             return Failure(state.name)
         found = asking.result()
-        broke = found.lives is False and self.alone and (found.gone or self.well)
-        return Failure(state.name, found.lives, broke)
+        return Failure(state.name, found.lives, broke=found.gone and self.alone)
 
 
 class Blame:
@@ -70,8 +68,7 @@ class Blame:
 
     def hold(self, state: BackendState, verdict: Verdict) -> None:
         """An attempt failed in a way that the request may have caused."""
-        well = _answered_lately(state) and not state.health.fails
-        self._held.append(Held(state, verdict, state.inflight <= self._request.choices, well))
+        self._held.append(Held(state, verdict, state.inflight <= self._request.choices))
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""

@@ -111,7 +111,7 @@ async def ask(state: BackendState, body: Body, patience: float | None = None, *,
         async with asyncio.timeout(seconds):
             return await _exchange(state, _call(state, body, endpoint))
     except TimeoutError:
-        return Reply(failure=f"none within {seconds:.0f} s")
+        return Reply(failure=f"none within {seconds:.0f} s", silent=True)
     except ConnectFailure as failure:
         return Reply(failure=f"no connection ({failure})", gone=True)
     except UpstreamFailure as failure:

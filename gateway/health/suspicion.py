@@ -21,9 +21,9 @@ from gateway.upstream.answers import judge
 
 log = logging.getLogger("gateway.canary")
 
+PATIENCE = 5.0  # seconds for its answer
 AGAIN = 1.0  # seconds until one that did not answer is asked again
 TOKENS = 16  # of its answer at most: that it comes is enough
-LATELY = 10.0  # seconds since it last moved in which silence means that it is busy
 CLOUD_EVERY = 60.0  # seconds between two such requests to a cloud, which cost money
 
 Asking = asyncio.Task["Found"]
@@ -103,9 +103,7 @@ class Suspicion:
 
 async def _look(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Found:
     body = _harmless(state, endpoint, stream=stream)
-    reply = await ask(state, body, endpoint=endpoint)
-    moved = max(state.last_event, state.moved_at)
-    return found_in(reply, endpoint, stream=stream, moving=time.monotonic() - moved < LATELY)
+    return found_in(await ask(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
 
 
 def _harmless(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Body:
@@ -119,12 +117,12 @@ def _harmless(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Body:
     return {**body, "stream": True} if stream else body
 
 
-def found_in(reply: Reply, endpoint: Endpoint, *, stream: bool, moving: bool) -> Found:
-    """What the reply to a harmless request says. `moving`: its engine works, so silence means that it is busy."""
+def found_in(reply: Reply, endpoint: Endpoint, *, stream: bool) -> Found:
+    """What the reply to a harmless request says. Silence says nothing: it may be busy, and one that hangs is noticed by
+    the silence of real requests."""
     if reply.failure is not None:
-        unknown = reply.ours or (moving and not reply.gone)
         reason = quoting("did not answer a harmless request", reply.failure)
-        return Found(None if unknown else False, reason, gone=reply.gone)
+        return Found(None if reply.ours or reply.silent else False, reason, gone=reply.gone)
     if reply.status == 200:
         if endpoint is EMBEDDINGS:
             return Found(True)

@@ -26,8 +26,8 @@ _HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # of a body:
 
 
 class Failure(NamedTuple):
-    """One attempt. `lives`: does the backend answer others since; None = nobody knows. `broke`: it was well, ran
-    nothing else, and answers nobody since."""
+    """One attempt. `lives`: does the backend answer others since; None = nobody knows. `broke`: it ran
+    nothing else, and nobody listens there since."""
 
     backend: str
     lives: bool | None = None

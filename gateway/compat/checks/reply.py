@@ -22,13 +22,14 @@ _decode = msgspec.json.Decoder(Any).decode
 @dataclass(frozen=True, slots=True)
 class Reply:
     """`body`: the whole one, or all that a stream sent. `failure`: why there is no (whole) answer; `gone`: because no
-    connection could be made; `ours`: the gateway itself failed, which says nothing of the backend."""
+    connection could be made; `silent`: because it took too long; `ours`: the gateway itself failed."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     failure: str | None = None
     gone: bool = False
+    silent: bool = False
     ours: bool = False
 
 
