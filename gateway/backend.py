@@ -21,7 +21,7 @@ from gateway.routing.context import TokenRatio
 from gateway.upstream.client import Client
 
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
-COOLDOWN_MOST = 600.0
+COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
 BODIES_TO_AGREE = 2  # so many different ones have to fail before a cloud is held to be down
 BLAMED_MOST = 16  # that are remembered
 
@@ -49,6 +49,7 @@ class BackendState:
     last_event: float = 0.0  # when any stream there last said something
     refused_since: float = 0.0  # its port refuses connections; 0 = it does not
     cooldown_until: float = 0.0  # it said 429
+    paused_at: float = 0.0  # when it said so last
     observed_model: str | None = None
     observed_context: int | None = None
     version: str | None = None
@@ -138,7 +139,12 @@ class BackendState:
             self.on_news(self, news, what)
 
     def cool_down(self, seconds: float, now: float) -> None:
-        self.cooldown_until = max(self.cooldown_until, now + min(seconds, COOLDOWN_MOST))
+        """It asked for a pause. The first one may mean a single request (too large for a limit of its own), so it is
+        short; one that asks again after it, and answered nobody in between, is taken at its word."""
+        first = self.answered_at >= self.paused_at or now < self.cooldown_until
+        self.paused_at = now
+        most = COOLDOWN_FIRST if first else COOLDOWN_MOST
+        self.cooldown_until = max(self.cooldown_until, now + min(seconds, most))
 
     def saw_version(self, version: str | None) -> None:
         """What was learned of another version means nothing."""

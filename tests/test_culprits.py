@@ -290,3 +290,64 @@ async def test_a_cloud_that_fails_several_bodies_is_down() -> None:
         for number in range(4):
             assert (await f.ask(f"hello {number}")).headers["x-gateway-backend"] == "b"
         assert f.gateway.state("a") is State.DOWN
+
+
+# -- keys, names and pauses -------------------------------------------------------------------------------------------
+
+
+def refusing(status: str, message: str) -> Script:
+    async def script(turn: Turn) -> None:
+        await turn.send(json_answer({"error": {"message": message}}, status))
+
+    return script
+
+
+REFUSALS = {
+    "403": refusing("403 Forbidden", "this prompt was flagged"),
+    "401": refusing("401 Unauthorized", "not for this prompt"),
+    "404": refusing("404 Not Found", "in 'the model gpt-9 does not exist' I found nothing"),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("keys", ["", CLOUD], ids=["local", "cloud"])
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_a_refusal_that_a_harmless_request_does_not_get_says_nothing_of_the_key(
+    name: str, keys: str, stream: bool
+) -> None:
+    async with fleet(picky(REFUSALS[name]), keys=keys) as f:
+        for number in range(4):
+            reply = await f.ask(f"{POISON} {number}", stream=stream)
+            assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
+            assert (await f.ask("hello", stream=stream)).status == 200
+        assert f.states() == {State.READY}
+        assert len(f.backends["a"].turns) <= 12
+
+
+@pytest.mark.parametrize("keys", ["", CLOUD], ids=["local", "cloud"])
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_a_refusal_that_a_harmless_request_gets_too_is_about_us(name: str, keys: str) -> None:
+    async with fleet(REFUSALS[name], keys=keys) as f:
+        reply = await f.ask("hello")
+        assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
+        await f.gateway.until(lambda: f.states() == {State.MISCONFIGURED})
+        assert (await f.ask("hello")).json["error"]["code"] == "no_backend_available"
+        assert len(f.backends["a"].turns) == 2, "the request, and the harmless one"
+
+
+async def test_the_first_pause_that_is_asked_for_is_short_for_the_others() -> None:
+    """It may be meant for one large request; asked for again, with nobody answered in between, it is believed."""
+
+    async def pause(turn: Turn) -> None:
+        await turn.send(answer(b"{}", "429 Too Many Requests", "application/json", "retry-after: 3600"))
+
+    async with fleet(picky(pause)) as f:
+        state = f.gateway.gateway.fleet["a"]
+        reply = await f.ask()
+        assert (reply.status, reply.json["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert int(reply.headers["retry-after"]) <= 60
+        state.cooldown_until = 0.0  # the pause is over
+        assert (await f.ask("hello")).status == 200
+        assert int((await f.ask()).headers["retry-after"]) <= 60
+        state.cooldown_until = 0.0
+        assert 500 < int((await f.ask()).headers["retry-after"]) <= 600

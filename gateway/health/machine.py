@@ -52,7 +52,8 @@ class Health:
         """May a request be sent there at all?"""
         if self.state in SERVING:
             return not (self.half_open and self.trial)
-        return self.state is State.DOWN and self.settings.every is None and now >= self.retry_at and not self.trial
+        unprobed = self.state in (State.DOWN, State.MISCONFIGURED) and self.settings.every is None
+        return unprobed and now >= self.retry_at and not self.trial
 
     def due(self, now: float) -> bool:
         """Suspect because of requests, well by its health checks since: one request at a time may find out, and that
@@ -211,6 +212,8 @@ class Health:
         if self.half_open:  # its model list was right, the request was refused all the same
             self.half_open = False
             self._pause(now)
+        if self.settings.every is None:  # nobody else would notice that it is right again
+            self.retry_at = now + pauses.MISCONFIGURED
         return self._move(State.MISCONFIGURED, reason, now)
 
     def configured(self, now: float) -> Transition | None:

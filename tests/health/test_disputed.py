@@ -67,3 +67,14 @@ def test_it_does_not_bring_back_what_is_down_before_its_checks_do() -> None:
     unprobed = down_by_requests(NEVER_PROBED)
     unprobed.cleared(2.0)
     assert state(unprobed) is State.READY
+
+
+def test_one_that_refuses_our_key_and_is_never_probed_is_tried_again_by_one_request() -> None:
+    health = ready(NEVER_PROBED)
+    health.misconfigured("401", 1.0)
+    assert not health.usable(600.0)
+    assert health.usable(601.0)
+    health.trial = True
+    assert not health.usable(601.0)
+    health.succeeded(602.0)
+    assert state(health) is State.READY
