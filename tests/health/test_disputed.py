@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.snapshot import HealthSettings
 from gateway.health.state import State
 from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, down_by_requests, ready, state, unhurried
 
@@ -16,7 +17,9 @@ HARMLESS = ("alive", "succeeded", "disputed", "cleared", "proved", "full", "free
     st.sampled_from([SETTINGS, NEVER_PROBED]),
     st.lists(st.tuples(st.sampled_from(HARMLESS), st.floats(0.0, 1000.0)), max_size=40),
 )
-def test_disputed_failures_alone_never_take_a_backend_out(settings, events) -> None:  # type: ignore[no-untyped-def]
+def test_disputed_failures_alone_never_take_a_backend_out(
+    settings: HealthSettings, events: list[tuple[str, float]]
+) -> None:
     health, now = ready(settings), 0.0
     for name, later in events:
         now += later
