@@ -22,6 +22,7 @@ from gateway.upstream.answers import Verdict
 
 PATIENCE = 5.0  # seconds that a failing request waits for the harmless one
 KEY_PATIENCE = 1.0  # the same for one whose key was refused: it goes on to the next backend anyway
+SETTLED = 0.2  # seconds after a stream broke until its backend is asked: whatever dies there has died by then
 LATELY = 60.0  # seconds since a cloud answered others in which it is held to live
 
 
@@ -74,6 +75,12 @@ class Blame:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
         self._trying_key = self._suspicion.try_key(state)
 
+    def broke(self, state: BackendState, verdict: Verdict) -> None:
+        """Its stream broke after content: nobody else can be asked, so it is suspected at once."""
+        self.hold(state, verdict)
+        self._count(self._held[-1])
+        self._ask(self._held[-1], after=SETTLED)
+
     def answered(self) -> None:
         """Another backend answers this request, so it is no culprit: those that failed it are suspected."""
         for held in self._held:
@@ -119,10 +126,11 @@ class Blame:
         if asking and wait:
             await asyncio.wait(asking, timeout=PATIENCE)
 
-    def _ask(self, held: Held) -> None:
+    def _ask(self, held: Held, *, after: float = 0.0) -> None:
         if held.asking is not None or held.state.backend.cloud or held.state.health.state not in SERVING:
             return
-        held.asking = self._suspicion.ask(held.state, self._request.endpoint, stream=self._request.stream)
+        endpoint, stream = self._request.endpoint, self._request.stream
+        held.asking = self._suspicion.ask(held.state, endpoint, stream=stream, after=after)
 
     def _count(self, held: Held) -> None:
         held.counted = True

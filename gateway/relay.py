@@ -315,7 +315,11 @@ class Relay:
             self.outcome = "stream_interrupted"
             log.warning("request %s was interrupted after content: %s", self.request_id, reason)
             if isinstance(reason, Broken):
-                self._failed(self.attempts[-1].candidate, reason.verdict, hard=reason.timeout)
+                state = self.attempts[-1].candidate.state
+                if reason.timeout:
+                    state.failed(reason.verdict.reason)
+                else:
+                    self._blame().broke(state, reason.verdict)
             await self.reply.interrupt()
         else:
             message = "The gateway is stopping; send the request again."

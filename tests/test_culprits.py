@@ -189,7 +189,8 @@ async def test_a_stream_that_always_breaks_after_content_takes_nobody_from_other
             reply = await f.ask(f"{POISON} {number}", stream=True)
             assert b"stream_interrupted" in reply.body
             assert (await f.ask("hello", stream=True)).ended
-        f.untouched()
+        await f.gateway.until(lambda: f.states() == {State.READY})
+        assert f.gateway.metric("gateway_backend_transitions_total", backend="a", state="down") == 0
 
 
 async def test_words_that_make_agents_throw_history_away_are_not_repeated() -> None:

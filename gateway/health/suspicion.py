@@ -46,10 +46,12 @@ class Suspicion:
         self._keys_tried: dict[str, float] = {}  # clouds -> when last, in monotonic seconds
         self._closed = False
 
-    def ask(self, state: BackendState, endpoint: Endpoint = CHAT, *, stream: bool = False) -> Asking:
+    def ask(
+        self, state: BackendState, endpoint: Endpoint = CHAT, *, stream: bool = False, after: float = 0.0
+    ) -> Asking:
         """Of a backend in the LAN that failed a request of this kind: one that answers is cleared, one that does not
-        has failed once more, and is asked again until it answers or is down."""
-        return self._start(state, lambda: self._ask(state, endpoint, stream=stream))
+        has failed once more, and is asked again until it answers or is down. `after`: seconds from now."""
+        return self._start(state, lambda: self._ask(state, endpoint, stream=stream, after=after))
 
     def try_key(self, state: BackendState) -> Asking | None:
         """Of any that refused a request with 401 or 403, or does not know the model: only one that refuses a harmless
@@ -74,7 +76,9 @@ class Suspicion:
             task.add_done_callback(lambda _: self._under_way.pop(state.name, None))
         return task
 
-    async def _ask(self, state: BackendState, endpoint: Endpoint, *, stream: bool) -> Found:
+    async def _ask(self, state: BackendState, endpoint: Endpoint, *, stream: bool, after: float) -> Found:
+        if after:
+            await asyncio.sleep(after)
         found = await _look(state, endpoint, stream=stream)
         if found.lives is False and endpoint is not CHAT and (await _look(state, CHAT, stream=False)).lives:
             found = Found(True)  # one endpoint that is broken takes none of the others with it
