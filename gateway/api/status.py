@@ -54,7 +54,9 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        told = describe(gateway, words=viewer.admin)
+        told = describe(gateway)
+        if viewer.admin:
+            _add_words(gateway, told)
         told["you"] = {"client": viewer.client, "admin": viewer.admin}
         told["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(told, headers=fresh)
@@ -99,10 +101,9 @@ class Viewer(NamedTuple):
 # -- /status ----------------------------------------------------------------------------------------------------------
 
 
-def describe(gateway: Gateway, *, words: bool = False) -> dict[str, Any]:
+def describe(gateway: Gateway) -> dict[str, Any]:
     """`{version, started, now, stopping, config, nodes: {name: ...}, backends: {name: ...}, aliases: {name: ...},
-    events: [...]}`. Times are Unix seconds, windows tokens. `words`: with what backends said in their own words, which
-    may repeat what some client sent."""
+    events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -117,7 +118,7 @@ def describe(gateway: Gateway, *, words: bool = False) -> dict[str, Any]:
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
             name: {
-                **_backend(state, standing.backends[name], waiting.get(name, 0), words=words),
+                **_backend(state, standing.backends[name], waiting.get(name, 0)),
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()
@@ -130,22 +131,30 @@ def describe(gateway: Gateway, *, words: bool = False) -> dict[str, Any]:
             }
             for name, view in standing.aliases.items()
         },
-        "events": [_event(event, words=words) for event in list(gateway.events)[-RECENT:]],
+        "events": [_event(event) for event in list(gateway.events)[-RECENT:]],
     }
 
 
-def _backend(state: BackendState, view: BackendView, waiting: int, *, words: bool) -> dict[str, Any]:
+def _add_words(gateway: Gateway, told: dict[str, Any]) -> None:
+    """For admins: what backends said in their own words, which may repeat what some client sent."""
+    for name, state in gateway.fleet.states.items():
+        told["backends"][name] |= {
+            "reason": shown_to_admin(state.health.reason),
+            "observed": {check: asdict(seen) for check, seen in state.observed.items()},
+            "drift": [shown_to_admin(line) for line in drift(state)],
+        }
+    told["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
+
+
+def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, Any]:
     backend, health = state.backend, state.health
-    seen = {check: asdict(observation) for check, observation in state.observed.items()}
-    if not words:
-        seen = {check: {**observation, "seen": ""} for check, observation in seen.items()}
     return {
         "engine": backend.engine,
         "cloud": backend.cloud,
         "nodes": list(backend.nodes),
         "run": backend.run,
         "state": view.state.value,
-        "reason": shown_to_admin(health.reason) if words else view.reason,
+        "reason": view.reason,
         "since": _wall(health.since),
         "slots": backend.slots,
         "slots_assumed": backend.slots_assumed,
@@ -157,8 +166,8 @@ def _backend(state: BackendState, view: BackendView, waiting: int, *, words: boo
         "window": state.context,
         "model": state.model,
         "version": state.version,
-        "observed": seen,
-        "drift": [shown_to_admin(line) for line in drift(state)] if words else list(view.drift),
+        "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.observed.items()},
+        "drift": list(view.drift),
         "learned": _learned(state),
     }
 
@@ -189,7 +198,7 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
     }
 
 
-def _event(event: Event, *, words: bool) -> dict[str, Any]:
+def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
     """Without what says nothing in an event of its kind."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
