@@ -39,6 +39,8 @@ class Held:
     def failure(self) -> Failure:
         """As far as is known by now."""
         state, asking = self.state, self.asking
+        if asking is None and not state.backend.cloud:
+            return Failure(state.name, None if state.health.state in SERVING else False)
         if asking is None:
             return Failure(state.name, True if _answered_lately(state) else None)
         if not asking.done() or asking.cancelled():
@@ -59,7 +61,7 @@ class Blame:
         self._key = key_of(request, alias, client)
         self._held: list[Held] = []
         self._weighed = 0  # of these
-        self._trying_key: Asking | None = None
+        self._trying: Asking | None = None  # whether others are refused, too
         self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
         self._known = False  # it is a culprit from before
 
@@ -73,7 +75,11 @@ class Blame:
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
-        self._trying_key = self._suspicion.try_key(state)
+        self._trying = self._suspicion.try_key(state)
+
+    def unserved(self, state: BackendState) -> None:
+        """A backend answered that it does not serve this endpoint; likewise."""
+        self._trying = self._suspicion.try_endpoint(state, self._request.endpoint)
 
     def broke(self, state: BackendState, verdict: Verdict) -> None:
         """Its stream broke after content: nobody else can be asked, so it is suspected at once."""
@@ -93,9 +99,9 @@ class Blame:
     async def weigh(self, *, last: bool = False) -> None:
         """After a failed attempt (`last`: nobody is left to ask). Raises the backend's error where the request is to
         blame; what others are to blame for is counted."""
-        if self._trying_key is not None:
-            await asyncio.wait({self._trying_key}, timeout=KEY_PATIENCE)
-            self._trying_key = None
+        if self._trying is not None:
+            await asyncio.wait({self._trying}, timeout=KEY_PATIENCE)
+            self._trying = None
         if len(self._held) == self._weighed and not last:
             return
         self._weighed = len(self._held)
@@ -108,7 +114,7 @@ class Blame:
             self._culprits.convict(self._key, self._request.prompt_bytes, time.monotonic(), broke=broke)
             raise error_of(self._held[-1].verdict)
         for held in self._held:
-            if last and held.state.backend.cloud and not held.counted:
+            if last and held.asking is None and not held.counted:  # nobody else will tell
                 self._count(held)
         if last and (mine := [Failure(failure.backend) for failure in failures if failure.lives is not False]):
             self._culprits.suspect(self._key, self._request.prompt_bytes, mine, time.monotonic())

@@ -14,7 +14,7 @@ def learn(state: BackendState, request: InferenceRequest, verdict: Verdict, now:
     what was learned makes smaller."""
     if verdict.kind == "cooldown":
         state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
-    if verdict.lack is not None:
+    if verdict.lack is not None and verdict.kind != "unserved":  # that a harmless request has to confirm (blame.py)
         state.learn_lack(verdict.lack, now)
     if verdict.kind != "too_long":
         return False

@@ -239,6 +239,8 @@ class Relay:
             self._failed(candidate, verdict, hard=left.timeout or left.gone)
         elif verdict.kind == "misconfigured":
             self._blame().refused(state)
+        elif verdict.kind == "unserved":
+            self._blame().unserved(state)
         if learn(state, self.request, verdict, time.monotonic()) and state not in self.asked_again:
             self.asked_again.append(state)
             return candidate

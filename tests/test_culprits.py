@@ -352,3 +352,18 @@ async def test_the_first_pause_that_is_asked_for_is_short_for_the_others() -> No
         assert int((await f.ask()).headers["retry-after"]) <= 60
         state.cooldown_until = 0.0
         assert 500 < int((await f.ask()).headers["retry-after"]) <= 600
+
+
+@pytest.mark.parametrize("body", [b'{"detail": "no such picture"}', b"<html>lost</html>", b""])
+async def test_a_404_that_a_harmless_request_does_not_get_says_nothing_of_the_endpoint(body: bytes) -> None:
+    async def lost(turn: Turn) -> None:
+        await turn.send(answer(body, "404 Not Found"))
+
+    async with fleet(picky(lost)) as f:
+        assert (await f.ask()).status == 400
+        assert (await f.ask("hello")).status == 200
+        f.backends["a"].play(lost)
+        assert (await f.ask("hello")).status == 400
+        turns = len(f.backends["a"].turns)
+        assert (await f.ask("hello")).status == 400, "now it is known"
+        assert len(f.backends["a"].turns) == turns

@@ -27,6 +27,8 @@ TOKENS = 16  # of its answer at most: that it comes is enough
 CLOUD_EVERY = 60.0  # seconds between two such requests to a cloud, which cost money
 
 Asking = asyncio.Task["Found"]
+Ask = Callable[[], Coroutine[Any, Any, "Found"]]
+Identity = tuple[str, str, str | None]  # of a backend: the same running thing
 
 
 class Found(NamedTuple):
@@ -36,14 +38,15 @@ class Found(NamedTuple):
     reason: str = ""
     refuses_us: bool = False
     gone: bool = False
+    unserved: bool = False
 
 
 class Suspicion:
     """Asks, one request at a time per backend, and moves its health by what comes back."""
 
     def __init__(self) -> None:
-        self._under_way: dict[str, Asking] = {}
-        self._keys_tried: dict[str, float] = {}  # clouds -> when last, in monotonic seconds
+        self._under_way: dict[Identity, Asking] = {}
+        self._tried: dict[Identity, float] = {}  # clouds -> when last, in monotonic seconds
         self._closed = False
 
     def ask(
@@ -56,11 +59,11 @@ class Suspicion:
     def try_key(self, state: BackendState) -> Asking | None:
         """Of any that refused a request with 401 or 403, or does not know the model: only one that refuses a harmless
         request too is misconfigured. None = a cloud that was asked lately."""
-        now = time.monotonic()
-        if state.backend.cloud and now - self._keys_tried.get(state.name, -CLOUD_EVERY) < CLOUD_EVERY:
-            return self._under_way.get(state.name)
-        self._keys_tried[state.name] = now
-        return self._start(state, lambda: self._try_key(state))
+        return self._try(state, lambda: self._try_key(state))
+
+    def try_endpoint(self, state: BackendState, endpoint: Endpoint) -> Asking | None:
+        """The same of one that answered that it does not serve this endpoint (404)."""
+        return self._try(state, lambda: self._try_endpoint(state, endpoint))
 
     async def close(self) -> None:
         self._closed = True
@@ -69,11 +72,19 @@ class Suspicion:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, state: BackendState, asking: Callable[[], Coroutine[Any, Any, Found]]) -> Asking:
-        task = self._under_way.get(state.name)
+    def _try(self, state: BackendState, asking: Ask) -> Asking | None:
+        now, key = time.monotonic(), state.backend.identity
+        if state.backend.cloud and now - self._tried.get(key, -CLOUD_EVERY) < CLOUD_EVERY:
+            return self._under_way.get(key)
+        self._tried[key] = now
+        return self._start(state, asking)
+
+    def _start(self, state: BackendState, asking: Ask) -> Asking:
+        key = state.backend.identity
+        task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[state.name] = asyncio.create_task(asking(), name=f"suspicion of {state.name}")
-            task.add_done_callback(lambda _: self._under_way.pop(state.name, None))
+            task = self._under_way[key] = asyncio.create_task(asking(), name=f"suspicion of {state.name}")
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return task
 
     async def _ask(self, state: BackendState, endpoint: Endpoint, *, stream: bool, after: float) -> Found:
@@ -102,6 +113,12 @@ class Suspicion:
         log.info("%s refused a request; a harmless one: %s", state.name, found.reason or "answered")
         if found.refuses_us:
             state.misconfigured(found.reason)
+        return found
+
+    async def _try_endpoint(self, state: BackendState, endpoint: Endpoint) -> Found:
+        found = await _look(state, endpoint, stream=False)
+        if found.unserved:
+            state.learn_lack("endpoint:" + endpoint.name, time.monotonic())
         return found
 
 
@@ -138,4 +155,4 @@ def found_in(reply: Reply, endpoint: Endpoint, *, stream: bool) -> Found:
     reason = prefixed("a harmless request was ", verdict.reason)
     if verdict.kind == "failed":
         return Found(False, reason)
-    return Found(None if verdict.kind == "cooldown" else True, reason)
+    return Found(None if verdict.kind == "cooldown" else True, reason, unserved=verdict.kind == "unserved")
