@@ -28,25 +28,28 @@ LATELY = 60.0  # seconds since a cloud answered others in which it is held to li
 
 @dataclass(slots=True)
 class Held:
-    """One failed attempt. `alone`: the backend ran nothing else of ours."""
+    """One failed attempt. `alone`: the backend ran nothing else of ours. `at`: monotonic seconds."""
 
     state: BackendState
     verdict: Verdict
     alone: bool
+    at: float
     asking: Asking | None = None
     counted: bool = False  # against its backend
 
     def failure(self) -> Failure:
-        """As far as is known by now."""
+        """As far as is known by now. Where nobody says otherwise, a backend lives that has answered others since."""
         state, asking = self.state, self.asking
+        since = True if max(state.answered_at, state.last_event) > self.at else None
         if asking is None and not state.backend.cloud:
-            return Failure(state.name, None if state.health.state in SERVING else False)
+            return Failure(state.name, since if state.health.state in SERVING else False)
         if asking is None:
             return Failure(state.name, True if _answered_lately(state) else None)
         if not asking.done() or asking.cancelled():
-            return Failure(state.name)
+            return Failure(state.name, since)
         found = asking.result()
-        return Failure(state.name, found.lives, broke=found.gone and self.alone)
+        lives = since if found.lives is None else found.lives
+        return Failure(state.name, lives, broke=found.gone and self.alone)
 
 
 class Blame:
@@ -71,7 +74,7 @@ class Blame:
 
     def hold(self, state: BackendState, verdict: Verdict) -> None:
         """An attempt failed in a way that the request may have caused."""
-        self._held.append(Held(state, verdict, state.inflight <= self._request.choices))
+        self._held.append(Held(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""

@@ -148,6 +148,8 @@ def found_in(reply: Reply, endpoint: Endpoint, *, stream: bool) -> Found:
         if endpoint is EMBEDDINGS:
             return Found(True)
         said = read_stream(reply) if stream else read_whole(reply)
+        if stream and isinstance(said, str):  # one that does not stream at all has answered nevertheless
+            said = said if isinstance(read_whole(reply), str) else read_whole(reply)
         return Found(False, quoting("failed a harmless request", said)) if isinstance(said, str) else Found(True)
     verdict = judge(reply.status, reply.headers, reply.body, endpoint.name)
     if verdict.kind == "misconfigured":
