@@ -45,7 +45,7 @@ class Held:
             return Failure(state.name, since if state.health.state in SERVING else False)
         if asking is None:
             return Failure(state.name, True if _answered_lately(state) else None)
-        if not asking.done() or asking.cancelled():
+        if not asking.done() or asking.cancelled() or asking.exception() is not None:
             return Failure(state.name, since)
         found = asking.result()
         lives = since if found.lives is None else found.lives

@@ -178,6 +178,19 @@ async def test_embeddings_that_fail_do_not_take_chats_with_them() -> None:
         f.untouched()
 
 
+async def test_a_server_of_embeddings_alone_that_is_broken_is_down() -> None:
+    async def embeds_no_more(turn: Turn) -> None:
+        if b'"input"' in turn.body:
+            await fail(turn)
+        else:
+            await turn.send(json_answer({"error": {"message": "does not support Chat Completions"}}, "400 Bad Request"))
+
+    async with fleet(embeds_no_more) as f:
+        reply = await raw_post(f.gateway.url, {"model": "chat", "input": "text"}, "/v1/embeddings")
+        assert reply.status == 502
+        await f.gateway.until(lambda: f.gateway.state("a") is State.DOWN)
+
+
 async def test_a_stream_that_always_breaks_after_content_takes_nobody_from_others() -> None:
     said = CHUNK.replace(b'"finish_reason":"stop"', b'"finish_reason":null')
 

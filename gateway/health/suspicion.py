@@ -91,7 +91,7 @@ class Suspicion:
         if after:
             await asyncio.sleep(after)
         found = await _look(state, endpoint, stream=stream)
-        if found.lives is False and endpoint is not CHAT and (await _look(state, CHAT, stream=False)).lives:
+        if found.lives is False and endpoint is not CHAT and await _look(state, CHAT, stream=False) == Found(True):
             found = Found(True)  # one endpoint that is broken takes none of the others with it
         log.info("%s is suspected; a harmless request: %s", state.name, found.reason or "answered")
         if found.refuses_us:
