@@ -16,6 +16,7 @@ from gateway.compat.signs import silence_kind
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError, exhausted
 from gateway.exchange import ClientGone, Exchange
+from gateway.health.reason import prefixed, quoting, reason_of
 from gateway.lessons import Teacher, learn_stray_thoughts
 from gateway.observe.metrics import Metrics
 from gateway.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
@@ -62,7 +63,12 @@ class Left(Exception):
 
 
 class Broken(Exception):
-    """The stream broke after content had been sent."""
+    """The stream broke after content had been sent. `timeout`: by silence."""
+
+    def __init__(self, message: str, verdict: Verdict | None = None, *, timeout: bool = False) -> None:
+        super().__init__(message)
+        self.verdict = verdict or Verdict("failed", message)
+        self.timeout = timeout
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +91,7 @@ class Attempt:
     teacher: Teacher  # this request, where its answer teaches something of the backend
     on_short: Callable[[Kind], object]  # told when the gateway itself lacks something
     final: bool  # an answer that says nothing is delivered, too
+    on_answer: Callable[[], None] | None = None  # called when it has content for the client
 
     unsent: bool = False  # not a byte of it went to the backend
     answered: bool = False  # the client has its answer, or its end is on the way
@@ -108,7 +115,7 @@ class Attempt:
             expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
             response = await _send(state, call, self.on_short)
             if response.status >= 300:
-                body = await response.read_all(ERROR_BODY_MOST)
+                body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise Left(self._judged(response.status, response.headers, body))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
@@ -203,12 +210,12 @@ class Attempt:
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
-        reason = f"{failure.kind}: {failure}" if str(failure) else failure.kind
-        if self.reply is not None and self.reply.content:
-            state.failed(reason)
-            return Broken(f"{state.name} {reason}")
+        reason = reason_of(failure, foreign=state.backend.engine == "litellm")
+        verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
-        return Left(Verdict("failed", reason), timeout=timeout, gone=gone)
+        if self.reply is not None and self.reply.content:
+            return Broken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout)
+        return Left(verdict, timeout=timeout, gone=gone)
 
     def _unreadable(self, error: Exception) -> Exception:
         """The answer has made our own code fail: a defect in the gateway, but only this backend said such a thing, so
@@ -232,7 +239,7 @@ class Attempt:
         state, watch = self.candidate.state, self.watch
         if "text/event-stream" not in response.headers.get("content-type", ""):
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
-            raise Left(Verdict("failed", f"answered a stream with {kind!r}"))
+            raise Left(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         said = False
@@ -277,6 +284,8 @@ class Attempt:
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True
+            if self.on_answer is not None:
+                self.on_answer()
             self.first_token = self.watch.now()
         elif not reply.committed:
             await reply.begin(self.candidate.state.name, self._headers)
@@ -357,6 +366,8 @@ class Attempt:
 
     def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
         self.answered = True
+        if self.on_answer is not None:
+            self.on_answer()
         self.answer = answer
         self.usage = answer.usage
 

@@ -24,7 +24,9 @@ from gateway.upstream.client import Client
 log = logging.getLogger("gateway.backend")
 
 LEARNED_FOR = 3600.0  # seconds that a learned fact holds
-COOLDOWN_MOST = 600.0
+COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
+BODIES_TO_AGREE = 2  # so many different ones have to fail before a cloud is held to be down
+BLAMED_MOST = 16  # that are remembered
 
 ELSEWHERE = "another gateway"  # taught what this one was only told
 
@@ -75,9 +77,12 @@ class BackendState:
     on_stalled: OnGone = lambda _: None  # its engine stands still
     inflight: int = 0  # sequences under way (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
+    answered_at: float = 0.0  # when a request there last got its whole answer
+    blamed_by: tuple[bytes, ...] = ()  # keys of the bodies that failed there since, where nothing else tells
     last_event: float = 0.0  # when any stream there last said something
     refused_since: float = 0.0  # its port refuses connections; 0 = it does not
     cooldown_until: float = 0.0  # it said 429
+    paused_at: float = 0.0  # when it said so last
     observed_model: str | None = None
     observed_context: int | None = None
     version: str | None = None
@@ -206,7 +211,12 @@ class BackendState:
             self.on_news(self, news, what)
 
     def cool_down(self, seconds: float, now: float) -> None:
-        self.cooldown_until = max(self.cooldown_until, now + min(seconds, COOLDOWN_MOST))
+        """It asked for a pause. The first one may mean a single request (too large for a limit of its own), so it is
+        short; one that asks again after it, and answered nobody in between, is taken at its word."""
+        first = self.answered_at >= self.paused_at or now < self.cooldown_until
+        self.paused_at = now
+        most = COOLDOWN_FIRST if first else COOLDOWN_MOST
+        self.cooldown_until = max(self.cooldown_until, now + min(seconds, most))
 
     def saw_version(self, version: str | None) -> None:
         """What was learned of another version means nothing."""
@@ -239,6 +249,11 @@ class BackendState:
         if self.client is not None:
             self.client.connect_timeout = backend.timeouts.connect
 
+    def without_key(self, answer: bytes) -> bytes:
+        """An error of it as it may be read: a server may repeat the key that we sent."""
+        key = self.backend.api_key
+        return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
+
     # -- health, with its events ----------------------------------------------------------------------------------
 
     def alive(self) -> None:
@@ -259,11 +274,31 @@ class BackendState:
 
     def succeeded(self) -> None:
         health = self.health
+        self.answered_at = time.monotonic()
+        if self.blamed_by:
+            self.blamed_by = ()
         if health.fails or health.state is not State.READY:
             self._tell(health.succeeded(time.monotonic()))
 
-    def failed(self, reason: str) -> None:
-        self._tell(self.health.failed(reason, time.monotonic()))
+    def failed(self, reason: str, *, disputed: bool = False) -> None:
+        """A request failed there; `disputed` = it may be to blame itself."""
+        self._tell(self.health.failed(reason, time.monotonic(), disputed=disputed))
+
+    def failed_by(self, body: bytes, reason: str) -> None:
+        """The same of a cloud, which is asked no harmless requests: other bodies have to agree before it is down, and
+        the same body again (told by its key) says nothing new."""
+        if body in self.blamed_by:
+            return
+        self.blamed_by = (*self.blamed_by[-BLAMED_MOST:], body)
+        self.failed(reason, disputed=len(self.blamed_by) < BODIES_TO_AGREE)
+
+    def unanswered(self, reason: str) -> None:
+        transition = self.health.unanswered(reason, time.monotonic())
+        proof = transition is not None and transition.after is State.DOWN
+        self._tell(transition, "disproved" if proof else "")
+
+    def cleared(self) -> None:
+        self._tell(self.health.cleared(time.monotonic()))
 
     def misconfigured(self, reason: str) -> None:
         self._tell(self.health.misconfigured(reason, time.monotonic()), "misconfigured")

@@ -18,6 +18,7 @@ from gateway.fleet import Fleet
 from gateway.health.events import KEPT, Event
 from gateway.health.prober import Prober
 from gateway.health.progress import IDLE, Work
+from gateway.health.reason import kind_of
 from gateway.health.state import State, Transition
 from gateway.memory import Memory
 from gateway.observe.alerter import Alerter
@@ -27,6 +28,7 @@ from gateway.observe.history_usage import Usage
 from gateway.observe.metrics import Metrics
 from gateway.observe.spending import shares
 from gateway.observe.standing import Standing
+from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.upstream.client import Client, ResetFailure, SilenceFailure
@@ -58,6 +60,7 @@ class Gateway:
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self._work, self.emit, failures, on_short=self.short_of)
+        self.culprits = Culprits()
         self.pulse = Pulse(failures)
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.tracing: Tracing | None = None
@@ -122,6 +125,7 @@ class Gateway:
             task.cancel()
         await self.history.close()
         await self.alerter.close()
+        await self.prober.suspicion.close()
         await self.prober.close()
         if self.shared is not None:
             await self.shared.close()
@@ -209,7 +213,7 @@ class Gateway:
         """Its engine stands still. Who waits for it is ended here, and goes on elsewhere where it can."""
         for relay in list(self.active):
             if relay.trying is state and not relay.watch.writing:
-                relay.watch.interrupt(SilenceFailure(state.health.reason))
+                relay.watch.interrupt(SilenceFailure(kind_of(state.health.reason)))
 
     def _work(self, state: BackendState) -> Work:
         """Our requests there, as evidence that its engine ought to move."""

@@ -1,7 +1,8 @@
 """What an attempt that did not answer teaches about its backend, and what it says of the request alone.
 
 A request may use all that its own refusal said. Other requests believe only what is the server's own words
-(`Verdict.hearsay` is not), and what goes against routes.yaml, or against what was seen, only from a second source."""
+(`Verdict.hearsay` is not), and what goes against routes.yaml, or against what was seen, only from a second
+source. Failures are weighed elsewhere (blame.py)."""
 
 from __future__ import annotations
 
@@ -41,15 +42,10 @@ class Teacher:
 def learn(state: BackendState, teacher: Teacher, verdict: Verdict, now: float) -> bool:
     """Take the verdict into the backend's state. True = it says something that the backend's own list of models can
     confirm at once."""
-    if verdict.kind == "failed":
-        state.failed(verdict.reason)
-    elif verdict.kind == "misconfigured":
-        if not verdict.hearsay:
-            state.misconfigured(verdict.reason)
-    elif verdict.kind == "cooldown":
+    if verdict.kind == "cooldown":
         state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
-    if verdict.hearsay:
-        return verdict.kind == "misconfigured"
+    if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
+        return False
     if verdict.lack is not None and _may_teach(teacher.request, verdict.lack):
         source = teacher.source()
         if not _is_known(state, verdict.lack) or state.confirmed(verdict.lack, True, source, now):
@@ -93,9 +89,6 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
 def _is_known(state: BackendState, lack: str) -> bool:
     """Does routes.yaml say, or was it seen, that the backend does not lack this?"""
     backend = state.backend
-    kind, _, endpoint = lack.partition(":")
-    if kind == "endpoint":
-        return endpoint in state.answered
     if lack in ("tools", "tool_parser"):
         declared, check = backend.tool_parser not in (None, "none") or bool(backend.auto_tools), "tool_auto"
     elif lack == "thinking":

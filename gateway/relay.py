@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from math import inf
 
 from gateway import access
 from gateway.admission.accounts import Reservation
@@ -21,6 +22,7 @@ from gateway.admission.entrance import Entrance
 from gateway.admission.limits import Charge
 from gateway.attempt import Attempt, Broken, Left
 from gateway.backend import BackendState
+from gateway.blame import Blame, shunned
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.dialects import spoken
@@ -66,6 +68,7 @@ class Relay:
         self.attempts: list[Attempt] = []
         self.tried: list[Tried] = []
         self.asked_again: list[BackendState] = []  # once more with a smaller limit
+        self.blame: Blame | None = None  # once an attempt failed
         self.spare: Attempt | None = None  # has a complete but empty answer
         self.beating: asyncio.Task[None] | None = None
         # what `settle` records, with what the attempts found
@@ -101,6 +104,8 @@ class Relay:
             if self.beating is not None:
                 self.beating.cancel()
             self.gateway.active.discard(self)
+            if self.blame is not None:
+                self.blame.close()
             self._settle()
             self._let_go()
 
@@ -113,6 +118,7 @@ class Relay:
         alias = self.alias = self._find_alias()
         self.charge = self.gateway.accounts.limits.check(self.client.client, self.request, time.monotonic())
         self.exchange.on_leave(self._left)
+        self._recall_blame(alias)
         self._plan(alias)
         entrance = self.entrance = self._entrance(alias)
         while (lease := await entrance.admit(returning=bool(self.attempts))) is not None:
@@ -126,6 +132,7 @@ class Relay:
                     self.course.once_more(again)
             finally:
                 lease.release()
+            await self._weigh_blame()
         await self._nothing_left(entrance)
 
     # -- plan -----------------------------------------------------------------------------------------------------
@@ -218,6 +225,7 @@ class Relay:
             teacher=self._teacher(),
             on_short=self.gateway.short_of,
             final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
+            on_answer=self.blame.answered if self.blame is not None else None,
         )
         self.attempts.append(attempt)
         if self.trace is None:
@@ -236,6 +244,12 @@ class Relay:
             self.gateway.metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         self.gateway.metrics.attempts.inc(state.name, verdict.kind)
+        if verdict.kind == "failed":
+            self._hold_failure(candidate, verdict, hard=left.timeout or left.gone)
+        elif verdict.kind == "misconfigured":
+            self._blame().refused(state)
+        elif verdict.kind == "unserved":
+            self._blame().unserved(state)
         again = ask_again(state, self.request, self.attempts[-1].alias, verdict)
         if learn(state, self._teacher(), verdict, time.monotonic()):
             self.gateway.prober.hurry(state, read_models=True)
@@ -258,9 +272,40 @@ class Relay:
     def _teacher(self) -> Teacher:
         return Teacher(self.request, self.request_id, told_apart=len(self.snapshot.clients) > 1)
 
+    def _blame(self) -> Blame:
+        if self.blame is None:
+            gateway, alias = self.gateway, self.alias.name if self.alias is not None else ""
+            self.blame = Blame(gateway.culprits, gateway.prober.suspicion, self.request, alias, self.client.name)
+        return self.blame
+
+    def _hold_failure(self, candidate: Candidate, verdict: Verdict, *, hard: bool) -> None:
+        """`hard`: nobody listens there, or it is silent. Anything else may be the request's own fault."""
+        if hard:
+            candidate.state.failed(verdict.reason)
+        else:
+            self._blame().hold(candidate.state, verdict)
+
+    def _recall_blame(self, alias: Alias) -> None:
+        """Has this body failed before? A culprit goes to one backend, and to none when backends have died of it."""
+        now = time.monotonic()
+        culprit = self.gateway.culprits.find(self.request, alias.name, self.client.name, now)
+        if culprit is None:
+            return
+        if culprit.shunned_until > now:
+            raise shunned(culprit.shunned_until - now)
+        self._blame().recall(culprit)
+
+    async def _weigh_blame(self, *, last: bool = False) -> None:
+        """Whose fault is it that attempts failed? Raises the backend's error where it is this request's."""
+        if self.blame is not None:
+            self.watch.expect(None)
+            self.watch.total_at = inf
+            await self.blame.weigh(last=last)
+
     async def _nothing_left(self, entrance: Entrance) -> None:
         """No candidate has answered: deliver the empty answer if there was one, else say why."""
         if self.spare is None:
+            await self._weigh_blame(last=True)
             raise entrance.refusal(time.monotonic())
         await self.spare.deliver()
 
@@ -299,6 +344,12 @@ class Relay:
         elif self.reply is not None and self.reply.content:
             self.outcome = "stream_interrupted"
             log.warning("request %s was interrupted after content: %s", self.request_id, reason)
+            if isinstance(reason, Broken):
+                state = self.attempts[-1].candidate.state
+                if reason.timeout:
+                    state.failed(reason.verdict.reason)
+                else:
+                    self._blame().broke(state, reason.verdict)
             await self.reply.interrupt()
         else:
             message = "The gateway is stopping; send the request again."

@@ -85,6 +85,12 @@ class ScriptedBackend:
     model: str = "served/model"
     window: int | None = 131072
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+
+    def deafen(self) -> None:
+        """Nobody listens any more."""
+        assert self._server is not None
+        self._server.close()
 
     def play(self, *scripts: Script) -> None:
         """From here on other scripts, counted anew."""
@@ -93,7 +99,7 @@ class ScriptedBackend:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield

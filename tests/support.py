@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from gateway.core import Gateway
 from gateway.health.state import State
 from gateway.reload import Reloader
 from gateway.server import Server, listen, make_server
+from gateway.sim.record import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
 
@@ -76,6 +77,11 @@ def without_canaries(snapshot: Snapshot) -> Snapshot:
     """Tests count the requests that reach a backend: the gateway's own come only where a test asks for them."""
     quiet = {n: replace(b, health=replace(b.health, canary=None)) for n, b in snapshot.backends.items()}
     return replace(snapshot, backends=quiet)
+
+
+def from_clients(requests: Sequence[Record]) -> list[Record]:
+    """Of what reached a simulated backend: without the gateway's own harmless ones."""
+    return [one for one in requests if not one.headers.get("x-request-id", "").startswith("probe-")]
 
 
 def read(file: Path) -> str:

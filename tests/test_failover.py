@@ -14,7 +14,7 @@ import pytest
 from gateway.health.state import State
 from gateway.sim import SimVllm
 from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, raw_post, scripted
-from tests.support import RunningGateway, running_gateway
+from tests.support import RunningGateway, from_clients, running_gateway
 
 SILENCE = "first_byte: 300ms"
 ASK: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
@@ -152,8 +152,8 @@ async def test_a_backend_that_keeps_failing_is_not_asked_any_more() -> None:
         c.a.fault("status", status=500)
         for _ in range(5):
             assert (await c.ask(stream=False)).headers["x-gateway-backend"] == "b"
-        assert len(c.a.requests) == 3
-        assert c.gateway.state("a") is State.DOWN
+        assert len(from_clients(c.a.requests)) <= 3
+        await c.gateway.until(lambda: c.gateway.state("a") is State.DOWN)
 
 
 async def test_one_success_clears_the_failures_before_it() -> None:
@@ -170,8 +170,8 @@ async def test_the_members_of_a_step_are_tried_before_the_next_step() -> None:
         for sim in (c.a, c.b):
             sim.fault("status", status=500, count=1)
         reply = await c.ask(stream=False)
-        assert reply.status == 502
-        assert (len(c.a.requests), len(c.b.requests)) == (1, 1)
+        assert reply.status == 500, "both answer others, so the request is to blame"
+        assert (len(from_clients(c.a.requests)), len(from_clients(c.b.requests))) == (1, 1)
 
 
 async def test_every_attempt_has_its_own_id_upstream() -> None:
@@ -248,7 +248,7 @@ async def test_a_backend_that_refuses_our_key_or_name_is_misconfigured(name: str
         assert (reply.status, reply.headers["x-gateway-fallback"]) == (200, "misconfigured")
         assert c.gateway.state("a") is State.MISCONFIGURED
         await c.ask(stream)
-        assert len(c.a.requests) == 1
+        assert len(from_clients(c.a.requests)) == 1
 
 
 @both_ways
@@ -362,7 +362,7 @@ async def test_a_connection_that_was_not_reused_is_not_tried_again() -> None:
     ):
         await gateway.until_ready("chat")
         assert (await raw_post(gateway.url, ASK)).status == 502
-        assert len(backend.turns) == 1
+        assert [turn.headers["x-request-id"].startswith("probe-") for turn in backend.turns] == [False, True]
 
 
 async def test_a_reused_connection_that_dies_after_a_byte_is_a_failure() -> None:
@@ -377,7 +377,8 @@ async def test_a_reused_connection_that_dies_after_a_byte_is_a_failure() -> None
         await gateway.until_ready("chat")
         assert (await raw_post(gateway.url, {**ASK, "stream": True})).status == 200
         assert (await raw_post(gateway.url, {**ASK, "stream": True})).status == 502
-        assert gateway.gateway.fleet["chat"].health.fails == 1
+        assert gateway.metric("gateway_attempts_total", backend="chat", outcome="failed") == 1
+        assert gateway.gateway.fleet["chat"].health.fails == 0, "a harmless request was answered"
 
 
 async def test_an_answer_that_is_larger_than_the_limit_is_a_failure() -> None:

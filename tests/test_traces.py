@@ -13,7 +13,7 @@ from gateway.sim import SimVllm
 from tests.demo_process import free_ports
 from tests.observe.otlp import ReceivedSpan, Receiver, receiving
 from tests.raw_client import chat, raw_client
-from tests.support import RunningGateway, running_gateway
+from tests.support import RunningGateway, from_clients, running_gateway
 
 CHAT = "/v1/chat/completions"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_is_no_failure(receiver: Receiver) -> None:
 
 
 def parent_of(sim: SimVllm) -> list[str]:
-    return sim.requests[-1].headers["traceparent"].split("-")
+    return from_clients(sim.requests)[-1].headers["traceparent"].split("-")
 
 
 async def test_the_callers_trace_goes_on_through_the_gateway_to_the_backend(receiver: Receiver) -> None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gateway.admission.waiting import Admission
 
 
+_TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # and never probed: by one request after a pause
+
+
 class Lease:
     """Held from before an attempt until its upstream body has ended or its socket is closed. Releasing twice is one
     release. `served` False: the attempt did not answer, so its time tells nothing about others."""
@@ -31,7 +34,7 @@ class Lease:
         health = state.health
         # On trial: half-open, or due for it, or down and (never probed) tried again after its pause.
         self._trial = health.state is not State.READY and (
-            health.half_open or health.state is State.DOWN or health.due(held.since)
+            health.half_open or health.state in _TRIED_AGAIN or health.due(held.since)
         )
         if self._trial:
             health.trial = True

@@ -1,7 +1,7 @@
 """`GET /status` with its parts, and `GET /events`: how everything is, and what happens, for people and their tools.
 
-None shows a secret or anything of a prompt; with `clients` all need a key, any client's. What other clients use is
-shown to an admin alone.
+None shows a secret; with `clients` all need a key, any client's. What other clients use, and what backends said in
+their own words (which may repeat what some client sent), is shown to an admin alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gateway.admission.accounts import today
 from gateway.admission.room import room
 from gateway.api.admin import may_admin
 from gateway.backend import BackendState
+from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alias
 from gateway.core import Gateway
 from gateway.exchange import CONNECTION
@@ -30,7 +31,7 @@ from gateway.health.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
 from gateway.observe.spending import shares
-from gateway.observe.standing import AWAY, AliasView, BackendView, shown
+from gateway.observe.standing import AWAY, AliasView, BackendView, shown, shown_to_admin
 
 RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent
@@ -55,6 +56,8 @@ def router(gateway: Gateway) -> APIRouter:
     async def status(request: Request) -> JSONResponse:
         viewer = admitted(request)
         told = describe(gateway)
+        if viewer.admin:
+            _add_words(gateway, told)
         told["you"] = {"client": viewer.client, "admin": viewer.admin}
         told["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(told, headers=fresh)
@@ -76,8 +79,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
         """`samples` = also the fleet's numbers, every few seconds."""
-        admitted(request)
-        return EventStream(gateway, samples=samples)
+        return EventStream(gateway, samples=samples, words=admitted(request).admin)
 
     return routes
 
@@ -102,7 +104,7 @@ class Viewer(NamedTuple):
 
 def describe(gateway: Gateway) -> dict[str, Any]:
     """`{version, started, now, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...}, aliases:
-    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens."""
+    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
     standing = gateway.standing
     standing.look()
     waiting = dict(gateway.metrics.queue_depth())
@@ -136,6 +138,17 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     }
 
 
+def _add_words(gateway: Gateway, told: dict[str, Any]) -> None:
+    """For admins: what backends said in their own words, which may repeat what some client sent."""
+    for name, state in gateway.fleet.states.items():
+        told["backends"][name] |= {
+            "reason": shown_to_admin(state.health.reason),
+            "observed": {check: asdict(seen) for check, seen in state.observed.items()},
+            "drift": [shown_to_admin(line) for line in drift(state)],
+        }
+    told["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
+
+
 def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, Any]:
     backend, health = state.backend, state.health
     return {
@@ -156,7 +169,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "window": state.context,
         "model": state.model,
         "version": state.version,
-        "observed": {check: asdict(seen) for check, seen in state.observed.items()},
+        "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.observed.items()},
         "drift": list(view.drift),
         "learned": _learned(state),
     }
@@ -199,11 +212,11 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
     }
 
 
-def _event(event: Event) -> dict[str, Any]:
+def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
     """Without what says nothing in an event of its kind."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
-    told = {**asdict(event), "reason": shown(event.reason)}
+    told = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
     return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
 
 
@@ -241,11 +254,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, gateway: Gateway, *, samples: bool = False) -> None:
+    def __init__(self, gateway: Gateway, *, samples: bool = False, words: bool = False) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._gateway = gateway
         self._samples = samples
+        self._words = words
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         left = asyncio.create_task(_until_left(receive))
@@ -273,7 +287,7 @@ class EventStream(Response):
             if dropped:
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:
-                yield _sse(event.kind, _event(event))
+                yield _sse(event.kind, _event(event, words=self._words))
             sample = self._gateway.history.latest
             news = self._samples and sample is not told
             if news:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from gateway.compat.families import ENFORCES, Family, Thinking, family_of
 from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend
+from gateway.health.reason import quoting
 from gateway.upstream.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ def drift(state: BackendState) -> list[str]:
     elif parser is not None:
         for check in ("tool_auto", "tool_required", "tool_named"):
             if (check != "tool_auto" or backend.auto_tools is not False) and _result(observed, check) == "no":
-                found.append(f"tool_parser: {parser} is declared, but {check}: {observed[check].seen}")
+                found.append(quoting(f"tool_parser: {parser} is declared, but {check}", observed[check].seen))
         if state.learned.keys() & {"tools", "tool_parser"}:
             found.append(f"tool_parser: {parser} is declared, but it refused a request with tools")
     found += _thinking_drift(backend, observed)
@@ -288,7 +289,7 @@ def _thinking_drift(backend: Backend, observed: Mapping[str, Observation]) -> li
     found = []
     for check, contradicted in (("thinking_on", ("optional", "always")), ("thinking_off", ("optional", "never"))):
         if declared in contradicted and _result(observed, check) == "no":
-            found.append(f"thinking: {declared} is declared, but {check}: {observed[check].seen}")
+            found.append(quoting(f"thinking: {declared} is declared, but {check}", observed[check].seen))
     if declared == "never" and _result(observed, "thinking_on") == "yes":
         found.append("thinking: never is declared, but it thinks when it is told to")
     if declared == "always" and _result(observed, "thinking_off") == "yes":

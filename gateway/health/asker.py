@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.health.reason import quoting
 from gateway.shortage import Kind, OwnShortage, shortage_of
 from gateway.upstream.bounded import Oversized, async_client, fetch
 from gateway.upstream.engines.base import told_name
@@ -102,7 +103,9 @@ class Asker:
             return NoAnswer(f"no answer to {path} within {PROBE_TIMEOUT:.0f} s")
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
-            return NoAnswer(f"{path}: {error or type(error).__name__}", refused=refused)
+            name, text = type(error).__name__, str(error)
+            told = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
+            return NoAnswer(told, refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
     async def _fetch(

@@ -16,7 +16,7 @@ from gateway.compat.checks import ALL, CHECKS, Reply, Subject, judge, skipped, s
 from gateway.compat.checks.asks import Body
 from gateway.compat.observation import Observation
 from gateway.routing.context import DECODE_PRIOR
-from gateway.routing.request import CHAT, parse
+from gateway.routing.request import CHAT, Endpoint, parse
 from gateway.shortage import OwnShortage, shortage_of
 from gateway.upstream.client import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
 from gateway.upstream.engines import ENGINES
@@ -72,7 +72,7 @@ async def probe(
         else:
             observation = await _look(state, name, subject, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
-        if not any(reply.own for reply in replies.values()):
+        if not any(reply.ours for reply in replies.values()):
             state.observe({name: observation})
         on_seen(name, observation)
     return found
@@ -106,26 +106,26 @@ async def _look(
 # -- one request ------------------------------------------------------------------------------------------------------
 
 
-async def ask(state: BackendState, body: Body, patience: float | None = None) -> Reply:
-    """Send a chat request (without `model`) through the backend's engine. Raises nothing: a failure is in the reply."""
+async def ask(state: BackendState, body: Body, patience: float | None = None, *, endpoint: Endpoint = CHAT) -> Reply:
+    """Send a request (without `model`) through the backend's engine. Raises nothing: a failure is in the reply."""
     seconds = patience or budget(state, body)
     state.inflight += 1
     try:
         async with asyncio.timeout(seconds):
-            return await _exchange(state, _call(state, body))
+            return await _exchange(state, _call(state, body, endpoint))
     except TimeoutError:
-        return Reply(failure=f"none within {seconds:.0f} s")
+        return Reply(failure=f"none within {seconds:.0f} s", silent=True)
     except OwnFailure as failure:
-        return Reply(failure=str(failure), own=True)
+        return Reply(failure=str(failure), ours=True)
     except ConnectFailure as failure:
         return Reply(failure=f"no connection ({failure})", gone=True)
     except UpstreamFailure as failure:
         return Reply(failure=f"{failure.kind}: {failure}" if str(failure) else failure.kind)
     except Exception as error:
         if (kind := shortage_of(error)) is not None:
-            return Reply(failure=str(OwnShortage(kind)), own=True)
+            return Reply(failure=str(OwnShortage(kind)), ours=True)
         log.exception("the probe of %s failed inside the gateway", state.name)
-        return Reply(failure=f"the gateway failed: {type(error).__name__}: {error}")
+        return Reply(failure=f"the gateway failed: {type(error).__name__}: {error}", ours=True)
     finally:
         state.inflight -= 1
 
@@ -136,15 +136,15 @@ def budget(state: BackendState, body: Body) -> float:
     if first is not None:
         return first
     loading = LOADING if state.backend.engine == "ollama" else 0.0
-    return PATIENCE + loading + float(body["max_tokens"]) / DECODE_PRIOR
+    return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
-def _call(state: BackendState, body: Body) -> Call:
-    request = parse(CHAT, _encode({"model": state.model or state.name, **body}))
+def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
+    request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
     if state.model is None and state.backend.engine == "vllm":
         del request.fields["model"]  # none is its first served name
     request_id = f"probe-{uuid.uuid4().hex}"
-    return Call(CHAT, request.stream, request.fields, headers_up({}, request_id), request_id)
+    return Call(endpoint, request.stream, request.fields, headers_up({}, request_id), request_id)
 
 
 async def _exchange(state: BackendState, call: Call) -> Reply:
@@ -156,7 +156,7 @@ async def _exchange(state: BackendState, call: Call) -> Reply:
         response = await engine.send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
-        return Reply(response.status, dict(response.headers), body)
+        return Reply(response.status, dict(response.headers), state.without_key(body))
     finally:
         response.release()
 

@@ -28,7 +28,7 @@ def findings(state: BackendState, seen: Mapping[str, Observation]) -> dict[str, 
         "model": state.model,
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},
-        "drift": drift(state),
+        "drift": list(map(str, drift(state))),
         "problems": problems(state.backend, seen, parked=parked),
     }
 

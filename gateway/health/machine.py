@@ -34,6 +34,8 @@ class Health:
     oks: int = 0  # good liveness checks in a row
     good_since: float = 0.0  # when that row began
     from_requests: bool = False  # the verdict stands on real requests
+    unanswered_lately: bool = False  # a harmless request was not answered either, since it was last well
+    wrong: bool = False  # its last canary was answered wrongly
     half_open: bool = False  # suspect on trial: one request at a time
     trial: bool = False  # that request, or a canary, is under way
     retry_at: float = 0.0  # not on trial before
@@ -50,7 +52,8 @@ class Health:
         """May a request be sent there at all?"""
         if self.state in SERVING:
             return not (self.half_open and self.trial)
-        return self.state is State.DOWN and self.settings.every is None and now >= self.retry_at and not self.trial
+        unprobed = self.state in (State.DOWN, State.MISCONFIGURED) and self.settings.every is None
+        return unprobed and now >= self.retry_at and not self.trial
 
     def due(self, now: float) -> bool:
         """Suspect because of requests, well by its health checks since: one request at a time may find out, and that
@@ -163,8 +166,9 @@ class Health:
             return None  # the last of what ran there before
         return self._ready("answered a request", now)
 
-    def failed(self, reason: str, now: float) -> Transition | None:
-        """A request failed there: a connection failure, a 5xx, silence, a broken answer."""
+    def failed(self, reason: str, now: float, *, disputed: bool = False) -> Transition | None:
+        """A request failed there: a connection failure, a 5xx, silence, a broken answer. `disputed`: the request itself
+        may be to blame, so it is only suspected, unless a harmless request failed too."""
         if self.state in (State.PARKED, State.DRAINING, State.WARMING):
             return None  # the last requests of what was stopped, or has gone
         self.fails += 1
@@ -172,11 +176,32 @@ class Health:
         self.oks = 0
         if self.state is State.DOWN and now < self.retry_at:
             return None  # begun before: the same incident, not another failed trial
+        if disputed and not self.unanswered_lately and self.state is not State.DOWN:
+            self.retry_at = now + self.backoff
+            return self._move(State.SUSPECT, reason, now)
         if self.half_open or self.state is State.DOWN or self.fails >= self.settings.fail_after:
             self._pause(now)
             return self._down(reason, now)
         self.retry_at = now + self.backoff
         return self._move(State.SUSPECT, reason, now)
+
+    def unanswered(self, reason: str, now: float) -> Transition | None:
+        """A harmless request to a suspected backend was not answered."""
+        self.unanswered_lately = True
+        return self.failed(reason, now)
+
+    def cleared(self, now: float) -> Transition | None:
+        """A harmless request was answered: what failed there before was to blame itself."""
+        self.unanswered_lately = False
+        if self.state in (*WELL, State.UNKNOWN):
+            self.fails = 0
+            self.from_requests = False
+            return None
+        if self.state is State.SUSPECT and not self.wrong:
+            return self._ready("answers a harmless request", now)
+        if self.state is State.DOWN and self.settings.every is None:
+            return self._ready("answers a harmless request", now)
+        return None
 
     def misconfigured(self, reason: str, now: float) -> Transition | None:
         """It answers, but refuses our credential or does not know the model."""
@@ -187,6 +212,8 @@ class Health:
         if self.half_open:  # its model list was right, the request was refused all the same
             self.half_open = False
             self._pause(now)
+        if self.settings.every is None:  # nobody else would notice that it is right again
+            self.retry_at = now + pauses.MISCONFIGURED
         return self._move(State.MISCONFIGURED, reason, now)
 
     def configured(self, now: float) -> Transition | None:
@@ -258,7 +285,7 @@ class Health:
         """The canary was answered wrongly: it may be used where nobody else is, and is asked again in due course."""
         if self.state in (State.DRAINING, State.PARKED):
             return None
-        self.from_requests = True
+        self.from_requests = self.wrong = True
         self.half_open = False
         self.oks = 0
         self.retry_at = now + (self.settings.canary or pauses.BACKOFF_MOST)
@@ -290,6 +317,7 @@ class Health:
     def _ready(self, reason: str, now: float) -> Transition | None:
         self.fails = self.full = 0
         self.from_requests = self.half_open = self.gone = self.hopeless = False
+        self.unanswered_lately = self.wrong = False
         self.ever_ready = self.well = True
         self.well_since = now
         return self._move(State.READY, reason, now)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # seconds until a backend that failed requests is tried by one again
 STALL_LEAST, STALL_MOST = 10.0, 600.0  # the same for one whose engine stood still
+MISCONFIGURED = 600.0  # seconds until one that refuses our key, and is never probed, is tried by one request again
 QUIET_LEAST, QUIET_MOST = 15.0, 600.0  # seconds of good checks from one that has come and gone before
 STEADY = 300.0  # seconds of being well after which earlier falls are forgotten
 

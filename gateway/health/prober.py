@@ -20,9 +20,11 @@ from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
 from gateway.health.progress import IDLE, Progress, Work, reading
 from gateway.health.proof import Canaries
+from gateway.health.reason import quoting
 from gateway.health.slices import at_once, in_turns, number, slices
 from gateway.health.standby import Standby
 from gateway.health.state import SERVING, WELL, State
+from gateway.health.suspicion import Suspicion
 from gateway.printable import visible
 from gateway.shortage import Kind
 from gateway.supervision import Failures
@@ -68,6 +70,7 @@ class Prober:
         self.canaries = Canaries(
             self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
         )
+        self.suspicion = Suspicion(self._failures)
         self.standby = Standby(fleet, self._asker, self.machines, self._failures)
 
     def open(self) -> None:
@@ -312,7 +315,7 @@ class Prober:
             return True  # not a list of models: nothing learned, nothing lost
         if backend.model is not None and backend.model not in models:
             names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
-            state.misconfigured(f"does not serve model '{backend.model}'; it serves: {names}")
+            state.misconfigured(quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; "))
             return False
         name = backend.model or next(iter(models))
         state.observed_model = name

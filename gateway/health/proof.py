@@ -15,6 +15,7 @@ from gateway.compat.checks import NO_ANSWER, Reply
 from gateway.compat.observation import Observation
 from gateway.health.canary import probe
 from gateway.health.events import Event
+from gateway.health.reason import joined, prefixed, quoting
 from gateway.health.state import SERVING, WELL, State
 from gateway.supervision import Failures
 from gateway.upstream.answers import judge
@@ -141,7 +142,7 @@ class Canaries:
         return outcome_of(seen, replies.values())
 
     def _show_drift(self, state: BackendState) -> None:
-        found = "; ".join(drift(state))
+        found = joined(drift(state))
         if found != self._drift.get(key_of(state), ""):
             self._drift[key_of(state)] = found
             if found:
@@ -159,7 +160,7 @@ def key_of(state: BackendState) -> BackendKey:
 def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
     """What the short form says of a backend's health. What it cannot do is no illness: that is drift."""
     replies = list(replies)
-    if any(reply.own for reply in replies):
+    if any(reply.ours for reply in replies):
         return Outcome("unasked", "the gateway itself lacked something")
     for reply in replies:
         if reply.failure is None and reply.status != 200:
@@ -167,13 +168,15 @@ def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Out
             if verdict.kind == "misconfigured":
                 return Outcome("misconfigured", verdict.reason)
             if verdict.kind in ("failed", "cooldown"):
-                return Outcome("lost" if verdict.kind == "failed" else "busy", f"its canary was {verdict.reason}")
+                return Outcome(
+                    "lost" if verdict.kind == "failed" else "busy", prefixed("its canary was ", verdict.reason)
+                )
     for check, observation in seen.items():
         if observation.seen.startswith(NO_ANSWER):
-            return Outcome("lost", f"canary ({check}): {observation.seen}")
+            return Outcome("lost", quoting(f"canary ({check})", observation.seen))
     arithmetic = seen["arithmetic"]
     if arithmetic.result == "no":
-        return Outcome("wrong", f"canary (arithmetic): {arithmetic.seen}")
+        return Outcome("wrong", quoting("canary (arithmetic)", arithmetic.seen))
     if any(observation.seen.startswith("busy") for observation in seen.values()):
         return Outcome("busy", "was busy with requests")
     return Outcome("ok", "passed its canary")

@@ -205,7 +205,7 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
     if isinstance(error, Left):
         return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
     if isinstance(error, Broken):
-        return "stream_interrupted", shown(str(error))
+        return "stream_interrupted", shown(error.args[0])
     return _WORDS.get(type(error), type(error).__name__), ""
 
 

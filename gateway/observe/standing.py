@@ -15,6 +15,7 @@ from typing import Literal
 from gateway.backend import BackendState
 from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alerts, Alias, Snapshot
+from gateway.health.reason import kind_of
 from gateway.health.state import SERVING, State
 from gateway.shortage import Kind
 
@@ -23,7 +24,8 @@ Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
 REASON_MOST = 300  # characters of a reason that are shown
 
-# A backend's own words may repeat what it was asked, so they stay in the log of this machine.
+# A backend's own words may repeat what it was asked: they are for the log and for admins. Reasons tell them apart
+# (health/reason.py); this is for texts that were put together elsewhere.
 _ITS_WORDS = re.compile(
     r"(answered \d{3}(?: with an error)?|failure|model): (?!ended with|answered with|answered 200).*", re.DOTALL
 )
@@ -79,7 +81,18 @@ class Picture:
 
 def shown(reason: str) -> str:
     """A reason as it may be told to others: one line, without a backend's own words."""
-    text = " ".join(_ITS_WORDS.sub(r"\1", reason).split())
+    return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
+
+
+def shown_to_admin(reason: str) -> str:
+    """The same with a backend's own words."""
+    return _line(reason)
+
+
+def _line(text: str) -> str:
+    """On one line, without what would move a terminal's cursor, and cut."""
+    text = " ".join(text.split())
+    text = text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= REASON_MOST else text[: REASON_MOST - 3] + "..."
 
 

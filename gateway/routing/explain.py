@@ -177,7 +177,7 @@ def _backend(plan: Plan, state: BackendState, request: InferenceRequest, resort:
         "capabilities": {
             name: {"value": getattr(able, name), "from": able.sources.get(name, "unknown")} for name in _SHOWN
         },
-        "drift": drift(state),
+        "drift": list(map(str, drift(state))),
     }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gateway.backend import BackendState
 from gateway.compat.capabilities import capabilities
 from gateway.config.snapshot import Alias, Client
+from gateway.health.reason import kind_of
 from gateway.health.state import State
 from gateway.routing.balance import order
 from gateway.routing.context import room_needed
@@ -251,17 +252,18 @@ def _too_long(state: BackendState, request: InferenceRequest) -> Why:
 def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     """(kind, reason) of a backend whose health forbids its use."""
     health = state.health
+    reason = kind_of(health.reason)  # not the words that were said to somebody else
     if health.state is State.MISCONFIGURED:
-        return "misconfigured", f"is misconfigured: {health.reason}"
+        return "misconfigured", f"is misconfigured: {reason}"
     if health.state is State.PARKED:
         return "parked", "is parked (run: on_demand)"
     if health.state is State.DRAINING:
-        return "draining", f"is draining ({health.reason})"
+        return "draining", f"is draining ({reason})"
     if health.state is State.SUSPECT:
-        return "down", f"is on trial, and one request or canary is finding out ({health.reason})"
+        return "down", f"is on trial, and one request or canary is finding out ({reason})"
     if health.starting(now):
-        return "warming", f"is starting or has just gone ({health.reason})"
-    return "down", f"is down ({health.reason})"
+        return "warming", f"is starting or has just gone ({reason})"
+    return "down", f"is down ({reason})"
 
 
 def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> Why | None:

@@ -16,6 +16,7 @@ import msgspec
 from gateway.backend import ELSEWHERE, LEARNED_FOR, BackendState
 from gateway.compat.observation import Observation
 from gateway.health.prober import Prober
+from gateway.health.reason import kind_of
 from gateway.health.state import SERVING, State, Transition
 from gateway.shared.library import Operation, key_of
 
@@ -74,7 +75,7 @@ class Board:
         elif news in ("drained", "resumed"):
             self._say(state, "drain", news == "drained", None)
         elif news in TOLD and _is_news(what):
-            self._say(state, "verdict", [news, what.reason], VERDICT_FOR)
+            self._say(state, "verdict", [news, kind_of(what.reason)], VERDICT_FOR)
 
     def _say(self, state: BackendState, field: str, value: Any, seconds: float | None) -> None:
         at = _ms()

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.health.reason import quoting
 from gateway.upstream.wording import (
     Overflow,
     guess_lack,
@@ -71,9 +72,10 @@ def judge(
     """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the name
     that the backend was asked by."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
-    said = f"answered {status}: {message}" if message else f"answered {status}"
+    said = quoting(f"answered {status}", message)
     if status in (401, 403):
-        return Verdict("misconfigured", f"refuses our credential ({status}); check its api_key", status, message)
+        refusal = quoting(f"refuses our credential ({status}); check its api_key", message)
+        return Verdict("misconfigured", refusal, status, message)
     if status == 429:
         return Verdict("cooldown", said, status, message, retry_after=retry_after(headers))
     if status == 404 and (verdict := _not_there(message, shape, endpoint, model, echoed)) is not None:

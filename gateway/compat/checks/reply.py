@@ -24,14 +24,16 @@ _decode = msgspec.json.Decoder(Any).decode
 @dataclass(frozen=True, slots=True)
 class Reply:
     """`body`: the whole one, or all that a stream sent. `failure`: why there is no (whole) answer; `gone`: because no
-    connection could be made, `own`: because the gateway itself lacked something."""
+    connection could be made; `silent`: because it took too long; `ours`: because the gateway itself failed, or lacked
+    something."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     failure: str | None = None
     gone: bool = False
-    own: bool = False
+    silent: bool = False
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def judge(name: str, subject: Subject, reply: Reply, body: Body) -> Observation:
     """What the reply to check `name`, asked with `body`, shows."""
     if reply.failure is not None:
         # Nothing was said, so nothing is known of what it can do; but to say nothing is a fault of its own.
-        fault = name in ("plain", "stream", "arithmetic") and not (reply.gone or reply.own)
+        fault = name in ("plain", "stream", "arithmetic") and not (reply.gone or reply.ours)
         return Observation("no" if fault else "untested", NO_ANSWER + reply.failure)
     if reply.status != 200:
         return _refused(name, subject, reply)

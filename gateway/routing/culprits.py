@@ -1,0 +1,122 @@
+"""Whose fault is it that a request fails: its own, or the backend's? Pure, with time passed in.
+
+Real servers answer some requests with a 5xx whoever sends them: a broken conversation, a prompt that a forced format
+cannot hold. Such a body would take one backend after the other from everybody else. So a failure that the request may
+have caused is held against the request first. The same body failing on a second backend, or on one twice, while one of
+them answers others, is the culprit: the request ends. Where those backends answer nobody, they are to blame.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+from gateway.routing.request import InferenceRequest
+
+KEPT = 600.0  # seconds that a culprit is remembered after it last failed
+MOST = 1000  # culprits that are remembered
+SHUNNED_LEAST, SHUNNED_MOST = 60.0, 600.0  # seconds in which a body is not sent again on which backends died
+
+Fault = Literal["open", "request", "backends"]
+
+_HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # of a body: what does not make it another one
+
+
+class Failure(NamedTuple):
+    """One attempt. `lives`: does the backend answer others since; None = nobody knows. `broke`: it ran
+    nothing else, and nobody listens there since."""
+
+    backend: str
+    lives: bool | None = None
+    broke: bool = False
+
+
+def fault_of(failures: Sequence[Failure], *, known: bool = False) -> Fault:
+    """Whose fault these failures of one body are. `known`: the body is a culprit from before."""
+    if not failures:
+        return "open"
+    if known:
+        return "request"
+    if len(failures) < 2:
+        return "open"
+    if any(failure.lives for failure in failures) or has_broken_them(failures):
+        return "request"
+    return "backends"
+
+
+def has_broken_them(failures: Sequence[Failure]) -> bool:
+    """Did two backends die of this body?"""
+    return len({failure.backend for failure in failures if failure.broke}) >= 2
+
+
+@dataclass(slots=True)
+class Culprit:
+    """A body that has failed. `failures`: so far; `proven`: they are its own fault. `until`: it is forgotten then;
+    `shunned_until`: it is sent to nobody before."""
+
+    prompt_bytes: int
+    until: float = 0.0
+    failures: tuple[Failure, ...] = ()
+    proven: bool = False
+    shunned_until: float = 0.0
+    shunned_for: float = 0.0
+
+
+class Culprits:
+    """The bodies that failed lately, by their keys; those that did not fail for longest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, Culprit] = OrderedDict()
+        self._sizes: frozenset[int] = frozenset()  # of their prompts, so that few other bodies have to be hashed
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, request: InferenceRequest, alias: str, client: str, now: float) -> Culprit | None:
+        """What is known of this body, when this client sends it to this alias."""
+        if request.prompt_bytes not in self._sizes:
+            return None
+        found = self._known.get(key_of(request, alias, client))
+        return found if found is not None and found.until > now else None
+
+    def suspect(self, key: bytes, prompt_bytes: int, failures: Sequence[Failure], now: float) -> None:
+        """It failed, and nobody can tell yet why."""
+        self._entry(key, prompt_bytes, now).failures = tuple(failures)
+
+    def convict(self, key: bytes, prompt_bytes: int, now: float, *, broke: bool) -> None:
+        """It is to blame. `broke`: and backends died of it."""
+        culprit = self._entry(key, prompt_bytes, now)
+        culprit.proven = True
+        if broke:
+            culprit.shunned_for = min(SHUNNED_MOST, max(SHUNNED_LEAST, culprit.shunned_for * 2))
+            culprit.shunned_until = now + culprit.shunned_for
+            culprit.until = culprit.shunned_until + KEPT
+
+    def _entry(self, key: bytes, prompt_bytes: int, now: float) -> Culprit:
+        culprit = self._known.pop(key, None) or Culprit(prompt_bytes)
+        self._known[key] = culprit  # the latest last
+        culprit.until = now + KEPT
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+        self._sizes = frozenset(c.prompt_bytes for c in self._known.values())
+        return culprit
+
+    def acquit(self, key: bytes) -> None:
+        """It was answered after all."""
+        if self._known.pop(key, None) is None:
+            return
+        self._sizes = frozenset(c.prompt_bytes for c in self._known.values())
+
+
+def key_of(request: InferenceRequest, alias: str, client: str) -> bytes:
+    """The same for the same body of the same client, streamed or not."""
+    digest = blake2b(digest_size=16)
+    for part in (alias, client, request.endpoint.name):
+        digest.update(part.encode(errors="replace") + b"\0")
+    for name in sorted(request.fields.keys() - _HOW_IT_IS_SENT):
+        digest.update(name.encode(errors="replace") + b"\0")
+        digest.update(bytes(request.fields[name]) + b"\0")
+    return digest.digest()

@@ -1,0 +1,382 @@
+"""A request that is always answered with an error takes no backend from anybody else; a backend that is broken goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.health.state import State
+from tests.scripted import SSE_HEAD, RawReply, ScriptedBackend, Turn, answer, chunked, json_answer, raw_post, scripted
+from tests.support import RunningGateway, running_gateway
+
+POISON = "this conversation is broken"
+SAID = "Failed to parse input at pos 12"
+ERROR = {"error": {"message": SAID, "type": "server_error", "code": 500}}
+WHOLE = {"id": "x", "model": "m", "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]}
+CHUNK = b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+Script = Callable[[Turn], Awaitable[object]]
+
+
+async def good(turn: Turn) -> None:
+    if b'"input"' in turn.body:
+        await turn.send(json_answer({"data": [{"index": 0, "embedding": [0.5]}]}))
+    elif turn.json.get("stream"):
+        await turn.stream(CHUNK, b"data: [DONE]\n\n")
+    else:
+        await turn.send(json_answer(WHOLE))
+
+
+async def fail(turn: Turn) -> None:
+    await turn.send(json_answer(ERROR, "500 Internal Server Error"))
+
+
+async def reset(turn: Turn) -> None:
+    turn.reset()
+
+
+async def error_object(turn: Turn) -> None:
+    if turn.json.get("stream"):
+        await turn.send(SSE_HEAD + chunked(b"data: " + json.dumps(ERROR).encode() + b"\n\n", b"data: [DONE]\n\n"))
+        await turn.send(b"0\r\n\r\n")
+    else:
+        await turn.send(json_answer(ERROR))
+
+
+async def no_json(turn: Turn) -> None:
+    await turn.send(answer(b"<html>oops</html>", content_type="text/html"))
+
+
+async def cut_off(turn: Turn) -> None:
+    await turn.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+    turn.close()
+
+
+FAILURES: dict[str, Script] = {
+    "500": fail,
+    "an error object": error_object,
+    "no JSON": no_json,
+    "a reset": reset,
+    "cut off": cut_off,
+}
+
+
+def picky(poisoned: Script = fail, others: Script = good) -> Script:
+    """Fails what has the poison in it."""
+
+    async def script(turn: Turn) -> None:
+        await (poisoned if POISON.encode() in turn.body else others)(turn)
+
+    return script
+
+
+@dataclass
+class Fleet:
+    """Backends by name, all of them in order under the alias `chat`, each a step of its own."""
+
+    gateway: RunningGateway
+    backends: dict[str, ScriptedBackend] = field(default_factory=dict)
+
+    async def ask(self, text: str = POISON, path: str = "/v1/chat/completions", **more: Any) -> RawReply:
+        body = {"model": "chat", "max_tokens": 50, "messages": [{"role": "user", "content": text}], **more}
+        return await raw_post(self.gateway.url, body, path, headers=more.pop("headers", ()))
+
+    def poisoned(self, name: str) -> int:
+        """How often the poison came to this backend."""
+        return sum(POISON.encode() in turn.body for turn in self.backends[name].turns)
+
+    def states(self) -> set[State]:
+        return {self.gateway.state(name) for name in self.backends}
+
+    def untouched(self) -> None:
+        for name in self.backends:
+            health = self.gateway.gateway.fleet[name].health
+            assert (health.state, health.fails) == (State.READY, 0)
+            assert self.gateway.metric("gateway_backend_transitions_total", backend=name, state="suspect") == 0
+
+
+@asynccontextmanager
+async def fleet(*scripts: Script, keys: str = "", more: str = "") -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        backends = {name: await stack.enter_async_context(scripted(s)) for name, s in zip("abc", scripts, strict=False)}
+        lines = ["defaults: {queue: {max_wait: 0s}}", "backends:"]
+        lines += [f"  {name}: {{url: '{backend.url}'{keys}}}" for name, backend in backends.items()]
+        lines += [f"aliases: {{chat: {{use: [{', '.join(backends)}], cloud_when: [down, busy]}}}}", more]
+        gateway = await stack.enter_async_context(running_gateway("\n".join(lines)))
+        if "cloud" not in keys:
+            await gateway.until_ready(*backends)
+        yield Fleet(gateway, backends)
+
+
+# -- the culprit ------------------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_body_that_two_backends_fail_is_the_culprit(name: str, stream: bool) -> None:
+    script = picky(FAILURES[name])
+    async with fleet(script, script, script) as f:
+        for _ in range(3):
+            reply = await f.ask(stream=stream)
+            assert reply.status == (500 if name == "500" else 502)
+            assert reply.json["error"]["code"] == "upstream_error"
+            if name == "500":
+                assert reply.json["error"]["message"] == SAID
+            assert (await f.ask("hello", stream=stream)).status == 200
+        assert f.poisoned("c") == 0, "two are enough"
+        stale = 2 if name == "a reset" else 0  # a reused connection that dies is replaced once
+        assert (f.poisoned("a"), f.poisoned("b")) == (3 + stale, 1), "what is known goes to one"
+        f.untouched()
+
+
+@both_ways
+async def test_with_one_backend_the_second_time_tells(stream: bool) -> None:
+    async with fleet(picky()) as f:
+        first = await f.ask(stream=stream)
+        assert (first.status, first.json["error"]["code"]) == (502, "upstream_error")
+        for _ in range(3):
+            reply = await f.ask(stream=stream)
+            assert (reply.status, reply.json["error"]["message"]) == (500, SAID)
+        assert f.poisoned("a") == 4
+        assert (await f.ask("hello", stream=stream)).status == 200
+        f.untouched()
+
+
+async def test_different_poisons_of_one_client_take_nobody_from_others() -> None:
+    async with fleet(picky(), picky()) as f:
+        for number in range(12):
+            assert (await f.ask(f"{POISON} {number}")).status == 500
+            assert (await f.ask("hello")).status == 200
+        f.untouched()
+
+
+async def test_the_messages_dialect_gets_the_backends_words_in_its_own_envelope() -> None:
+    async with fleet(picky(), picky()) as f:
+        for stream in (False, True):
+            reply = await f.ask(path="/v1/messages", stream=stream)
+            assert reply.status == 500
+            assert reply.json["type"] == "error"
+            assert (reply.json["error"]["type"], reply.json["error"]["message"]) == ("api_error", SAID)
+        f.untouched()
+
+
+async def test_embeddings_that_fail_do_not_take_chats_with_them() -> None:
+    async def chat_only(turn: Turn) -> None:
+        await (fail if b'"input"' in turn.body else good)(turn)
+
+    async with fleet(chat_only, chat_only) as f:
+        for number in range(6):
+            reply = await raw_post(f.gateway.url, {"model": "chat", "input": f"text {number}"}, "/v1/embeddings")
+            assert reply.status == 500
+            assert (await f.ask("hello")).status == 200
+        f.untouched()
+
+
+async def test_a_server_of_embeddings_alone_that_is_broken_is_down() -> None:
+    async def embeds_no_more(turn: Turn) -> None:
+        if b'"input"' in turn.body:
+            await fail(turn)
+        else:
+            await turn.send(json_answer({"error": {"message": "does not support Chat Completions"}}, "400 Bad Request"))
+
+    async with fleet(embeds_no_more) as f:
+        reply = await raw_post(f.gateway.url, {"model": "chat", "input": "text"}, "/v1/embeddings")
+        assert reply.status == 502
+        await f.gateway.until(lambda: f.gateway.state("a") is State.DOWN)
+
+
+async def test_a_stream_that_always_breaks_after_content_takes_nobody_from_others() -> None:
+    said = CHUNK.replace(b'"finish_reason":"stop"', b'"finish_reason":null')
+
+    async def broken(turn: Turn) -> None:
+        await turn.stream(said, b"data: " + json.dumps(ERROR).encode() + b"\n\n", b"data: [DONE]\n\n")
+
+    async with fleet(picky(broken)) as f:
+        for number in range(6):
+            reply = await f.ask(f"{POISON} {number}", stream=True)
+            assert b"stream_interrupted" in reply.body
+            assert (await f.ask("hello", stream=True)).ended
+        await f.gateway.until(lambda: f.states() == {State.READY})
+        assert f.gateway.metric("gateway_backend_transitions_total", backend="a", state="down") == 0
+
+
+async def test_words_that_make_agents_throw_history_away_are_not_repeated() -> None:
+    async def full(turn: Turn) -> None:
+        error = {"error": {"message": "Context size has been exceeded."}}
+        await turn.send(json_answer(error, "500 Internal Server Error"))
+
+    async with fleet(picky(full), picky(full)) as f:
+        reply = await f.ask()
+        assert (reply.status, reply.json["error"]["message"]) == (500, "[...] size has been exceeded.")
+
+
+# -- no culprit -------------------------------------------------------------------------------------------------------
+
+
+@both_ways
+async def test_a_body_that_another_answers_is_no_culprit(stream: bool) -> None:
+    """The first failure is evidence; the harmless request that is asked then clears it."""
+    async with fleet(picky(), good) as f:
+        for _ in range(5):
+            reply = await f.ask(stream=stream)
+            assert (reply.status, reply.headers["x-gateway-backend"]) == (200, "b")
+            await f.gateway.until(lambda: f.states() == {State.READY})
+        assert f.gateway.metric("gateway_backend_transitions_total", backend="a", state="down") == 0
+
+
+@both_ways
+async def test_a_broken_backend_is_down_soon_and_the_others_serve(stream: bool) -> None:
+    async with fleet(fail, good) as f:
+        assert (await f.ask("hello", stream=stream)).headers["x-gateway-backend"] == "b"
+        await f.gateway.until(lambda: f.gateway.state("a") is State.DOWN)  # without another request
+        assert (await f.ask("hello", stream=stream)).headers["x-gateway-attempts"] == "1"
+
+
+@both_ways
+async def test_two_broken_backends_are_left_for_the_third(stream: bool) -> None:
+    """They answer nobody, so the body is no culprit."""
+    async with fleet(fail, fail, good) as f:
+        reply = await f.ask("hello", stream=stream)
+        assert (reply.status, reply.headers["x-gateway-backend"]) == (200, "c")
+        await f.gateway.until(lambda: f.gateway.state("a") is f.gateway.state("b") is State.DOWN)
+
+
+async def test_where_all_are_broken_the_request_is_not_to_blame() -> None:
+    async with fleet(fail, fail) as f:
+        reply = await f.ask("hello")
+        assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
+        assert "a answered 500" in reply.json["error"]["message"]
+        await f.gateway.until(lambda: f.states() == {State.DOWN})
+
+
+async def test_a_culprit_that_is_answered_after_all_is_forgiven() -> None:
+    async with fleet(picky(), picky()) as f:
+        assert (await f.ask()).status == 500
+        for backend in f.backends.values():
+            backend.play(good)
+        assert (await f.ask()).status == 200
+        f.backends["a"].play(picky())
+        assert (await f.ask()).headers["x-gateway-backend"] == "b", "it may go on to the next again"
+
+
+async def test_a_body_that_kills_backends_is_sent_to_nobody_for_a_while() -> None:
+    async with fleet(picky(), picky(), good) as f:
+
+        def deadly(name: str) -> Script:
+            async def die(turn: Turn) -> None:
+                f.backends[name].deafen()
+                turn.reset()
+
+            return die
+
+        for name in ("a", "b"):
+            f.backends[name].play(picky(deadly(name)))
+        assert (await f.ask()).status == 502
+        reply = await f.ask()
+        assert (reply.status, reply.json["error"]["code"]) == (503, "no_backend_available")
+        assert 1 <= int(reply.headers["retry-after"]) <= 60
+        assert f.poisoned("c") == 0
+        assert (await f.ask("hello")).headers["x-gateway-backend"] == "c"
+
+
+# -- clouds -----------------------------------------------------------------------------------------------------------
+
+CLOUD = ", engine: openai, cloud: true, model: m"
+
+
+async def test_one_body_takes_no_cloud_out_however_often_it_is_sent() -> None:
+    async with fleet(picky(), picky(), keys=CLOUD) as f:
+        for _ in range(10):
+            assert (await f.ask()).status in (500, 502)
+            assert (await f.ask("hello")).status == 200
+        assert State.DOWN not in f.states()
+        assert len(f.backends["a"].turns) <= 20, "it is asked nothing of our own"
+
+
+async def test_a_cloud_that_fails_several_bodies_is_down() -> None:
+    async with fleet(fail, good, keys=CLOUD) as f:
+        for number in range(4):
+            assert (await f.ask(f"hello {number}")).headers["x-gateway-backend"] == "b"
+        assert f.gateway.state("a") is State.DOWN
+
+
+# -- keys, names and pauses -------------------------------------------------------------------------------------------
+
+
+def refusing(status: str, message: str) -> Script:
+    async def script(turn: Turn) -> None:
+        await turn.send(json_answer({"error": {"message": message}}, status))
+
+    return script
+
+
+REFUSALS = {
+    "403": refusing("403 Forbidden", "this prompt was flagged"),
+    "401": refusing("401 Unauthorized", "not for this prompt"),
+    "404": refusing("404 Not Found", "in 'the model gpt-9 does not exist' I found nothing"),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("keys", ["", CLOUD], ids=["local", "cloud"])
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_a_refusal_that_a_harmless_request_does_not_get_says_nothing_of_the_key(
+    name: str, keys: str, stream: bool
+) -> None:
+    async with fleet(picky(REFUSALS[name]), keys=keys) as f:
+        for number in range(4):
+            reply = await f.ask(f"{POISON} {number}", stream=stream)
+            assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
+            assert (await f.ask("hello", stream=stream)).status == 200
+        assert f.states() == {State.READY}
+        assert len(f.backends["a"].turns) <= 12
+
+
+@pytest.mark.parametrize("keys", ["", CLOUD], ids=["local", "cloud"])
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_a_refusal_that_a_harmless_request_gets_too_is_about_us(name: str, keys: str) -> None:
+    async with fleet(REFUSALS[name], keys=keys) as f:
+        reply = await f.ask("hello")
+        assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
+        await f.gateway.until(lambda: f.states() == {State.MISCONFIGURED})
+        assert (await f.ask("hello")).json["error"]["code"] == "no_backend_available"
+        assert len(f.backends["a"].turns) == 2, "the request, and the harmless one"
+
+
+async def test_the_first_pause_that_is_asked_for_is_short_for_the_others() -> None:
+    """It may be meant for one large request; asked for again, with nobody answered in between, it is believed."""
+
+    async def pause(turn: Turn) -> None:
+        await turn.send(answer(b"{}", "429 Too Many Requests", "application/json", "retry-after: 3600"))
+
+    async with fleet(picky(pause)) as f:
+        state = f.gateway.gateway.fleet["a"]
+        reply = await f.ask()
+        assert (reply.status, reply.json["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert int(reply.headers["retry-after"]) <= 60
+        state.cooldown_until = 0.0  # the pause is over
+        assert (await f.ask("hello")).status == 200
+        assert int((await f.ask()).headers["retry-after"]) <= 60
+        state.cooldown_until = 0.0
+        assert 500 < int((await f.ask()).headers["retry-after"]) <= 600
+
+
+@pytest.mark.parametrize("body", [b'{"detail": "no such picture"}', b"<html>lost</html>", b""])
+async def test_a_404_that_a_harmless_request_does_not_get_says_nothing_of_the_endpoint(body: bytes) -> None:
+    async def lost(turn: Turn) -> None:
+        await turn.send(answer(body, "404 Not Found"))
+
+    async with fleet(picky(lost)) as f:
+        assert (await f.ask()).status == 400
+        assert (await f.ask("hello")).status == 200
+        f.backends["a"].play(lost)
+        assert (await f.ask("hello")).status == 400
+        turns = len(f.backends["a"].turns)
+        assert (await f.ask("hello")).status == 400, "now it is known"
+        assert len(f.backends["a"].turns) == turns
