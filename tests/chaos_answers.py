@@ -12,6 +12,7 @@ from typing import Any
 from tests.raw_client import RawClient, post_bytes
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+ANY = ["main", "main", "chain", "chain", "turns", "turns", "risky"]
 REFUSED = {400, 429, 502, 503, 504}
 INTERRUPTED = "upstream connect error: backend reset"
 LOOKUP = {"name": "lookup", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}
@@ -28,7 +29,7 @@ class Asked:
         self.choices = random.choice([1, 1, 1, 2])
         self.message = self.choices == 1 and random.random() < 0.3  # asked for by Anthropic's API
         simple = self.choices == 1 and not self.tools
-        self.model = random.choice(["main", "chain", "turns", "local"] if simple else ["main", "chain", "turns"])
+        self.model = random.choice([*ANY, "local"] if simple else ANY)
         a, b = random.randrange(1000, 9999), random.randrange(1000, 9999)
         self.product = str(a * b)
         padding = "x" * 200_000 if random.random() < 0.1 else ""

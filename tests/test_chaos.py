@@ -22,6 +22,7 @@ from gateway.sim import SimOllama, SimVllm
 from gateway.sim.base import Sim
 from gateway.sim.faults import KINDS
 from tests.chaos_answers import CHAT, Asked, check, read_answer
+from tests.chaos_hostile import hostile_backend, misbehave
 from tests.editing import Editor, edited
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
@@ -31,6 +32,7 @@ CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "50")), 24  # how many there
 SECONDS = float(
     os.environ.get("CHAOS_SECONDS", "60")
 )  # so long (`make chaos`: ten minutes); 0 = until all has been asked
+HOSTILE = max(1, CLIENTS // 10)  # so many clients more, which mean no good
 WITHIN = 20.0  # seconds until an answer is called hung
 SAID = {"leak_tools", "leak_think", "empty_turn", "wrong_parser", "garbage", "repetition"}  # change what is said
 BROKEN = ["abort", "error_finish", "end_without_finish"]  # ends that Ollama's own format cannot tell
@@ -44,11 +46,13 @@ backends:
   v2: {{url: "{v2}", slots: 16, tool_parser: hermes}}
   v3: {{url: "{v3}", slots: 16, tool_parser: hermes}}
   o1: {{url: "{o1}", slots: 16, engine: ollama, model: small, context: 65536}}
+  bad: {{url: "{bad}", slots: 16, model: small, context: 65536, tool_parser: hermes}}
 aliases:
   main: [[v1, v2, v3], o1]
   chain: [v1, v2, v3]
   turns: {{use: [[v1, v2, v3]], balance: round_robin}}
   local: [o1, v3]
+  risky: [bad, v1]
 """
 
 
@@ -68,6 +72,8 @@ class Storm:
         async with asyncio.TaskGroup() as group:
             for number in range(CLIENTS):
                 group.create_task(self.client(Random(number + 2)))
+            for number in range(HOSTILE):
+                group.create_task(self.hostile_client(Random(f"hostile {number}")))
         edits.cancel()
         await asyncio.gather(edits, return_exceptions=True)
         await self.editor.until_in_force(text)
@@ -124,6 +130,15 @@ class Storm:
                 else:
                     await self.ask(client, Asked(random))
 
+    async def hostile_client(self, random: Random) -> None:
+        end, asked = time.monotonic() + SECONDS, 0
+        while asked < EACH or time.monotonic() < end:
+            asked += 1
+            async with asyncio.timeout(WITHIN), raw_client(self.gateway.url) as client:
+                await misbehave(client, random)
+            self.seen["hostile"] += 1
+            await asyncio.sleep(random.random() * 0.05)
+
     async def ask(self, client: RawClient, *requests: Asked) -> None:
         await client.send(b"".join(asked.sent for asked in requests))
         for asked in requests:
@@ -147,7 +162,7 @@ class Storm:
 
     async def calm(self) -> None:
         """Every backend is back once it was asked again."""
-        states = self.gateway.gateway.fleet.states.values()
+        states = [state for state in self.gateway.gateway.fleet.states.values() if state.name != "bad"]
 
         async def ready() -> bool:
             for model in ("turns", "local", "chain"):
@@ -171,20 +186,31 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
         sims: dict[str, Sim] = {name: SimVllm(name, slots=16, decode=2000) for name in ("v1", "v2", "v3")}
         sims["o1"] = SimOllama("o1", models=["small"], context=65536, slots=16, decode=2000, load=0.01)
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
+        urls["bad"] = await stack.enter_async_context(hostile_backend(Random("hostile")))
         file = tmp_path / "routes.yaml"
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(**urls), file=file))
         editor = await stack.enter_async_context(edited(gateway, file))
         await gateway.until_ready(*sims)
         for state in gateway.gateway.fleet.states.values():
             state.health.backoff = 0.1
+        windows = {state.name: state.context for state in gateway.gateway.fleet.states.values() if state.name != "bad"}
         storm = Storm(gateway, editor, sims)
         await storm.run()
         await storm.calm()
         await gateway.until(gateway.idle)
         await gateway.until(lambda: not gateway.gateway.fleet.retired)
         states = gateway.gateway.fleet.states.values()
-        assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * 4
-        enough = {"whole": 20, "stream": 30, "message": 5, "message stream": 10, "told to be broken": 2, "left": 20}
+        assert [(s.inflight, s.prompt_tokens, s.health.trial) for s in states] == [(0, 0, False)] * 5
+        assert {state.name: state.context for state in states if state.name != "bad"} == windows
+        enough = {
+            "whole": 20,
+            "stream": 30,
+            "message": 5,
+            "message stream": 10,
+            "told to be broken": 2,
+            "left": 20,
+            "hostile": 50,
+        }
         for kind, least in enough.items():
             assert storm.seen[kind] >= least, f"too tame to show anything: {storm.seen}"
     for _ in range(5):  # what was closed is taken off in the loop's next rounds
