@@ -95,7 +95,6 @@ class BackendState:
     heard: dict[str, Heard] = field(default_factory=dict)  # what waits for a second source
     refused_window: int | None = None  # that its refusals tell
     refused_window_until: float = 0.0
-    answered: set[str] = field(default_factory=set)  # names of the endpoints that have answered
     observed: Mapping[str, Observation] = field(default_factory=lambda: _NOTHING)  # check -> what it saw
     known: Cached | None = None  # its capabilities, as last worked out (compat/capabilities.py)
     progress: Progress | None = None  # what its /metrics tell; None = it has none
@@ -198,7 +197,6 @@ class BackendState:
         """Drop all that was learned and seen: it may be another engine now, or one with other flags."""
         self.learned = self.observed = self.taught = _NOTHING
         self.heard.clear()
-        self.answered.clear()
         self.refused_window = None
 
     def start_over(self) -> None:

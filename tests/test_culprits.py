@@ -319,7 +319,7 @@ def refusing(status: str, message: str) -> Script:
 REFUSALS = {
     "403": refusing("403 Forbidden", "this prompt was flagged"),
     "401": refusing("401 Unauthorized", "not for this prompt"),
-    "404": refusing("404 Not Found", "in 'the model gpt-9 does not exist' I found nothing"),
+    "404": refusing("404 Not Found", "The model `served/model` does not exist."),
 }
 
 

@@ -67,6 +67,11 @@ class Suspicion:
         """The same of one that answered that it does not serve this endpoint (404)."""
         return self._try(state, lambda: self._try_endpoint(state, endpoint))
 
+    @property
+    def busy(self) -> bool:
+        """Is any harmless request under way?"""
+        return bool(self._under_way)
+
     async def close(self) -> None:
         self._closed = True
         tasks = list(self._under_way.values())

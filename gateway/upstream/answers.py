@@ -94,11 +94,11 @@ def judge(
 
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
     """A 404: no such model, no such path, or something of the client's that is not there (None)."""
-    name = read_missing_model(message)
+    name, unknown = read_missing_model(message), quoting("does not serve this model", message)
     if name is not None and (model is None or name == model) and not echoed(message, True):
-        return Verdict("misconfigured", "does not serve this model", 404, message)
+        return Verdict("misconfigured", unknown, 404, message)
     if name is not None or (like_missing_model(message) and not echoed(message, False)):
-        return Verdict("misconfigured", "does not serve this model", 404, message, hearsay=True)
+        return Verdict("misconfigured", unknown, 404, message, hearsay=True)
     if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
         hearsay = not is_missing_path(message) or (message != "" and echoed(message, True))
         lack = "endpoint:" + endpoint

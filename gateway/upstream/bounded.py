@@ -70,7 +70,8 @@ async def fetch(
             async with client.stream(method, url, headers=identity(headers), **options) as response:
                 body = await _read(response, most)
     except TimeoutError:
-        raise httpx.ReadTimeout(f"no whole answer within {seconds:g} s") from None
+        late = f"no whole answer within {seconds:g} s"
+        raise httpx.ReadTimeout(late, request=httpx.Request(method, url)) from None
     return _whole(response, body.finished())
 
 
