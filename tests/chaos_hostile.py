@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -119,7 +120,7 @@ async def misbehave(client: RawClient, random: Random) -> str:
     assert b"HTTP/1.1 500" not in said
     assert b"/admin" not in said, "a body was read as a request"
     if name != "pipelined":
-        assert said.count(b"HTTP/1.1 ") - said.count(b"HTTP/1.1 100") <= 1, "more answers than requests"
+        assert len(re.findall(rb"HTTP/1\.1 [2-5]\d\d ", said)) <= 1, "more answers than requests"
     return name
 
 
@@ -162,7 +163,6 @@ WHOLE = [
     b"",
 ]
 STREAMS = [
-    _stream(b"{"),
     _stream(5, "x", None, []),
     _stream({"choices": {}}),
     _stream({"choices": [None]}, {"choices": "x"}),
@@ -171,7 +171,6 @@ STREAMS = [
     _stream({"choices": [{"index": 0, "delta": {"tool_calls": [None]}}]}),
     _stream({"error": None}),
     _stream({"error": ["x"]}),
-    _stream(DEEP),
     _stream() + b": x\n" * 200_000,
     _stream().replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + gzip.compress(b": x\n\n" * 3_000_000),
 ]

@@ -1,5 +1,5 @@
-"""Thousands of mixed requests, a tenth of them hostile, at a gateway in a process of its own: its memory and its open files
-are the same after the last third as after the first. `FLAT_REQUESTS=24000` is a longer look."""
+"""Thousands of mixed requests, a tenth of them hostile, at a gateway in a process of its own: its memory and its open
+files are the same after the last third as after the first. `FLAT_REQUESTS=24000` is a longer look."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ async def test_memory_and_files_stay_flat_under_mixed_and_hostile_requests(tmp_p
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
         urls["bad"] = await stack.enter_async_context(hostile_backend(Random("flat")))
         gateway = await stack.enter_async_context(serving(tmp_path, ROUTES.format(**urls)))
-        memory, files = [], []
+        memory: list[int] = []
+        files: list[int] = []
         for third in range(3):
             await ask_many(gateway.url, third, REQUESTS // 3)
 

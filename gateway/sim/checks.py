@@ -10,6 +10,7 @@ from gateway.sim.formats import Schemas
 from gateway.sim.server import Exchange
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+MOST_CHOICES = 16384  # VLLM_MAX_N_SEQUENCES
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
@@ -100,6 +101,8 @@ def check_sampling(body: Mapping[str, Any], window: int) -> None:
     count = body.get("n")
     if isinstance(count, int) and count < 1:
         raise ApiError(400, f"n must be at least 1, got {count}.")
+    if isinstance(count, int) and count > MOST_CHOICES:
+        raise ApiError(400, f"n must be at most {MOST_CHOICES}, got {count}.")
     for field in ("max_completion_tokens", "max_tokens"):
         value = body.get(field)
         if value is None:
