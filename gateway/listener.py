@@ -37,6 +37,7 @@ class Limits:
     """Times are in seconds, sizes in bytes."""
 
     connections: int = 1000
+    fresh: float = 0.25  # a connection's head may well be in the socket already: nobody takes its place so soon
     head: float = 10.0  # from the connection's begin, or a later head's first byte, to the head's end
     idle: float = 75.0  # after an answer; clients' pools must give up a connection earlier than we do
     body_rate: int = 1024  # per second
@@ -146,6 +147,8 @@ class Listener:
         that has not been sent its whole answer stays."""
         for waiting in (self.idle, self.closing, self.heads):
             for victim in islice(waiting, _LOOKED_AT):
+                if waiting is self.heads and victim.loop.time() - self.heads[victim] < self.limits.fresh:
+                    break  # those behind it are younger
                 if (address is None or victim.address == address) and not victim.transport.get_write_buffer_size():
                     self._end(victim, "room")
                     return True

@@ -23,7 +23,7 @@ from tests.raw_client import chat, raw_client
 from tests.test_stop import serving
 
 CLOSED = "gateway_connections_closed_total"
-FEW = Limits(connections=8)
+FEW = Limits(connections=8, fresh=0.0)
 
 
 def closed(of: Wireless, reason: str) -> float:
@@ -204,7 +204,7 @@ async def test_open_connections_are_a_metric() -> None:
 
 async def test_health_and_chats_are_answered_beside_more_silent_connections_than_there_is_room_for() -> None:
     async with listening() as (gateway, _), AsyncExitStack() as stack:
-        limit(gateway, connections=20)
+        limit(gateway, connections=20, fresh=0.0)
         for _ in range(60):
             await stack.enter_async_context(raw_client(gateway.url))
         for _ in range(10):
@@ -239,3 +239,14 @@ def cpu_of(pid: int) -> float:
     """Seconds of CPU that it has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_burst_of_connections_is_answered_not_dropped(tmp_path: Path) -> None:
+    """Their heads come a moment later: those that were taken in keep their places, the others read why not."""
+    async with wireless(str(tmp_path), Limits(connections=8)) as listener:
+        burst = [listener.connect("127.0.0.1") for _ in range(12)]
+        for transport in burst[:8]:
+            assert not transport.is_closing()
+            assert not transport.written
+        for transport in burst[8:]:
+            assert b"503 Service Unavailable" in transport.written
