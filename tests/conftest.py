@@ -8,11 +8,17 @@ a machine may be busy; tests that are about time measure it themselves.
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.envelope")  # its assertions show what they compare
+
+# A shell starts what it puts into the background with SIGINT ignored, and children inherit that: those that tests stop
+# with Ctrl-C would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.register_profile("random", print_blob=True, deadline=None)

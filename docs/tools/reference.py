@@ -31,7 +31,7 @@ WORDS: tuple[tuple[Any, str], ...] = (
     (f.Duration, "duration"),
     (f.DurationFromZero, "duration"),
     (f.DurationOrNone, "duration or none"),
-    (f.DurationOrAuto, "duration or auto"),
+    (f.DurationOrAuto, "duration, auto or none"),
     (f.Size, "size"),
     (f.SizeOrNone, "size or none"),
     (f.Count, "count"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
@@ -154,14 +154,16 @@ def _positive_duration(value: Any) -> float:
     return seconds
 
 
-def _duration_or(word: str) -> Callable[[Any], float | None]:
+def _duration_or(words: Mapping[str, float | None]) -> Callable[[Any], float | None]:
+    """A duration in seconds, or what one of these words stands for."""
+
     def check(value: Any) -> float | None:
-        if value == word:
-            return None
+        if isinstance(value, str) and value in words:
+            return words[value]
         try:
             return _positive_duration(value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {word}") from None
+            raise ValueError(f"{error}, or {' or '.join(words)}") from None
 
     return check
 
@@ -294,10 +296,12 @@ Share = Annotated[
 Duration = Annotated[float, PlainValidator(_positive_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]
 DurationFromZero = Annotated[float, PlainValidator(_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]
 DurationOrNone = Annotated[
-    float | None, PlainValidator(_duration_or("none")), WithJsonSchema(_pattern(DURATION_PATTERN, "none"))
+    float | None, PlainValidator(_duration_or({"none": None})), WithJsonSchema(_pattern(DURATION_PATTERN, "none"))
 ]
 DurationOrAuto = Annotated[
-    float | None, PlainValidator(_duration_or("auto")), WithJsonSchema(_pattern(DURATION_PATTERN, "auto"))
+    float | None,
+    PlainValidator(_duration_or({"auto": None, "none": math.inf})),
+    WithJsonSchema(_pattern(DURATION_PATTERN, "auto", "none")),
 ]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_pattern(SIZE_PATTERN))]
 SizeOrNone = Annotated[int | None, PlainValidator(_size_or_none), WithJsonSchema(_pattern(SIZE_PATTERN, "none"))]

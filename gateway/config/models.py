@@ -61,7 +61,8 @@ class TimeoutsSection(Section):
     connect: f.Duration = Field(default=3.0, description="For a TCP (and TLS) connection to the backend.")
     first_byte: f.DurationOrAuto = Field(
         default=None,
-        description="For the first content; auto = by the size of the prompt and the backend's prefill rate.",
+        description="For the first content; auto = by the size of the prompt and the backend's prefill rate; "
+        "none = no limit.",
     )
     idle: f.DurationOrNone = Field(default=120.0, description="Silence inside an answer that has begun.")
     total: f.DurationOrNone = Field(default=None, description="A whole attempt.")

@@ -50,7 +50,8 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; None = no limit. `first_byte` None = auto: by the size of the prompt (routing/context.py)."""
+    """Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt (routing/context.py), and infinite
+    = no limit."""
 
     connect: float = 3.0
     first_byte: float | None = None

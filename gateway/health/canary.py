@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 
 import msgspec
 
@@ -133,7 +134,7 @@ async def ask(state: BackendState, body: Body, patience: float | None = None, *,
 def budget(state: BackendState, body: Body) -> float:
     """Seconds that an answer may take."""
     first = state.backend.timeouts.first_byte
-    if first is not None:
+    if first is not None and first != inf:
         return first
     loading = LOADING if state.backend.engine == "ollama" else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR

@@ -29,13 +29,14 @@ export function aliasesOf(status) {
 
 function row(name, alias, status) {
   const [level, word] = COURSES[alias.course] || ["off", alias.course];
+  const served = alias.course === "home" && alias.step > 1 ? `step ${alias.step}` : word;
   const since = alias.since ? ` since ${time(alias.since)} (${span(status.now - alias.since)})` : "";
   return h(
     "tr", { role: "row", "data-key": name, class: level === "ok" || level === "off" ? null : `hot ${level}` },
     rowHead({ class: "name" }, name),
     cell(
       "Served by", {},
-      h("span", { class: `badge ${level}` }, word), " ", h("strong", {}, alias.serving.join(", ") || DASH),
+      h("span", { class: `badge ${level}` }, served), " ", h("strong", {}, alias.serving.join(", ") || DASH),
       since ? h("span", { class: "small" }, since) : null,
       alias.why && level !== "ok" ? h("div", { class: "why" }, alias.why) : null,
     ),

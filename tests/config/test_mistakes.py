@@ -45,7 +45,7 @@ backends:
   bare: http://192.168.1.11:8001
   empty:
   claude: {engine: litellm, cloud: false}
-  gemma4: {url: "http://192.168.1.12:99999", temperature: 1, api_key: "${NOPE}", timeouts: {first_byte: none}}
+  gemma4: {url: "http://192.168.1.12:99999", temperature: 1, api_key: "${NOPE}", timeouts: {first_byte: soon}}
 aliases:
   reviewer:
     use:
@@ -90,7 +90,8 @@ routes.yaml:19  backends.claude: engine litellm needs 'model' \
 routes.yaml:20  backends.gemma4.api_key: variable 'NOPE' is not set \
 - set it in the environment or in .env, or write ${NOPE:-default}
 routes.yaml:20  backends.gemma4.temperature: unknown key 'temperature' - here that is aliases.*.params
-routes.yaml:20  backends.gemma4.timeouts.first_byte: 'none' is not a duration - write 250ms, 5s, 15m or 2h, or auto
+routes.yaml:20  backends.gemma4.timeouts.first_byte: 'soon' is not a duration \
+- write 250ms, 5s, 15m or 2h, or auto or none
 routes.yaml:20  backends.gemma4.url: 'http://192.168.1.12:99999' is not a URL - the port is a number up to 65535
 routes.yaml:24  aliases.reviewer.use: unknown backend 'quen36' - did you mean 'qwen36'?
 routes.yaml:26  aliases.reviewer.thinking: 'false' is not one of on, off - write off

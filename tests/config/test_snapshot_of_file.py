@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gateway.config.load import load_text
@@ -79,6 +81,7 @@ def test_a_backend_overrides_single_keys_of_the_defaults() -> None:
     assert (found.health.every, found.health.path, found.health.fail_after) == (10, "/ping", 3)
     assert (found.queue.length, found.queue.max_wait) == (0, 300)
     assert backend("timeouts: {first_byte: auto}").timeouts.first_byte is None
+    assert backend("timeouts: {first_byte: none}").timeouts.first_byte == math.inf
 
 
 def test_cloud_backends_are_probed_only_when_they_say_so() -> None:

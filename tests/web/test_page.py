@@ -106,6 +106,13 @@ async def test_a_fallback_and_the_cloud_are_loud_and_say_what_they_cost(browser:
         await shows(page, "#aliases", "coder", "first step qwen36")
 
 
+async def test_a_later_step_that_serves_because_the_first_is_parked_is_named_by_its_number(browser: Browser) -> None:
+    async with house(declared=", run: on_demand") as h, looking(browser, h.url) as (page, _):
+        await shows(page, "#aliases", "coder", "first step qwen36")
+        await h.sims["qwen36"].kill()
+        await shows(page, "#aliases", "coder", "step 2 qwen8b")
+
+
 async def test_an_edit_that_is_not_valid_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "routes.yaml:14 aliases.coder: unknown backend 'qwen63'"
     described = status.describe
