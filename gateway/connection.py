@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
@@ -27,22 +27,12 @@ from gateway.listener import Limits, Listener, address_of
 from gateway.request_head import Head
 from gateway.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
 from gateway.routing.request import Endpoint
-from gateway.unread import Unread
+from gateway.unread import Flow, Unread
 
 if TYPE_CHECKING:
     from gateway.app import App
 
 _APPS_OWN_LIMIT = 256 * 1024  # bytes beyond `max_body` in which the app itself may notice
-
-
-class _Flow(FlowControl):
-    """uvicorn's; it resumes reading whenever the app asks for more of a body."""
-
-    full = False  # what came ahead is enough: not to be resumed by the app
-
-    def resume_reading(self) -> None:
-        if not self.full:
-            super().resume_reading()
 
 
 class Connection(RequestReader, asyncio.Protocol):
@@ -64,7 +54,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self.app_state = app_state
         self.loop = _loop or asyncio.get_event_loop()
         self.transport: asyncio.Transport
-        self.flow: _Flow
+        self.flow: Flow
         self.unread: Unread
         self.server: tuple[str, int | None] | None = None
         self.client: tuple[str, int] | None = None
@@ -93,7 +83,7 @@ class Connection(RequestReader, asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport
-        self.flow = _Flow(transport)
+        self.flow = Flow(transport)
         self.unread = Unread(transport, self._answers_inference)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)

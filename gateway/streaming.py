@@ -190,7 +190,8 @@ class StreamTrack:
         elif chunk is None:  # not ours to judge: it goes on as it is, as content
             self._say(event, out, content=True)
         elif chunk.error is not None:
-            self.failure = _error_text(chunk.error)
+            error = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
+            self.failure = f"sent an error event: {brief(error)}"
         else:
             if self._first is None:
                 self._first = (event, chunk)
@@ -395,8 +396,3 @@ class StreamTrack:
 
     def _rewritten(self, event: bytes) -> bytes:
         return rewrite.apply(event, self._rewrites, self._wanted) if self._rewrites else event
-
-
-def _error_text(error: Any) -> str:
-    message = error.get("message") if isinstance(error, dict) else error
-    return f"sent an error event: {brief(message)}"

@@ -1,9 +1,12 @@
-"""A client that does not read what was written to it: its connection is cut, so that nothing is kept for it."""
+"""A client that does not read what was written to it: its connection is cut, so that nothing is kept for it. And when
+a connection is read."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+
+from uvicorn.protocols.http.flow_control import FlowControl
 
 PATIENCE = 30.0  # seconds in which a client must take some of what waits for it
 
@@ -41,3 +44,13 @@ class Unread:
             self._transport.abort()
         else:
             self._look_later()
+
+
+class Flow(FlowControl):
+    """uvicorn's; it resumes reading whenever the app asks for more of a body."""
+
+    full = False  # what came ahead is enough: not to be resumed by the app
+
+    def resume_reading(self) -> None:
+        if not self.full:
+            super().resume_reading()

@@ -67,6 +67,12 @@ class Cursor:
         assert match is not None  # the pattern also matches nothing
         self.pos = match.end()
 
+    def peek(self) -> str:
+        """The character that stands here; "" at the end of the text. Does not move."""
+        if self.pos >= self.looked:
+            self.looked = self.pos + 1
+        return self.text[self.pos : self.pos + 1]
+
     def at(self, *options: str) -> str | None:
         """Which of `options` stands here, if any (the first that does). Does not move."""
         for option in options:
@@ -85,12 +91,21 @@ class Cursor:
 
     def skip(self, *options: str) -> bool:
         """Moves past the first of `options` that stands here."""
-        found = options[0] if self.text.startswith(options[0], self.pos) else self.at(*options)
+        first, text = options[0], self.text
+        end = self.pos + len(first)
+        if text.startswith(first, self.pos):
+            self.pos = end
+            if end > self.looked:
+                self.looked = end
+            return True
+        if len(options) == 1 and end <= len(text):  # nearly always: more text would change nothing
+            if end > self.looked:
+                self.looked = end
+            return False
+        found = self.at(*options)
         if found is None:
             return False
         self.pos += len(found)
-        if self.pos > self.looked:
-            self.looked = self.pos
         return True
 
     def expect(self, *options: str) -> None:

@@ -32,19 +32,21 @@ class Hold:
         """Takes more text. True while it is short (prose is let go quickly), when something closes and at what
         comes after that, when it has grown much, and when it is too long."""
         self._parts.append(text)
-        self._size += len(text)
+        size = self._size = self._size + len(text)
         recent = self._tail + text
-        closed, space = self.closing.search(recent), text.isspace()
-        self._tail = recent[max(closed.end() if closed else 0, len(recent) - _TAIL) :]
-        look = closed is not None or (self._again and not space)
-        self._again = closed is not None or (self._again and space)
-        if (
-            self._size <= ALWAYS
-            or self._size >= self._most
-            or self._size >= self._seen * (2 if self._size < LONG else 4)
-        ):
+        closed = self.closing.search(recent)
+        if closed is not None:
+            self._tail = recent[max(closed.end(), len(recent) - _TAIL) :]
+            look = self._again = True
+        else:
+            self._tail = recent[-_TAIL:]
+            look = False
+            if self._again:
+                self._again = text.isspace()
+                look = not self._again
+        if size <= ALWAYS or size >= self._most or size >= self._seen * (2 if size < LONG else 4):
             return True
-        return look and self._spent + self._size <= EFFORT * self._size + FREE
+        return look and self._spent + size <= EFFORT * size + FREE
 
     def take(self) -> str:
         """The text since the last look."""

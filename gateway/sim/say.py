@@ -97,8 +97,13 @@ def sentence(said: str, name: str) -> str:
     return f'This is {name}, simulated. You said: "{quoted}"' if quoted else f"This is {name}, simulated."
 
 
+def _objects(value: Any) -> list[Any]:
+    """Of what should be a list of objects, those that are."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def _calls(request: Request, said: str, force: bool) -> list[tuple[str, dict[str, Any]]]:
-    functions = [t["function"] for t in request.get("tools") or [] if isinstance(t.get("function"), dict)]
+    functions = [t["function"] for t in _objects(request.get("tools")) if isinstance(t.get("function"), dict)]
     if not functions:
         return []
     choice = request.get("tool_choice")

@@ -19,6 +19,16 @@ _ESCAPE = re.compile(
 _CHARS = {"\n": "", "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _NUMERIC = re.compile(r"[\w.+-]{0,80}")
 _NUMBER = re.compile(r"[+-]?(?:(?P<whole>\d[\d_]*)|(?:\d[\d_]*\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,4})?)", re.A)
+_QUOTES = ("'", '"')
+# Nearly all arguments and fields, with what follows them, in one step; everything else is read piece by piece.
+_PLAIN = (
+    r"""\s*(?:(?P<whole>[+-]?[0-9]{1,18})|(?P<real>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<text>'[^'\\]*+'|"[^"\\]*+"))"""
+    r"""\s*(?P<end>[,)}])"""
+)
+_ARGUMENT = re.compile(r"\s*(?P<key>[^\W\d]\w{0,127})\s*=" + _PLAIN)
+_FIELD = re.compile(r"""\s*(?P<quote>['"])(?P<key>[^'"\\]*+)(?P=quote)\s*:""" + _PLAIN)
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_NUMBER_STARTS = frozenset("0123456789.+-")
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 
 
@@ -48,13 +58,21 @@ class Pythonic(Format):
     def _more(self, cursor: Cursor, closing: str) -> bool:
         """Behind an item: does another one follow? Moves past the comma or the `closing` bracket."""
         cursor.space()
-        if cursor.skip(closing):
+        char = cursor.peek()
+        if char == ",":
+            cursor.pos += 1
+            return self._any(cursor, closing)
+        if char == closing:
+            cursor.pos += 1
             return False
-        cursor.expect(",")
-        cursor.space()
-        return not cursor.skip(closing)
+        if not cursor.skip(closing):
+            cursor.expect(",")
+        return False
 
     def _any(self, cursor: Cursor, closing: str) -> bool:
+        char = cursor.peek()
+        if char and char != closing and not char.isspace():
+            return True
         cursor.space()
         return not cursor.skip(closing)
 
@@ -64,10 +82,24 @@ class Pythonic(Format):
         arguments: dict[str, Any] = {}
         more = self._any(cursor, ")")
         while more:
+            if (plain := self._plain(cursor, _ARGUMENT, ")")) is not None:
+                arguments[plain["key"]] = _plain_value(plain)
+                more = plain["end"] == "," and self._any(cursor, ")")
+                continue
             key = self._key(cursor)
             arguments[key] = self._value(cursor, MAX_DEPTH)
             more = self._more(cursor, ")")
         return make_call(cursor, name, arguments)
+
+    def _plain(self, cursor: Cursor, pattern: re.Pattern[str], closing: str) -> re.Match[str] | None:
+        """Moves past an argument or a field with a plain value, and past the comma or bracket behind it."""
+        match = pattern.match(cursor.text, cursor.pos)
+        if match is None or match["end"] not in (",", closing):
+            return None
+        end = cursor.pos = match.end()
+        if end > cursor.looked:
+            cursor.looked = end
+        return match
 
     def _key(self, cursor: Cursor) -> str:
         match = _KEY.match(cursor.text, cursor.pos)
@@ -85,13 +117,14 @@ class Pythonic(Format):
         cursor.space()
         if depth == 0:
             cursor.fail()
-        if cursor.at("'", '"'):
+        char = cursor.peek()
+        if char in _NUMBER_STARTS:
+            return self._number(cursor)
+        if char in _QUOTES or cursor.at(*_QUOTES):
             return self._text(cursor)
-        for opening, closing in (("[", "]"), ("(", ")")):
-            if cursor.skip(opening):
-                return self._items(cursor, depth - 1, closing)
-        if cursor.skip("{"):
-            return self._fields(cursor, depth - 1)
+        if char in _BRACKETS:
+            cursor.pos += 1
+            return self._fields(cursor, depth - 1) if char == "{" else self._items(cursor, depth - 1, _BRACKETS[char])
         word = cursor.at(*_WORDS)
         if word is None:
             return self._number(cursor)
@@ -128,7 +161,11 @@ class Pythonic(Format):
         fields: dict[str, Any] = {}
         more = self._any(cursor, "}")
         while more:
-            if cursor.at("'", '"') is None:
+            if depth > 0 and (plain := self._plain(cursor, _FIELD, "}")) is not None:
+                fields[plain["key"]] = _plain_value(plain)
+                more = plain["end"] == "," and self._any(cursor, "}")
+                continue
+            if cursor.peek() not in _QUOTES and cursor.at(*_QUOTES) is None:
                 cursor.fail(cursor.pos + 1)
             key = self._text(cursor)
             cursor.space()
@@ -136,6 +173,12 @@ class Pythonic(Format):
             fields[key] = self._value(cursor, depth)
             more = self._more(cursor, "}")
         return fields
+
+
+def _plain_value(match: re.Match[str]) -> str | int | float:
+    if match["text"] is not None:
+        return match["text"][1:-1]
+    return int(match["whole"]) if match["whole"] is not None else float(match["real"])
 
 
 def _unescaped(match: re.Match[str]) -> str:
