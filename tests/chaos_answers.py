@@ -13,7 +13,7 @@ from tests.raw_client import RawClient, post_bytes
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 ANY = ["main", "main", "chain", "chain", "turns", "turns", "risky"]
-REFUSED = {400, 429, 502, 503, 504}
+REFUSED = {400, 429, 500, 502, 503, 504}  # 500: the backend's own, of a request that two have failed
 INTERRUPTED = "upstream connect error: backend reset"
 LOOKUP = {"name": "lookup", "parameters": {"type": "object", "properties": {"key": {"type": "string"}}}}
 

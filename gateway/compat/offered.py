@@ -305,11 +305,14 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+_as_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # made once: json.dumps makes one each time
+
+
 def as_json(arguments: Mapping[str, Any]) -> str:
     """The arguments of a call as JSON text that can be sent: unicode as it is, escaped only where it must be.
 
     Raises ValueError for numbers that JSON can't say (1e999)."""
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text = _as_text(arguments)
     try:
         text.encode()
     except UnicodeEncodeError:  # half a surrogate pair can only travel escaped

@@ -80,15 +80,15 @@ class Pythonic(Format):
         name = read_name(cursor, tools)
         cursor.expect("(")
         arguments: dict[str, Any] = {}
-        more = self._any(cursor, ")")
+        more = True
         while more:
             if (plain := self._plain(cursor, _ARGUMENT, ")")) is not None:
                 arguments[plain["key"]] = _plain_value(plain)
-                more = plain["end"] == "," and self._any(cursor, ")")
-                continue
-            key = self._key(cursor)
-            arguments[key] = self._value(cursor, MAX_DEPTH)
-            more = self._more(cursor, ")")
+                more = plain["end"] == ","
+            elif more := self._any(cursor, ")"):
+                key = self._key(cursor)
+                arguments[key] = self._value(cursor, MAX_DEPTH)
+                more = self._more(cursor, ")")
         return make_call(cursor, name, arguments)
 
     def _plain(self, cursor: Cursor, pattern: re.Pattern[str], closing: str) -> re.Match[str] | None:
@@ -159,19 +159,19 @@ class Pythonic(Format):
 
     def _fields(self, cursor: Cursor, depth: int) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        more = self._any(cursor, "}")
+        more = True
         while more:
             if depth > 0 and (plain := self._plain(cursor, _FIELD, "}")) is not None:
                 fields[plain["key"]] = _plain_value(plain)
-                more = plain["end"] == "," and self._any(cursor, "}")
-                continue
-            if cursor.peek() not in _QUOTES and cursor.at(*_QUOTES) is None:
-                cursor.fail(cursor.pos + 1)
-            key = self._text(cursor)
-            cursor.space()
-            cursor.expect(":")
-            fields[key] = self._value(cursor, depth)
-            more = self._more(cursor, "}")
+                more = plain["end"] == ","
+            elif more := self._any(cursor, "}"):
+                if cursor.peek() not in _QUOTES and cursor.at(*_QUOTES) is None:
+                    cursor.fail(cursor.pos + 1)
+                key = self._text(cursor)
+                cursor.space()
+                cursor.expect(":")
+                fields[key] = self._value(cursor, depth)
+                more = self._more(cursor, "}")
         return fields
 
 
