@@ -20,19 +20,20 @@ class Framer:
     """Cuts a byte stream into events, however it arrives. Events keep their bytes, the whole blank line included. A
     byte order mark at the start of the stream is dropped: behind other bytes it would hide the first field."""
 
-    __slots__ = ("_begins", "_cr", "_lf", "_owed", "_rest", "_searched")
+    __slots__ = ("_begins", "_cr", "_head", "_lf", "_owed", "_rest", "_searched")
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._searched = 0  # no event ends before here
         self._begins = True  # the stream may still begin with a byte order mark
         self._cr = False  # lines of this stream end in CR or CRLF
-        self._lf = False  # an LF was seen in such a stream
+        self._lf = False  # an LF was seen in this stream
         self._owed = False  # the last event left with CR CR: an LF that follows ends the same line
+        self._head = b""  # that LF: it leaves in front of the next event, and ends no line of it
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that are complete now. Raises `ProtocolFailure` for an event of more than `EVENT_MOST` bytes."""
-        if not (self._rest or self._cr or self._begins) and b"\r" not in data:
+        if self._lf and not (self._rest or self._cr) and b"\r" not in data:
             if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # one whole event: nearly always
                 return [data]
         elif self._begins:
@@ -56,9 +57,10 @@ class Framer:
         self._lf = self._lf or b"\n" in data
         if self._owed and data:
             self._owed = False
-            self._searched = 1 if data[0] == 10 else 0
+            if data[0] == 10:
+                self._head, data = data[:1], data[1:]
         buffer = self._joined(data)
-        events = []
+        events: list[bytes] = []
         start = 0
         for end in _END.finditer(buffer, self._searched):
             if end.end() == len(buffer) and buffer[-1] == 13:
@@ -68,10 +70,14 @@ class Framer:
             events.append(bytes(buffer[start : end.end()]))
             start = end.end()
         self._keep(buffer[start:] if start else buffer)
+        if events and self._head:
+            events[0] = self._head + events[0]
+            self._head = b""
         return events
 
     def _feed_plain(self, data: bytes) -> list[bytes]:
         """The same where lines end in LF alone, as nearly everywhere: without an expression."""
+        self._lf = self._lf or b"\n" in data
         buffer = self._joined(data)
         if buffer.find(b"\n\n", self._searched) < 0:
             self._keep(buffer)
@@ -99,6 +105,7 @@ class Framer:
         self._rest.clear()
         if not rest.strip():
             return []
+        rest = self._head + rest
         if rest.endswith(b"\r\n\r"):
             return [rest + b"\n"]
         return [rest.rstrip(b"\r\n") + b"\n\n"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.upstream import sse
@@ -44,8 +44,19 @@ def test_any_bytes_split_anywhere_give_the_same_events(data: bytes, cuts: list[i
 
 
 @given(noise)
+@example(b"\r\r\n\n")
+@example(b"a\r\r\n\na\r\r")
 def test_one_byte_at_a_time_gives_the_same_events(data: bytes) -> None:
     assert [plain(e) for e in framed(data, list(range(len(data))))] == [plain(e) for e in framed(data, [])]
+
+
+def test_every_mix_of_line_ends_gives_the_same_events_at_every_cut() -> None:
+    for length in range(1, 7):
+        for letters in product((b"a", b"\r", b"\n"), repeat=length):
+            data = b"".join(letters)
+            whole = [plain(e) for e in framed(data, [])]
+            for cuts in (list(range(length)), *([cut] for cut in range(1, length))):
+                assert [plain(e) for e in framed(data, cuts)] == whole, (data, cuts)
 
 
 @given(events, st.sampled_from(ENDS), st.lists(st.integers(0, 10_000), max_size=20))
