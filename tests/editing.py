@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.health.events import Event
-from gateway.sim import SimVllm
+from gateway.domain.events import Event
+from simulator import SimVllm
 from tests.support import PATIENCE, RunningGateway, running_gateway, write
 
 

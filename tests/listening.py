@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import WITHIN, raw_client
 from tests.support import RunningGateway, running_gateway
 

@@ -11,10 +11,10 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.app import App
 from gateway.config.load import load_text
-from gateway.connection import Connection, for_app
-from gateway.listener import Limits
+from gateway.http.app import App
+from gateway.http.connection import Connection, for_app
+from gateway.http.listener import Limits
 
 
 class MemoryTransport(asyncio.Transport):

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from gateway.health.machine import Health
-from gateway.sim import SimVllm
+from gateway.domain.health_machine import Health
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 

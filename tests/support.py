@@ -11,15 +11,15 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from gateway.app import App
 from gateway.config.load import load, load_text
 from gateway.config.snapshot import Server as ServerSettings
 from gateway.config.snapshot import Snapshot
-from gateway.core import Gateway
-from gateway.health.state import State
-from gateway.reload import Reloader
-from gateway.server import Server, listen, make_server
-from gateway.sim.record import Record
+from gateway.domain.health_state import State
+from gateway.http.app import App
+from gateway.http.server import Server, listen, make_server
+from gateway.runtime.gateway import Gateway
+from gateway.runtime.reload import Reloader
+from simulator.record import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
 

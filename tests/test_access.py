@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.admission.accounts import today
-from gateway.admission.budgets import Budgets
+from gateway.accounting.accounts import today
+from gateway.accounting.budgets import Budgets
+from gateway.accounting.spending import shares
 from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
+from gateway.observe.alert_sender import Patience
 from gateway.observe.alerts import Alert, Timing
-from gateway.observe.courier import Patience
-from gateway.observe.spending import shares
-from gateway.sim import SimVllm
-from gateway.sim.audio import SimAudio
+from simulator import SimVllm
+from simulator.audio import SimAudio
 from tests.observe.hook import HANG, OK, Hook, hooked, refusal
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway

@@ -10,7 +10,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 KEY = "a-client-key"

@@ -11,10 +11,10 @@ import httpx
 import pytest
 import uvicorn
 
-from gateway.app import App
 from gateway.config.load import load_text
-from gateway.server import listen
-from gateway.sim import SimVllm
+from gateway.http.app import App
+from gateway.http.server import listen
+from simulator import SimVllm
 from tests.waiting import until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "What is 12*17?"}]}

@@ -101,14 +101,14 @@ async def test_what_makes_our_own_reader_fail_is_left_for_the_next_backend(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A defect of ours, made for the test: logged with its traceback, counted, and the next candidate is asked."""
-    from gateway.upstream.whole import read_whole
+    from gateway.inspection.whole import read_whole
 
     def broken(body: bytes, *more: Any) -> Any:
         if b"from-a" in body:
             raise KeyError("a defect")
         return read_whole(body, *more)
 
-    monkeypatch.setattr("gateway.attempt.read_whole", broken)
+    monkeypatch.setattr("gateway.proxy.attempt.read_whole", broken)
     house.a.play(lambda turn: turn.send(answer(OK)))
     before = house.gateway.metric("gateway_internal_failures_total", part="answer")
     well_answered(await house.chat(CHAT, stream=False, tools=False), CHAT, stream=False)
@@ -117,7 +117,7 @@ async def test_what_makes_our_own_reader_fail_is_left_for_the_next_backend(
 
 
 async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.streaming import StreamTrack
+    from gateway.inspection.stream_track import StreamTrack
 
     real = StreamTrack.take
 
@@ -142,7 +142,7 @@ async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pyt
 
 
 async def test_what_fails_after_the_answer_does_not_take_it_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.backend import BackendState
+    from gateway.domain.backend import BackendState
 
     real, broken = BackendState.succeeded, iter([True, True])
 

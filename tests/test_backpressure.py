@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import RunningGateway, running_gateway
 from tests.waiting import standing
@@ -132,7 +132,7 @@ async def test_a_reader_slower_than_its_backend_but_steady_is_not_cut() -> None:
 
 
 async def test_a_reader_that_never_reads_is_cut_after_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.direct.FLUSH", 0.2)
+    monkeypatch.setattr("gateway.http.direct.FLUSH", 0.2)
     async with flooding(10**6, "idle: 300ms") as (flood, gateway):
         async with raw_client(gateway.url, receive_buffer=SMALL) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
@@ -156,7 +156,7 @@ async def test_a_reader_that_never_reads_is_cut_after_idle(monkeypatch: pytest.M
 
 async def test_a_reader_that_never_reads_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the gateway stops, it is told so; but it is not waited for until it reads that."""
-    monkeypatch.setattr("gateway.reply.LAST_WORDS", 0.2)
+    monkeypatch.setattr("gateway.proxy.reply.LAST_WORDS", 0.2)
     async with flooding(10**6) as (flood, gateway), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         await client.post("/v1/chat/completions", chat(stream=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admission.accounts import today
+from gateway.accounting.accounts import today
 from tests.raw_client import chat
 from tests.scripted import RawReply, Script, ScriptedBackend, Turn, json_answer, raw_post, request_bytes, scripted
 from tests.support import RunningGateway, running_gateway

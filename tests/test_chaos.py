@@ -17,10 +17,10 @@ from random import Random
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimOllama, SimVllm
-from gateway.sim.base import Sim
-from gateway.sim.faults import KINDS
+from gateway.domain.health_state import State
+from simulator import SimOllama, SimVllm
+from simulator.base import Sim
+from simulator.faults import KINDS
 from tests.chaos_answers import CHAT, Asked, check, read_answer
 from tests.chaos_hostile import hostile_backend, misbehave
 from tests.editing import Editor, edited
@@ -178,8 +178,8 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("BACKOFF", "STALL", "QUIET"):  # else the backends are out for most of the storm
-        monkeypatch.setattr(f"gateway.health.pauses.{name}_LEAST", 0.1)
-        monkeypatch.setattr(f"gateway.health.pauses.{name}_MOST", 0.4)
+        monkeypatch.setattr(f"gateway.domain.pauses.{name}_LEAST", 0.1)
+        monkeypatch.setattr(f"gateway.domain.pauses.{name}_MOST", 0.4)
     gc.collect()
     tasks, files = asyncio.all_tasks(), len(os.listdir("/proc/self/fd"))
     async with AsyncExitStack() as stack:

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.exchange import ClientGone
-from gateway.upstream.client import SilenceFailure
-from gateway.watch import Pulse, Stopping, Watch
+from gateway.domain.request_timer import Pulse, Stopping, Watch
+from gateway.domain.upstream import SilenceFailure
+from gateway.proxy.exchange import ClientGone
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import END, SSE_HEAD, Script, Turn, chunked, scripted
 from tests.support import RunningGateway, running_gateway
@@ -105,7 +105,7 @@ def stalled(gateway: RunningGateway) -> float:
 
 @pytest.fixture(autouse=True)
 def quick_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.direct.FLUSH", 0.2)
+    monkeypatch.setattr("gateway.http.direct.FLUSH", 0.2)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway, running_gateway
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 QUIET = 0.5  # seconds without a byte after which a connection counts as left open

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.problems import ConfigError
-from gateway.listener import Limits, address_of, limits_for
-from gateway.process import file_limit, raise_file_limit
-from gateway.sim import SimVllm
+from gateway.http.listener import Limits, address_of, limits_for
+from gateway.runtime.process import file_limit, raise_file_limit
+from simulator import SimVllm
 from tests.listening import CHAT, HEALTH, later, limit, listening, statuses
 from tests.memory_transport import MemoryTransport, Wireless, wireless
 from tests.raw_client import chat, raw_client

@@ -14,10 +14,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from gateway.config.load import load_text
-from gateway.core import Gateway
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from gateway.observe.alerts import Kind
 from gateway.observe.gauges import COURSES
+from gateway.runtime.gateway import Gateway
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

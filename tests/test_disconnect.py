@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client.samples import Sample
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
 

@@ -16,13 +16,13 @@ import httpx
 import pytest
 
 from gateway.cli.main import COMMANDS, load_command
-from gateway.compat.answer import KINDS as VIOLATIONS
+from gateway.domain.health_state import State
+from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE, STREAM_INTERRUPTED, context_length_exceeded
-from gateway.health.state import State
-from gateway.observe.metrics import Metrics
-from gateway.observe.tally import Family
+from gateway.inspection.answer import KINDS as VIOLATIONS
+from gateway.metrics.counters import Family
+from gateway.metrics.registry import Metrics
 from gateway.routing.plan import KINDS
-from gateway.routing.request import ENDPOINTS
 from tests.demo_process import PATIENCE, ROOT, Demo, needs_curl, running_demo
 
 DOCS = ROOT / "docs"
@@ -94,7 +94,7 @@ def test_every_metric_is_documented_with_its_labels_and_no_other() -> None:
 def test_every_kind_of_violation_is_documented() -> None:
     added = {kind for text in SOURCE.values() for kind in re.findall(r'violations\.add\("(\w+)"\)', text)}
     told = {kind for text in SOURCE.values() for kind in re.findall(r'return "(prompt_cut|tool_choice_ignored)"', text)}
-    assert added <= set(VIOLATIONS)  # tests/compat/test_compatibility_page.py has these
+    assert added <= set(VIOLATIONS)  # tests/inspection/test_compatibility_page.py has these
     assert [kind for kind in {*added, *told} if f"`{kind}`" not in page("compatibility")] == []
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
+from tests.cluster.joined import FAST, shared
+from tests.cluster.redis_server import running_redis
 from tests.editing import Editor, edited, editor_of
-from tests.shared.joined import FAST, shared
-from tests.shared.redis_server import running_redis
 from tests.support import running_gateway
 from tests.test_reload_fleet import ask, without
 

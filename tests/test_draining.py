@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.support import running_gateway
 from tests.warming import FAST, ask, sim_of
 

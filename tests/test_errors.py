@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.errors import context_length_exceeded
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.envelope import is_error
 from tests.scripted import RawReply, chunked, raw_post
 from tests.support import RunningGateway, running_gateway
@@ -293,7 +293,7 @@ async def test_a_defect_of_ours_is_a_plain_500(fleet: Fleet, monkeypatch: pytest
     def defect(*_: object, **__: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("gateway.relay.make_plan", defect)
+    monkeypatch.setattr("gateway.proxy.handler.make_plan", defect)
     error = is_error(await fleet.post(ASK), "internal_error")
     assert "secret" not in error["message"]
 

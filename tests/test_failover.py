@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, raw_post, scripted
 from tests.support import RunningGateway, from_clients, running_gateway
 

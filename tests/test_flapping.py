@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.machine import Health
-from gateway.health.pauses import QUIET_LEAST, STEADY
-from gateway.health.state import State
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.pauses import QUIET_LEAST, STEADY
 
 EVERY = 5.0
 

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.chaos_answers import Asked, check, read_answer
 from tests.chaos_hostile import hostile_backend, misbehave
 from tests.demo_process import free_ports

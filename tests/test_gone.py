@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway
 

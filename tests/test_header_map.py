@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.header_map import header_map
-from gateway.sim import SimVllm
+from gateway.proxy.header_map import header_map
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway

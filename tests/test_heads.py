@@ -8,9 +8,9 @@ import time
 import msgspec
 import pytest
 
-from gateway.chunked import ChunkedBody
 from gateway.errors import GatewayError
-from gateway.request_head import MAX_BYTES, MAX_FIELDS, parse_head
+from gateway.http.chunked import ChunkedBody
+from gateway.http.request_head import MAX_BYTES, MAX_FIELDS, parse_head
 from tests.listening import CHAT, HEALTH, LAST, chat_body, listening, request, said, statuses
 from tests.raw_client import raw_client
 

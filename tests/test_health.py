@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.one_backend import FAST, NO_SUCH_MODEL, NO_WAIT, ask, health_of, one_backend, probed, under_way
 from tests.support import from_clients, running_gateway
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.health import prober, progress
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain import progress
+from gateway.domain.health_state import State
+from gateway.health import prober
+from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import RunningGateway, running_gateway
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import BackendState
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway, from_clients, running_gateway
 

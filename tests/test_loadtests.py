@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from gateway.sim import SimVllm
-from gateway.sim.control import Control
-from gateway.sim.server import SimServer
 from loadtests import demo, k6
 from loadtests.k6 import Result
 from loadtests.scripts import BY_NAME, SCRIPTS, SPARE
 from loadtests.table import complaints
+from simulator import SimVllm
+from simulator.control import Control
+from simulator.server import SimServer
 from tests.demo_process import ROOT
 from tests.support import running_gateway
 

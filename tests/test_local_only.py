@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access import asks_local_only
-from gateway.header_map import header_map
+from gateway.admission.access import asks_local_only
+from gateway.proxy.header_map import header_map
 from tests.scripted import raw_post
 from tests.test_cloud import ASK, KEYED, House, house
 

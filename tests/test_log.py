@@ -17,7 +17,7 @@ import pytest
 
 from gateway.observe.log import as_json
 from gateway.observe.log_writer import LogWriter
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE, free_ports, gateway_ready
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.joined import shared
+from tests.cluster.redis_server import running_redis
 from tests.editing import edited
 from tests.queueing import Gate
 from tests.raw_client import chat
 from tests.scripted import raw_post
-from tests.shared.joined import shared
-from tests.shared.redis_server import running_redis
 from tests.support import RunningGateway, running_gateway
 
 KEY = "x-api-key: c-key"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gateway.health.state import State
-from gateway.memory import Memory, Share
+from gateway.admission.memory import Memory, Share
+from gateway.domain.health_state import State
 from tests.gateway_process import MIB, GatewayProcess, gateway_process
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import Script, ScriptedBackend, Turn, json_answer, scripted
@@ -310,7 +310,7 @@ async def test_a_slow_but_steady_reader_gets_all_of_a_large_answer() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
 async def test_an_answer_that_nobody_reads_is_cut_after_idle(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.direct.FLUSH", 0.2)
+    monkeypatch.setattr("gateway.http.direct.FLUSH", 0.2)
     async with fronting(answers_much(12 * MIB), server="memory: 64MiB", more="timeouts: {idle: 300ms}") as (gateway, _):
         async with raw_client(gateway.url, receive_buffer=SMALL) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
@@ -324,7 +324,7 @@ async def test_an_answer_that_nobody_reads_is_cut_after_idle(path: str, monkeypa
 
 
 async def test_a_page_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.unread.PATIENCE", 0.2)
+    monkeypatch.setattr("gateway.http.unread.PATIENCE", 0.2)
     async with fronting() as (gateway, _), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         for _ in range(400):
@@ -338,8 +338,8 @@ async def _connections(gateway: RunningGateway) -> list[Any]:
 
 
 async def test_a_refusal_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.watch.UNREAD", 0.3)
-    monkeypatch.setattr("gateway.unread.PATIENCE", 0.3)
+    monkeypatch.setattr("gateway.domain.request_timer.UNREAD", 0.3)
+    monkeypatch.setattr("gateway.http.unread.PATIENCE", 0.3)
     async with fronting() as (gateway, _), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         for _ in range(3000):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway import reply as gateway_reply
+from gateway.proxy import reply as gateway_reply
 from tests.scripted import (
     SSE_HEAD,
     RawReply,

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import rewrite
-from gateway.anthropic.answer import to_message
-from gateway.anthropic.errors import envelope
-from gateway.anthropic.stream import MessageStream
-from gateway.compat.checks.reply import Reply, read_stream
-from gateway.compat.checks.reply import read_whole as read_checked
-from gateway.compat.expected import Expected, LateTools
-from gateway.compat.families import formats_for
-from gateway.compat.reasoning import THINK
-from gateway.compat.signs import silence_kind
-from gateway.rewrite import Identity
-from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
-from gateway.streaming import PREAMBLE_MOST, StreamTrack
-from gateway.upstream.answers import judge
-from gateway.upstream.client import ProtocolFailure
-from gateway.upstream.sse import Framer
-from gateway.upstream.usage import COUNT_MOST, read_usage
-from gateway.upstream.whole import WholeAnswer, read_whole
+from gateway.dialects.anthropic.answer import to_message
+from gateway.dialects.anthropic.errors import envelope
+from gateway.dialects.anthropic.stream import MessageStream
+from gateway.domain.families import formats_for
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
+from gateway.domain.upstream import ProtocolFailure
+from gateway.domain.usage import COUNT_MOST, read_usage
+from gateway.health.checks.reply import Reply, read_stream
+from gateway.health.checks.reply import read_whole as read_checked
+from gateway.inspection import rewrite
+from gateway.inspection.error_replies import judge
+from gateway.inspection.heuristics import silence_kind
+from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.reasoning import THINK
+from gateway.inspection.rewrite import Identity
+from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack
+from gateway.inspection.whole import WholeAnswer, read_whole
+from gateway.transport.sse import Framer
 from tests.mutations import dumped, mutated, mutated_one_of
 
 TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]

@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines.test_mistyped_engines import LINES
 from tests.mutations import mutated, mutated_one_of
 from tests.scripted import RawReply, Turn, answer, scripted
 from tests.support import RunningGateway, running_gateway
 from tests.test_mistyped_answers import COMPLETION, EMBEDDED, STREAMS, WHOLE, events
 from tests.two_backends import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, ROUTES, House, good
-from tests.upstream.engines.test_mistyped_engines import LINES
 
 PAGES = "/metrics", "/status", "/status/history", "/status/usage"
 

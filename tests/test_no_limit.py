@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from math import inf, isfinite
 
-from gateway.health import canary
+from gateway.health import probes as canary
 from tests.scripted import Turn, json_answer, scripted
 from tests.support import running_gateway
 

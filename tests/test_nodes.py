@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.backend import BackendState
 from gateway.config.load import load_text
-from gateway.fleet import Fleet
+from gateway.domain.backend import BackendState
+from gateway.domain.fleet import Fleet
+from gateway.domain.health_state import State
 from gateway.health.exporter import Machine
 from gateway.health.standby import Standby
-from gateway.health.state import State
-from gateway.sim import SimOllama, SimVllm
+from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway, running_gateway
 from tests.warming import FAST, ask, sim_of, story
 

@@ -14,23 +14,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.admission.limits import estimate
-from gateway.anthropic.request import to_chat
-from gateway.backend import BackendState
+from gateway.accounting.limits import estimate
+from gateway.dialects.anthropic.request import to_chat
+from gateway.domain.backend import BackendState
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
+from gateway.domain.token_ratio import silence_budget
+from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
+from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
+from gateway.engines.outgoing import fields_up
+from gateway.engines.refusal import Refused
+from gateway.engines.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
-from gateway.routing.context import silence_budget
 from gateway.routing.expect import expected_of
 from gateway.routing.explain import read_request
 from gateway.routing.plan import make_plan
-from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
 from gateway.routing.tasks import is_task
-from gateway.sim import SimVllm
-from gateway.upstream.engines.litellm_request import chat_arguments, embeddings_arguments
-from gateway.upstream.engines.ollama_request import chat_call, completion_call, embeddings_call
-from gateway.upstream.engines.refusal import Refused
-from gateway.upstream.outgoing import fields_up
-from gateway.upstream.tokenize import tokenize_body
+from simulator import SimVllm
 from tests.raw_client import raw_client
 from tests.routing.parts import NOW, alias, backend, fleet
 from tests.scripted import Turn, json_answer, scripted

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.config.openings import local_keys, openings
 from gateway.config.snapshot import Client
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.cli.test_serve import serving
 from tests.demo_process import free_ports
 from tests.editing import Editor, editor_of
@@ -44,7 +44,7 @@ OPEN = {"confirm": "open"}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("gateway.reload.AGAIN", 0.05)
+    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.05)
     return tmp_path / "routes.yaml"
 
 
@@ -144,7 +144,7 @@ async def test_it_is_told_as_an_invalid_edit(file: Path, caplog: pytest.LogCaptu
 
 async def test_a_file_that_is_written_in_two_parts_is_one_edit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first part is valid, and loses the clients: it is read once more before anybody is told."""
-    monkeypatch.setattr("gateway.reload.AGAIN", 0.4)
+    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.4)
     async with guarded(file) as e:
         text = e.text.replace("{w: [a]}", "{v: [a]}")
         write(file, text[: text.index("clients:")])

@@ -17,18 +17,18 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.compat.checks import Reply
 from gateway.config.load import load
 from gateway.config.problems import NotRead
-from gateway.health.canary import probe
-from gateway.health.proof import outcome_of
-from gateway.health.state import State
+from gateway.domain.health_state import State
+from gateway.domain.upstream import ConnectFailure, OwnFailure
+from gateway.health.canary_schedule import outcome_of
+from gateway.health.checks import Reply
+from gateway.health.probes import probe
 from gateway.observe.alerts import AlertState
-from gateway.observe.standing import Picture
+from gateway.routing.alias_status import Picture
 from gateway.shortage import KINDS, WORDS, OwnShortage, shortage_of
-from gateway.sim import SimVllm
-from gateway.upstream.client import ConnectFailure, OwnFailure
-from gateway.upstream.connect import open_client
+from gateway.transport.connect import open_client
+from simulator import SimVllm
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat, raw_client
 from tests.support import running_gateway
@@ -305,7 +305,7 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.attempt.fields_up", lacks)
+            patch.setattr("gateway.proxy.attempt.fields_up", lacks)
             answer = await gateway.client.post(CHAT, json=chat())
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "resources_exhausted")
         assert gateway.metric("gateway_shortages_total", kind=shortage_of(error) or "") == 1
@@ -313,7 +313,7 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
 
 
 async def test_what_was_never_sent_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.attempt.PAUSES", (0.01,))
+    monkeypatch.setattr("gateway.proxy.attempt.PAUSES", (0.01,))
     sim = SimVllm()
     routes = (
         "backends: {{a: {{url: '{}', model: served/model, price: {{input: 1, output: 1}}, cloud: true}}}}\n"

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
+from gateway.domain.progress import Progress, Work, read
+from gateway.domain.slices import SLICE, VALUE_MOST, number, slices
+from gateway.engines.registry import ENGINES
 from gateway.health import asker as module
 from gateway.health.asker import Asker, NoAnswer, decoded, loaded_models, model_size
 from gateway.health.exporter import read_machine
 from gateway.health.prober import start_time, told_version
-from gateway.health.progress import Progress, Work, read
-from gateway.health.slices import SLICE, VALUE_MOST, number, slices
-from gateway.upstream.engines import ENGINES
 from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
 from tests.support import running_gateway
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-import gateway.reply as gateway_reply
+import gateway.proxy.reply as gateway_reply
 from tests.queueing import CHAT, KEYS, NAMES, queue
 from tests.raw_client import chat, raw_client
 

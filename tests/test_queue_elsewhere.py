@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.queueing import CHAT, queue
 from tests.raw_client import chat
 from tests.scripted import answer as http_answer

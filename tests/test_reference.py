@@ -11,7 +11,7 @@ import pytest
 from gateway.cli.main import COMMANDS
 from gateway.config.keys import all_keys
 from gateway.errors import CATALOGUE
-from gateway.headers import RESPONSE
+from gateway.proxy.headers import RESPONSE
 from tests.demo_process import PATIENCE, ROOT
 
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "gateway").rglob("*.py")))

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.cli.test_serve import serving
 from tests.demo_process import free_ports, running_demo
 from tests.editing import Editor, editor_of
@@ -76,7 +76,7 @@ async def test_what_has_not_changed_is_told_to_have_not(file: Path) -> None:
 
 
 async def test_an_edit_before_the_watch_began_is_not_missed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.core import Gateway
+    from gateway.runtime.gateway import Gateway
 
     opening = Gateway.open
 
@@ -252,7 +252,7 @@ async def test_an_invalid_edit_changes_nothing_and_is_shown_everywhere(
 
 
 async def test_no_broken_file_is_taken(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.reload.AGAIN", 0.01)
+    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.01)
     async with editor_of(file, "a", ALIAS) as e:
         text = e.text
         for broken in ("", "backends: [", "backends: {}", "\x00", "- a list", "aliases: {w: [nobody]}"):

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.backend import BackendState
-from gateway.health.state import State
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
 from tests.editing import Editor, edited, editor_of
 from tests.queueing import Queue, opened
 from tests.raw_client import chat, raw_client

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway import rewrite
-from gateway.upstream.sse import Chunk, data_of, read_chunk
+from gateway.inspection import rewrite
+from gateway.transport.sse import Chunk, data_of, read_chunk
 
 WANTED: dict[str, object] = {"model": "alias", "id": "chatcmpl-1", "created": 1}
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -10,13 +10,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compat.expected import Expected, LateTools
-from gateway.compat.families import formats_for
-from gateway.compat.reasoning import THINK
-from gateway.rewrite import Identity
-from gateway.routing.request import CHAT, parse
-from gateway.streaming import StreamTrack
-from gateway.upstream.whole import read_whole
+from gateway.domain.families import formats_for
+from gateway.domain.request import CHAT, parse
+from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.reasoning import THINK
+from gateway.inspection.rewrite import Identity
+from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.whole import read_whole
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletionChunk
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 KEY, OTHER_KEY = "a-client-key", "another-key"

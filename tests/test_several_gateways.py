@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
+from tests.cluster.redis_server import RedisServer, running_redis
 from tests.raw_client import chat
-from tests.shared.redis_server import RedisServer, running_redis
 from tests.test_stop import PROGRAM, ROOT, free_port
 from tests.waiting import until, until_said
 

@@ -11,9 +11,9 @@ from random import Random
 import httpx
 
 from gateway.admission.waiting import Admission
-from gateway.observe.metrics import Metrics
+from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.routing.parts import backend, request
 from tests.support import RunningGateway, running_gateway

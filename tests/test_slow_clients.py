@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.listening import CHAT, HEALTH, LAST, chat_body, later, limit, listening, request, statuses
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import PromptServer, RunningGateway, running_gateway

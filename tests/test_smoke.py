@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import running_gateway
 
 

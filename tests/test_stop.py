@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.waiting import until, until_said
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.rewrite import Identity
-from gateway.routing.request import CHAT, COMPLETIONS, InferenceRequest
-from gateway.streaming import StreamTrack
-from gateway.upstream.sse import Framer, data_of
+from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.inspection.rewrite import Identity
+from gateway.inspection.stream_track import StreamTrack
+from gateway.transport.sse import Framer, data_of
 
 CAPTURES = Path(__file__).parent / "data" / "captures"
 STREAMS = (

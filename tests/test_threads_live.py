@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from gateway.config.snapshot import Snapshot
-from gateway.health.state import State
+from gateway.domain.health_state import State
+from gateway.domain.request_timer import TICK, Pulse, Watch
+from gateway.metrics.registry import Metrics
+from gateway.observe.alert_sender import Courier, Patience
 from gateway.observe.alerts import AlertState
 from gateway.observe.channels import Answer, Message
-from gateway.observe.courier import Courier, Patience
 from gateway.observe.export import Exporter
 from gateway.observe.log import EventLine
 from gateway.observe.log_writer import LogWriter
-from gateway.observe.metrics import Metrics
-from gateway.observe.standing import Picture
+from gateway.routing.alias_status import Picture
 from gateway.supervision import Failures
-from gateway.watch import TICK, Pulse, Watch
 from tests.raw_client import chat
 from tests.scripted import Turn, json_answer, scripted
 from tests.support import running_gateway
@@ -280,7 +280,7 @@ def broken_parts() -> Iterator[tuple[str, str]]:
     yield "gateway.observe.alerter.Alerter.look", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
-    yield "gateway.health.proof.Canaries._ask", "canary"
+    yield "gateway.health.canary_schedule.Canaries._ask", "canary"
     yield "gateway.health.standby.Standby.look", "standby"
 
 
@@ -327,7 +327,7 @@ async def test_a_request_that_cannot_be_counted_is_answered_all_the_same(monkeyp
     def broken(relay: Any) -> None:
         raise Defect
 
-    monkeypatch.setattr("gateway.relay.settle", broken)
+    monkeypatch.setattr("gateway.proxy.handler.settle", broken)
 
     async def script(turn: Turn) -> None:
         choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}

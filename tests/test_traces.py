@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.demo_process import free_ports
 from tests.observe.otlp import ReceivedSpan, Receiver, receiving
 from tests.raw_client import chat, raw_client

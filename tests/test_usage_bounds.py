@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.accounts import today
-from gateway.admission.budgets import Account, Budgets
-from gateway.anthropic.answer import usage_of
-from gateway.compat.signs import silence_kind, swallowed
-from gateway.observe.ledger_file import sums_since
-from gateway.observe.prices import Rates
+from gateway.accounting.accounts import today
+from gateway.accounting.budgets import Account, Budgets
+from gateway.accounting.ledger_file import sums_since
+from gateway.accounting.prices import Rates
+from gateway.dialects.anthropic.answer import usage_of
+from gateway.domain.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
+from gateway.inspection.heuristics import silence_kind, swallowed
 from gateway.observe.spans import usage_attributes
-from gateway.upstream.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
 from tests.scripted import ScriptedBackend, Turn, answer, chunked, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 

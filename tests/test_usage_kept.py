@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.observe.ledger_file import NAME
-from gateway.sim import SimVllm
+from gateway.accounting.ledger_file import NAME
+from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE, free_ports, gateway_ready
 from tests.raw_client import chat, raw_client
 from tests.support import RunningGateway, running_gateway

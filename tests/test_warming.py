@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from gateway.compat.observation import Observation
-from gateway.health.events import Event
-from gateway.health.proof import outcome_of
-from gateway.health.state import State
-from gateway.sim import SimOllama
+from gateway.domain.events import Event
+from gateway.domain.health_state import State
+from gateway.domain.observation import Observation
+from gateway.health.canary_schedule import outcome_of
+from simulator import SimOllama
 from tests.raw_client import chat
 from tests.support import running_gateway
 from tests.warming import ASKED, FAST, QWEN36, ask, canaried, one, sim_of, story

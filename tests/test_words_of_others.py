@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.scripted import SSE_HEAD, RawReply, Turn, answer, chunked, json_answer, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.health.reason import kind_of
-from gateway.health.state import State
+from gateway.domain.health_state import State
+from gateway.domain.reason import kind_of
 from tests.scripted import RawReply, Script, ScriptedBackend, Turn, answer, json_answer, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 

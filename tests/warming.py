@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 

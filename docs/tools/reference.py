@@ -15,16 +15,16 @@ from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gateway.app import App
 from gateway.cli.main import cli
 from gateway.config import fields as f
 from gateway.config import models as m
 from gateway.config.notyet import NOT_YET
 from gateway.config.snapshot import Snapshot
 from gateway.config.units import format_duration, format_size
+from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE
-from gateway.headers import REQUEST, RESPONSE
-from gateway.routing.request import ENDPOINTS
+from gateway.http.app import App
+from gateway.proxy.headers import REQUEST, RESPONSE
 
 DURATIONS = (f.Duration, f.DurationFromZero, f.DurationOrNone, f.DurationOrAuto)
 WORDS: tuple[tuple[Any, str], ...] = (

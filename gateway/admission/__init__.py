@@ -1,0 +1,1 @@
+"""Who may ask, and when: access, queues, slots and leases."""

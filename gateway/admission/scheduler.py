@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from gateway.admission.line import Line, seconds_until, why_full
-from gateway.admission.room import is_full, is_open, looks, room
+from gateway.admission.backend_queue import Line, seconds_until, why_full
+from gateway.admission.capacity import is_full, is_open, looks, room
 from gateway.admission.waiter import Held, QueueFull, Waiter
-from gateway.backend import BackendState
+from gateway.domain.backend import BackendState
 
 LEARN = 0.2  # how far one more request moves the service time
 

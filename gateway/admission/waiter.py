@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Client
+from gateway.domain.backend import BackendState
 
 
 class QueueFull(Exception):

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
+from gateway.admission.lease import Lease
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.slots import Lease
 from gateway.admission.waiter import Waiter
-from gateway.backend import BackendState
-from gateway.observe.metrics import Metrics
+from gateway.domain.backend import BackendState
+from gateway.domain.request import InferenceRequest
+from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
-from gateway.routing.request import InferenceRequest
 
 log = logging.getLogger("gateway.admission")
 

@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 
 from gateway import __version__
 from gateway.api import admin, explain, messages, models, ops, page, status
-from gateway.core import Gateway
+from gateway.domain.request import unreadable
 from gateway.errors import GatewayError, exhausted
-from gateway.routing.request import unreadable
+from gateway.runtime.gateway import Gateway
 from gateway.shortage import shortage_of
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]

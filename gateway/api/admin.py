@@ -13,19 +13,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.access import identify
-from gateway.backend import BackendState
-from gateway.compat.observation import Observation
+from gateway.admission.access import identify
+from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
+from gateway.admission.origins import hostname as hostname
+from gateway.admission.origins import is_foreign as is_foreign
+from gateway.admission.origins import is_loopback as is_loopback
 from gateway.config.problems import ConfigError, NotRead
-from gateway.core import Gateway
+from gateway.domain.backend import BackendState
+from gateway.domain.observation import Observation
 from gateway.errors import GatewayError, exhausted
-from gateway.header_map import header_map
-from gateway.health.canary import probe
 from gateway.health.findings import findings
-from gateway.origins import check_json, check_origin, has_body, is_from_here
-from gateway.origins import hostname as hostname
-from gateway.origins import is_foreign as is_foreign
-from gateway.origins import is_loopback as is_loopback
+from gateway.health.probes import probe
+from gateway.proxy.header_map import header_map
+from gateway.runtime.gateway import Gateway
 
 NDJSON = "application/x-ndjson"
 STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops

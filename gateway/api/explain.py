@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
-from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.routing.explain import explain_asked
+from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:

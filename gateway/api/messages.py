@@ -9,19 +9,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.types import Message
 
-from gateway import access
-from gateway.anthropic.errors import envelope, final
-from gateway.anthropic.request import to_chat
-from gateway.backend import BackendState
+from gateway.admission import access
+from gateway.admission.origins import check_json
 from gateway.config.snapshot import Alias
-from gateway.core import Gateway
+from gateway.dialects.anthropic.errors import envelope, final
+from gateway.dialects.anthropic.request import to_chat
+from gateway.domain.backend import BackendState
+from gateway.domain.request import MESSAGES, InferenceRequest, parse
+from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.exchange import AsgiExchange, ClientGone
-from gateway.origins import check_json
-from gateway.reply import base_headers, request_id
-from gateway.routing.request import MESSAGES, InferenceRequest, parse
+from gateway.proxy.exchange import AsgiExchange, ClientGone
+from gateway.proxy.reply import base_headers, request_id
 from gateway.routing.window import tokens
-from gateway.upstream.tokenize import count_tokens
+from gateway.runtime.gateway import Gateway
 
 ENDPOINT = "count_tokens"  # in gateway_requests_total
 

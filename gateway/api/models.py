@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from gateway.access import Identity, find_alias, identify
+from gateway.admission.access import Identity, find_alias, identify
 from gateway.config.snapshot import Alias
-from gateway.core import Gateway
-from gateway.header_map import header_map
-from gateway.health.state import SERVING
+from gateway.domain.health_state import SERVING
+from gateway.proxy.header_map import header_map
+from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:

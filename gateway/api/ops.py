@@ -10,13 +10,13 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
-from gateway.access import Identity, identify
+from gateway.admission.access import Identity, identify
+from gateway.admission.origins import check_source
 from gateway.api.admin import admit
 from gateway.config.snapshot import Alias
-from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.header_map import header_map
-from gateway.origins import check_source
+from gateway.proxy.header_map import header_map
+from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:

@@ -17,21 +17,21 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway import __version__
-from gateway.access import identify
-from gateway.admission.accounts import today
-from gateway.admission.room import room
+from gateway.accounting.accounts import today
+from gateway.accounting.spending import shares
+from gateway.admission.access import identify
+from gateway.admission.capacity import room
 from gateway.api.admin import may_admin
-from gateway.backend import BackendState
-from gateway.compat.capabilities import drift
 from gateway.config.snapshot import Alias
-from gateway.core import Gateway
-from gateway.exchange import CONNECTION
-from gateway.header_map import header_map
-from gateway.health.events import Event
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import drift
+from gateway.domain.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
-from gateway.observe.spending import shares
-from gateway.observe.standing import AWAY, AliasView, BackendView, shown, shown_to_admin
+from gateway.proxy.exchange import CONNECTION
+from gateway.proxy.header_map import header_map
+from gateway.routing.alias_status import AWAY, AliasView, BackendView, shown, shown_to_admin
+from gateway.runtime.gateway import Gateway
 
 RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from gateway.benching.measured import Run
-from gateway.upstream.client import Response, StaleConnection, UpstreamFailure
-from gateway.upstream.sse import DONE, Choice, Framer, data_of, read_chunk
+from gateway.domain.upstream import Response, StaleConnection, UpstreamFailure
+from gateway.transport.sse import DONE, Choice, Framer, data_of, read_chunk
 
 BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
 ERROR_MOST = 64 * 1024  # bytes of an error that are read

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gateway.backend import BackendState
 from gateway.benching.prompts import Ask, body
 from gateway.benching.timing import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
-from gateway.core import open_backend
+from gateway.domain.backend import BackendState
+from gateway.domain.request import CHAT, parse
+from gateway.domain.upstream import Client, Response, UpstreamFailure
+from gateway.engines.base import Call
+from gateway.engines.outgoing import fields_up, headers_up
+from gateway.engines.registry import ENGINES
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
-from gateway.routing.request import CHAT, parse
-from gateway.upstream.client import Client, Response, UpstreamFailure
-from gateway.upstream.connect import open_client
-from gateway.upstream.engines import ENGINES
-from gateway.upstream.engines.base import Call
-from gateway.upstream.outgoing import fields_up, headers_up
+from gateway.runtime.gateway import open_backend
+from gateway.transport.connect import open_client
 
 CONNECT = 5.0  # seconds
 SMALL = 20.0  # seconds for an answer that is no model's

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.config.load import Loaded
     from gateway.config.snapshot import Alias, Snapshot
-    from gateway.sim.fleet import SimFleet
+    from simulator.fleet import SimFleet
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -59,7 +59,7 @@ def shipped_routes() -> Path:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    from gateway.server import listen
+    from gateway.http.server import listen
 
     try:
         return listen(host, port)
@@ -74,12 +74,12 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
     own: a Ctrl-C that ends the gateway then cancels nothing of the clean-up."""
     import uvloop
 
-    from gateway.app import App
     from gateway.cli.serve import announce, set_up_logs
-    from gateway.process import tune
-    from gateway.reload import Reloader
-    from gateway.server import make_server
-    from gateway.sim.fleet import start_fleet
+    from gateway.http.app import App
+    from gateway.http.server import make_server
+    from gateway.runtime.process import tune
+    from gateway.runtime.reload import Reloader
+    from simulator.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
     log = set_up_logs(loaded.snapshot.server.log)
@@ -109,7 +109,7 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
 
 def _control_port(port: int) -> int:
     """The port after the gateway's, so that it can be remembered; any other (0) where that is taken."""
-    from gateway.server import listen
+    from gateway.http.server import listen
 
     try:
         listen("127.0.0.1", port + 1).close()

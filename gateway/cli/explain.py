@@ -107,7 +107,7 @@ def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Ex
 def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanation:
     import httpx
 
-    from gateway.upstream.bounded import client, fetch_now
+    from gateway.transport.bounded import client, fetch_now
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:

@@ -14,7 +14,19 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.told import Told, ago, count, figure, mapping, mapping_of, number, one_line, records, short, strings
+from gateway.cli.status_fields import (
+    Told,
+    ago,
+    count,
+    figure,
+    mapping,
+    mapping_of,
+    number,
+    one_line,
+    records,
+    short,
+    strings,
+)
 
 STATES = {
     "ready": "green",

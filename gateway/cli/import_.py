@@ -130,7 +130,7 @@ def _without_level(note: Note) -> dict[str, Any]:
 
 
 def _variables(text: str) -> list[str]:
-    from gateway.importing.prove import variables
+    from gateway.importing.round_trip import variables
 
     return variables(text) if text else []
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
+from gateway.engines.base import told_name, told_window
 from gateway.printable import visible
-from gateway.upstream.bounded import Oversized, async_client, fetch
-from gateway.upstream.engines.base import told_name, told_window
+from gateway.transport.bounded import Oversized, async_client, fetch
 
 WAIT = 3.0  # seconds for each question
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer

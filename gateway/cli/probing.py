@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.config.snapshot import Backend, Server, Snapshot
 from gateway.printable import visible, visible_all
-from gateway.upstream.bounded import Oversized, async_client, fetch, identity, lines, read
+from gateway.transport.bounded import Oversized, async_client, fetch, identity, lines, read
 
 WAIT = 5.0  # seconds for the gateway to say that it is there
 NDJSON = "application/x-ndjson"
@@ -134,11 +134,11 @@ def _refusal(status: int, body: bytes) -> str:
 
 async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool) -> list[Findings]:
     """The same without a gateway. What is seen counts for nobody else."""
-    from gateway.core import open_backend
-    from gateway.fleet import Fleet
-    from gateway.health.canary import probe
+    from gateway.domain.fleet import Fleet
     from gateway.health.findings import findings
     from gateway.health.prober import Prober, probe_of
+    from gateway.health.probes import probe
+    from gateway.runtime.gateway import open_backend
 
     fleet = Fleet(open_backend, lambda _: None, lambda _: None)
     fleet.apply(snapshot)

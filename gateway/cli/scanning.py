@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, identify, tagged
-from gateway.upstream.bounded import Oversized, async_client, fetch
+from gateway.transport.bounded import Oversized, async_client, fetch
 
 # Where vLLM, Ollama and other servers listen by default or by habit; the gateway's own 4000 is not among them.
 PORTS = (8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434)

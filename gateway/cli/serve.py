@@ -16,9 +16,9 @@ from gateway.cli.options import config_option, examples, load_or_exit
 if TYPE_CHECKING:
     import socket
 
-    from gateway.app import App
     from gateway.config.load import Loaded
     from gateway.config.snapshot import LogForm, Snapshot
+    from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
 
 
@@ -57,7 +57,7 @@ def run(
     config: Path, loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False
 ) -> None:
     """Listen and serve until a signal, by `config` as it is edited. Exits 1 when the address is taken."""
-    from gateway.server import listen
+    from gateway.http.server import listen
 
     server = loaded.snapshot.server
     port = server.port if port is None else port
@@ -87,9 +87,9 @@ def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
 def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket) -> None:
     import uvloop
 
-    from gateway.app import App
-    from gateway.process import tune
-    from gateway.reload import Reloader
+    from gateway.http.app import App
+    from gateway.runtime.process import tune
+    from gateway.runtime.reload import Reloader
 
     app = App(snapshot)
     app.gateway.log = set_up_logs(snapshot.server.log)
@@ -101,8 +101,8 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
 
 
 async def _serve(app: App, sock: socket.socket) -> None:
-    from gateway.cli.first_look import tell
-    from gateway.server import make_server
+    from gateway.cli.startup_report import tell
+    from gateway.http.server import make_server
 
     telling = app.gateway.metrics.failures.once("first look", tell(app.gateway))
     try:

@@ -9,9 +9,9 @@ import signal
 import click
 
 from gateway.cli.options import examples
-from gateway.sim import SimOllama, SimVllm
-from gateway.sim.base import Sim
-from gateway.sim.formats import FORMATS
+from simulator import SimOllama, SimVllm
+from simulator.base import Sim
+from simulator.formats import FORMATS
 
 _PARSERS = click.Choice([*sorted(FORMATS), "none"])
 

@@ -42,7 +42,7 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key (--once, --json); 2: wrong usage.
     """
-    from gateway.upstream.bounded import client
+    from gateway.transport.bounded import client
 
     url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -92,7 +92,7 @@ class Watch:
         """(what it told, None) or (None, why it did not)."""
         import httpx
 
-        from gateway.upstream.bounded import fetch_now
+        from gateway.transport.bounded import fetch_now
 
         try:
             answer = fetch_now(self._client, "GET", path, most=ANSWER_MOST, seconds=WAIT)

@@ -14,7 +14,7 @@ import click
 from gateway.cli.options import config_option, examples, json_option, load_or_exit
 
 if TYPE_CHECKING:
-    from gateway.observe.ledger_file import Sums
+    from gateway.accounting.ledger_file import Sums
 
 _GROUPS = ("client", "alias", "backend")
 _WIDTH = 120  # columns; on a narrower terminal lines go on below rather than lose their numbers
@@ -35,8 +35,8 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
 
     Exit code 0: here it is; 1: there is no ledger, or it cannot be read.
     """
+    from gateway.accounting.ledger_file import NAME, sums_since
     from gateway.config.units import parse_duration
-    from gateway.observe.ledger_file import NAME, sums_since
 
     try:
         seconds = parse_duration(since)
@@ -105,6 +105,6 @@ def _cells(row: Sums) -> tuple[str, ...]:
 
 
 def _total(sums: list[Sums]) -> Sums:
-    from gateway.observe.ledger_file import Sums
+    from gateway.accounting.ledger_file import Sums
 
     return Sums((), *(sum(column) for column in list(zip(*sums, strict=True))[1:]))

@@ -60,8 +60,8 @@ def write(text: str, output: Path, *, force: bool) -> None:
 def made(draft: Draft, output: Path) -> tuple[str, Loaded]:
     """(the file's text, what the gateway makes of it). Exits 1 when it would not be loaded: then nothing is written."""
     from gateway.config.problems import ConfigError
-    from gateway.importing.prove import NotWhatWasMeant, prove
     from gateway.importing.render import render
+    from gateway.importing.round_trip import NotWhatWasMeant, prove
 
     text = render(draft)
     name = "routes.yaml" if output == STDOUT else str(output)

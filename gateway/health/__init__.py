@@ -1,0 +1,1 @@
+"""Probes, canaries and verdicts: what is known of a backend without a request of a client."""

@@ -14,13 +14,13 @@ import httpx
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
-from gateway.health.reason import quoting
+from gateway.domain.backend import BackendState
+from gateway.domain.reason import quoting
+from gateway.engines.base import told_name
+from gateway.engines.ollama.engine import window_of
 from gateway.shortage import Kind, OwnShortage, shortage_of
-from gateway.upstream.bounded import Oversized, async_client, fetch
-from gateway.upstream.engines.base import told_name
-from gateway.upstream.engines.ollama import window_of
+from gateway.transport.bounded import Oversized, async_client, fetch
 
 log = logging.getLogger("gateway.health")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
-from gateway.health.progress import labelled
-from gateway.health.slices import at_once, number, slices
+from gateway.domain.progress import labelled
+from gateway.domain.slices import at_once, number, slices
 
 MIB = 1024.0 * 1024.0
 PARTS_MOST = 1000  # GPUs, sensors or nodes of which one page tells the same

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from gateway.backend import BackendState
-from gateway.compat.capabilities import drift
-from gateway.compat.checks import NO_ANSWER
-from gateway.compat.families import ENFORCES
-from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend
-from gateway.health.state import State
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import drift
+from gateway.domain.families import ENFORCES
+from gateway.domain.health_state import State
+from gateway.domain.observation import Observation
+from gateway.health.checks import NO_ANSWER
 
 _ANSWERS = ("plain", "stream", "arithmetic")  # whatever is declared, a backend has to answer
 _TOOLS = ("tool_auto", "tool_stream")

@@ -11,25 +11,25 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from functools import partial
 from typing import Any
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.fleet import Fleet
+from gateway.domain.backend import BackendState
+from gateway.domain.events import Event
+from gateway.domain.fleet import Fleet
+from gateway.domain.health_state import SERVING, WELL, State
+from gateway.domain.progress import IDLE, Progress, Work, reading
+from gateway.domain.reason import quoting
+from gateway.domain.slices import at_once, in_turns, number, slices
+from gateway.engines.base import Probe
+from gateway.engines.registry import ENGINES
 from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
-from gateway.health.events import Event
+from gateway.health.canary_schedule import Canaries
 from gateway.health.exporter import Machine, reading_machine
 from gateway.health.nodes import Nodes
-from gateway.health.progress import IDLE, Progress, Work, reading
-from gateway.health.proof import Canaries
-from gateway.health.reason import quoting
-from gateway.health.slices import at_once, in_turns, number, slices
 from gateway.health.standby import Standby
-from gateway.health.state import SERVING, WELL, State
 from gateway.health.suspicion import Suspicion
 from gateway.printable import visible
 from gateway.shortage import Kind
 from gateway.supervision import Failures
-from gateway.upstream.engines import ENGINES
-from gateway.upstream.engines.base import Probe
 
 log = logging.getLogger("gateway.health")
 

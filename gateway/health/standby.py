@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend, Snapshot
-from gateway.fleet import Fleet
+from gateway.domain.backend import BackendState
+from gateway.domain.fleet import Fleet
+from gateway.domain.health_state import SERVING, WELL, State
 from gateway.health.exporter import Machine
-from gateway.health.state import SERVING, WELL, State
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from gateway.backend import BackendState, Source
-from gateway.compat.checks import Reply, asks, subject_of
-from gateway.compat.checks.asks import Body
-from gateway.compat.checks.reply import read_stream, read_whole
-from gateway.health.canary import ask
-from gateway.health.reason import prefixed, quoting
-from gateway.health.state import State
-from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.domain.backend import BackendState, Source
+from gateway.domain.health_state import State
+from gateway.domain.reason import prefixed, quoting
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.health.checks import Reply, asks, subject_of
+from gateway.health.checks.asks import Body
+from gateway.health.checks.reply import read_stream, read_whole
+from gateway.health.probes import ask
+from gateway.inspection.error_replies import judge
 from gateway.supervision import Failures
-from gateway.upstream.answers import judge
 
 log = logging.getLogger("gateway.canary")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.compat.families import family_of
+from gateway.domain.families import family_of
 from gateway.importing.addresses import host_words, say_cloud
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
 from gateway.importing.keys import variable_name

@@ -10,8 +10,8 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
+from gateway.importing.alias_names import settle_further_names
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, unique
-from gateway.importing.further import settle_further_names
 from gateway.importing.keys import Keys, is_no_key
 from gateway.importing.litellm_backends import Deployment, Reader, entries_of, is_glob
 from gateway.importing.litellm_settings import GENERAL, LITELLM, ROUTER, TOP, Meaning

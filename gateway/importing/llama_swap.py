@@ -11,8 +11,8 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.importing.addresses import host_words, say_cloud, url_of
+from gateway.importing.alias_names import settle_further_names
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
-from gateway.importing.further import settle_further_names
 from gateway.importing.keys import Keys, variable_name
 from gateway.importing.launch_flags import backend_keys
 from gateway.importing.params import literal, request_params

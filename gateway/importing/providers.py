@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.upstream.engines.litellm import ADDRESSES
+from gateway.engines.litellm.engine import ADDRESSES
 
 Kind = Literal["vllm", "ollama", "openai", "litellm"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gateway.engines.base import told_name
 from gateway.importing.source import count_of, listed, mapping, text_of
-from gateway.upstream.engines.base import told_name
 
 Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]
 

@@ -1,0 +1,1 @@
+"""What operators see: logs, traces, events, alerts, history. Reads, never decides."""

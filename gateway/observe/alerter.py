@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from gateway.config.snapshot import Alerts, Secret
+from gateway.observe.alert_sender import Courier, Patience
 from gateway.observe.alerts import Alert, AlertState, Timing
 from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
-from gateway.observe.courier import Courier, Patience
-from gateway.observe.standing import Standing
+from gateway.routing.alias_status import Standing
 from gateway.shortage import Kind as Shortage
 from gateway.supervision import Failures
 

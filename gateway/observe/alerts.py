@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.health.state import WELL, State
-from gateway.observe.standing import AliasView, BackendView, Course, Picture
+from gateway.domain.health_state import WELL, State
+from gateway.routing.alias_status import AliasView, BackendView, Course, Picture
 from gateway.shortage import WORDS
 from gateway.shortage import Kind as Shortage
 

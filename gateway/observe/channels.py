@@ -17,10 +17,10 @@ import httpx
 import msgspec
 
 from gateway.config.snapshot import Alerts, Secret
+from gateway.inspection.error_replies import retry_after
 from gateway.observe.alerts import Alert
 from gateway.printable import visible
-from gateway.upstream.answers import retry_after
-from gateway.upstream.bounded import Oversized, async_client, identity, read
+from gateway.transport.bounded import Oversized, async_client, identity, read
 
 TELEGRAM = "https://api.telegram.org"
 TELEGRAM_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)

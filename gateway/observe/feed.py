@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from gateway.health.events import Event
+from gateway.domain.events import Event
 
 QUEUE_MOST = 100  # events that wait for one reader
 

@@ -10,14 +10,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway import __version__
-from gateway.health.state import SERVING, State
-from gateway.observe.standing import AWAY, BackendView, Course, Standing
+from gateway.domain.health_state import SERVING, State
+from gateway.routing.alias_status import AWAY, BackendView, Course, Standing
 
 if TYPE_CHECKING:
-    from gateway.backend import BackendState
-    from gateway.fleet import Fleet
-    from gateway.memory import Memory
-    from gateway.shared.gateways import Gateways
+    from gateway.admission.memory import Memory
+    from gateway.cluster.gateways import Gateways
+    from gateway.domain.backend import BackendState
+    from gateway.domain.fleet import Fleet
 
 COURSES: tuple[str, ...] = get_args(Course)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from gateway.health.progress import Sample
+from gateway.domain.progress import Sample
 
 RATE_OVER = 8.0  # seconds at least between the two looks that make a rate: shorter ones jump
 SHARE_OVER = 300.0  # seconds over which shares (of the prefix cache, of drafts) are taken

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gateway.observe.ledger_file import DAY, Sums, sums_since
+from gateway.accounting.ledger_file import DAY, Sums, sums_since
 from gateway.supervision import Failures
 
 KEPT = 15.0  # seconds that an answer is good for: many who look cost as much as one

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from gateway.observe.prices import NO_TOKENS, Tokens, read_usage
+from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
 from gateway.observe.spans import is_failure, served_by
 from gateway.printable import visible, visible_json, visible_lines
 
 if TYPE_CHECKING:
-    from gateway.relay import Relay
+    from gateway.proxy.handler import Relay
 
 _encode = msgspec.json.Encoder().encode
 

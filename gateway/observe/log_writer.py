@@ -20,7 +20,7 @@ from gateway.supervision import Failures
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import LogForm
-    from gateway.relay import Relay
+    from gateway.proxy.handler import Relay
 
 EVERY = 0.1  # seconds from a line to its write
 KEPT = 10_000  # lines that wait

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Node
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
 from gateway.health.exporter import Machine
-from gateway.health.state import State
 
 _THERE = frozenset({State.READY, State.BUSY, State.SUSPECT, State.DRAINING, State.MISCONFIGURED})
 _GONE = frozenset({State.DOWN})

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.accounting.prices import read_usage
+from gateway.domain.request_timer import ReaderStalled, Stopping
 from gateway.errors import CATALOGUE
-from gateway.exchange import ClientGone
-from gateway.observe.prices import read_usage
-from gateway.observe.standing import shown
-from gateway.streaming import StreamTrack
-from gateway.upstream.whole import WholeAnswer
-from gateway.watch import ReaderStalled, Stopping
+from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.whole import WholeAnswer
+from gateway.proxy.exchange import ClientGone
+from gateway.routing.alias_status import shown
 
 if TYPE_CHECKING:
-    from gateway.attempt import Attempt
     from gateway.config.snapshot import Backend
-    from gateway.relay import Relay
-    from gateway.routing.request import InferenceRequest
+    from gateway.domain.request import InferenceRequest
+    from gateway.proxy.attempt import Attempt
+    from gateway.proxy.handler import Relay
 
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -200,7 +200,7 @@ def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tup
 def outcome_of(error: BaseException) -> tuple[str, str]:
     """Why an attempt ended without an answer: (a word of a short list, a reason for people, which never holds the
     backend's own words: they may repeat the prompt)."""
-    from gateway.attempt import Broken, Left  # which imports what this is imported by
+    from gateway.proxy.attempt import Broken, Left  # which imports what this is imported by
 
     if isinstance(error, Left):
         return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)

@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
-from gateway.access import asks_local_only
+from gateway.admission.access import asks_local_only
 from gateway.observe.export import Exporter
 from gateway.observe.spans import (
     attempt_attributes,
@@ -40,9 +40,9 @@ from gateway.observe.spans import (
 from gateway.supervision import Failures
 
 if TYPE_CHECKING:
-    from gateway.attempt import Attempt
     from gateway.config.snapshot import Traces
-    from gateway.relay import Relay
+    from gateway.proxy.attempt import Attempt
+    from gateway.proxy.handler import Relay
 
 EVERY = 2.0  # seconds from the end of a span to its export
 KEPT = 8192  # spans that wait for it

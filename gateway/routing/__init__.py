@@ -1,0 +1,1 @@
+"""Which backends may serve a request, in which order, and why not the others. Pure functions."""

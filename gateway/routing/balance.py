@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Balance
-from gateway.health.state import State
-from gateway.routing.request import InferenceRequest
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from gateway.domain.request import InferenceRequest
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
 TRIES = 6  # to find the end of the first user message without reading all

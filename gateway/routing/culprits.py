@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
-from gateway.routing.request import InferenceRequest
+from gateway.domain.request import InferenceRequest
 
 KEPT = 600.0  # seconds that a culprit is remembered after it last failed
 MOST = 1000  # culprits that are remembered

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.routing.request import InferenceRequest
+from gateway.domain.request import InferenceRequest
 
 READ_MOST = 2 * 1024 * 1024  # bytes of a body that are searched; of a larger one nothing is known
 

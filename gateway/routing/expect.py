@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gateway.compat.expected import Expected, LateTools
-from gateway.compat.families import formats_for, may_lack_opener, thoughts_for
-from gateway.compat.reasoning import THINK, Thoughts
 from gateway.config.snapshot import Alias
+from gateway.domain.families import formats_for, may_lack_opener, thoughts_for
+from gateway.domain.request import CHAT, InferenceRequest, value_of
+from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.echo import asked_about
 from gateway.routing.plan import Candidate
-from gateway.routing.request import CHAT, InferenceRequest, value_of
 
 STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
 CLOSER = THINK.closer

@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
-from gateway.anthropic.request import to_chat
-from gateway.backend import BackendState
-from gateway.compat.capabilities import capabilities, drift
-from gateway.compat.families import family_of
 from gateway.config.snapshot import Alias, Client, Snapshot
+from gateway.dialects.anthropic.request import to_chat
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import capabilities, drift
+from gateway.domain.families import family_of
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.request import ENDPOINTS, LIMIT_MOST, Endpoint, InferenceRequest, parse
+from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
-from gateway.health.machine import Health
-from gateway.health.state import State
-from gateway.routing.context import room_needed
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
 from gateway.routing.plan import Broke, Candidate, Plan, make_plan
 from gateway.routing.refusal import refusal
-from gateway.routing.request import ENDPOINTS, LIMIT_MOST, Endpoint, InferenceRequest, parse
 from gateway.routing.window import near_limit, prompt_estimate
 
 _TOOL = {"type": "function", "function": {"name": "tool", "parameters": {"type": "object", "properties": {}}}}

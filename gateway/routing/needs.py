@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gateway.compat.capabilities import Capabilities, OnDemand
 from gateway.config.snapshot import Alias, Client, OnUnsupported
-from gateway.routing.request import InferenceRequest
+from gateway.domain.capabilities import Capabilities, OnDemand
+from gateway.domain.request import InferenceRequest
 from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]

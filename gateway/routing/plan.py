@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.backend import BackendState
-from gateway.compat.capabilities import capabilities
 from gateway.config.snapshot import Alias, Client
-from gateway.health.reason import kind_of
-from gateway.health.state import State
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import capabilities
+from gateway.domain.health_state import State
+from gateway.domain.reason import kind_of
+from gateway.domain.request import InferenceRequest
+from gateway.domain.token_ratio import room_needed
+from gateway.engines.registry import ENGINES
 from gateway.routing.balance import order
-from gateway.routing.context import room_needed
 from gateway.routing.needs import (
     FORCED,
     NO_ADAPTATION,
@@ -34,10 +36,8 @@ from gateway.routing.needs import (
     resort_of,
     with_media,
 )
-from gateway.routing.request import InferenceRequest
-from gateway.routing.wants import describe_lack
+from gateway.routing.unmet_needs import describe_lack
 from gateway.routing.window import fits_window, near_limit, tokens
-from gateway.upstream.engines import ENGINES
 
 __all__ = ["KINDS", "TEMPORARY", "Candidate", "Plan", "Resort", "Skip", "Why", "fits_window", "forced", "make_plan"]
 __all__ += ["Broke", "near_limit", "resort_of", "tokens", "why_not"]

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.backend import BackendState
+from gateway.domain.backend import BackendState
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
-from gateway.health.machine import Health
-from gateway.health.state import State
 from gateway.routing.plan import TEMPORARY, Candidate, Plan
-from gateway.routing.request import InferenceRequest
-from gateway.routing.wants import parser_flags
+from gateway.routing.unmet_needs import parser_flags
 from gateway.routing.window import prompt_estimate, window_for
 
 # Words of a backend that an agent would act on wrongly, so they are not repeated (docs/errors.md).

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.config.snapshot import Client
-from gateway.routing.request import InferenceRequest
+from gateway.domain.request import InferenceRequest
 
 MARK = "### Task:"
 

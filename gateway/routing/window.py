@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.backend import BackendState
-from gateway.routing.context import Estimate, fits, surely_fits
-from gateway.routing.request import InferenceRequest, Refusal
-from gateway.upstream.engines import ENGINES
+from gateway.domain.backend import BackendState
+from gateway.domain.request import InferenceRequest, Refusal
+from gateway.domain.token_ratio import Estimate, fits, surely_fits
+from gateway.engines.registry import ENGINES
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:

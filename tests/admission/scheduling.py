@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, Waiter
-from gateway.backend import BackendState
 from gateway.config.snapshot import QueueSettings
+from gateway.domain.backend import BackendState
 from tests.routing.parts import NOW, backend
 
 FOREVER = NOW + 1e9

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.budgets import EPOCH, Account, Budgets, first_day, next_day
+from gateway.accounting.budgets import EPOCH, Account, Budgets, first_day, next_day
 from gateway.config.snapshot import Budget
 
 PERIODS: tuple[Literal["day", "week", "month"], ...] = ("day", "week", "month")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.limits import SECONDS, Limits, Window, estimate
+from gateway.accounting.limits import SECONDS, Limits, Window, estimate
 from gateway.config.snapshot import Client
+from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.errors import GatewayError
-from gateway.routing.request import EMBEDDINGS, InferenceRequest
 from tests.routing.parts import NOW, request
 
 GAPS = st.one_of(st.just(0.0), st.floats(0.0, 2.0), st.floats(0.0, 200.0))

@@ -9,8 +9,8 @@ from random import Random
 
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, QueueFull, Waiter
-from gateway.backend import BackendState
-from gateway.health.state import State
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.admission.waiter import QueueFull
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.admission.scheduling import Office, held, place
 
 

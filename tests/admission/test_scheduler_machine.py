@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.admission.line import rank
-from gateway.admission.room import is_open, room
+from gateway.admission.backend_queue import rank
+from gateway.admission.capacity import is_open, room
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held, QueueFull, Waiter
-from gateway.backend import BackendState
-from gateway.health.state import State
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
 from tests.admission.scheduling import place
 from tests.routing.parts import NOW
 

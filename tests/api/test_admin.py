@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from gateway.api.admin import hostname, is_foreign, is_loopback
-from gateway.compat.checks import ALL
-from gateway.sim import SimVllm
+from gateway.health.checks import ALL
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 OPS, HERMES = "ops-key-1", "hermes-key-2"

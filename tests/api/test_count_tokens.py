@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.config.load import load_text
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.scripted import RawReply, raw_post
 from tests.support import RunningGateway, running_gateway, without_canaries
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 OPS, HERMES = "ops-key-1", "hermes-key-2"

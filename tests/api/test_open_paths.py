@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 

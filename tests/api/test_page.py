@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.api.page import FOLDER, POLICY, TYPES, read_assets
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import running_gateway
 
 OURS = [path for path in sorted(FOLDER.glob("*")) if path.suffix in TYPES]

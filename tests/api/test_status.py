@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from gateway.api import status
-from gateway.health.events import Event
-from gateway.health.state import State
+from gateway.domain.events import Event
+from gateway.domain.health_state import State
 from gateway.observe.feed import QUEUE_MOST, Subscription
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import PATIENCE, RunningGateway, running_gateway
 
 FAST = "defaults: {health: {every: 50ms, fail_after: 2, recover_after: 2}, queue: {max_wait: 0s}}\n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.api import status
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from gateway.observe import history
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.api.test_status import FAST, Reader, asked, body, two
 from tests.support import PATIENCE, RunningGateway, running_gateway
 from tests.waiting import until_said

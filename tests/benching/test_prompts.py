@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.benching.prompts import Ask, Sizing, body, prompt, sizing
-from gateway.sim.tokens import count
+from simulator.tokens import count
 
 
 def ask(words: int = 100, nonce: str = "a1", seed: int = 0, **more: Any) -> Ask:

@@ -8,7 +8,7 @@ from gateway.benching.report import as_json
 from gateway.benching.session import Settings
 from gateway.cli.benching import Bench, Wanted
 from gateway.config.snapshot import Snapshot
-from gateway.sim import SimOllama, SimVllm
+from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway
 
 TOKENS = 64

@@ -11,7 +11,7 @@ import pytest
 from gateway.benching.setup import Through, means_the_same_here
 from gateway.benching.ways import NotThere
 from gateway.config.load import load_text
-from gateway.sim import SimOllama, SimVllm
+from simulator import SimOllama, SimVllm
 from tests.cli.measuring import NOWHERE, PER_WAY, TOKENS, chats, measured, notes, prompts, qwen
 from tests.support import PATIENCE, running_gateway
 

@@ -10,7 +10,7 @@ from gateway.benching.report import as_json
 from gateway.benching.session import Settings
 from gateway.benching.ways import NotThere
 from gateway.cli.benching import Bench, fitting
-from gateway.sim import SimOllama
+from simulator import SimOllama
 from tests.cli.measuring import QUICK, TOKENS, WANTED, chats, measured, notes, qwen
 from tests.scripted import Turn, json_answer, scripted
 

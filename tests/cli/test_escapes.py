@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from gateway.accounting.prices import NO_TOKENS
 from gateway.benching.results import Results
 from gateway.benching.table import show
 from gateway.cli import explain, probe
@@ -25,9 +26,8 @@ from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.observe.channels import judge
 from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty
-from gateway.observe.prices import NO_TOKENS
 from gateway.printable import visible, visible_all, visible_json, visible_lines
-from gateway.upstream.bounded import client
+from gateway.transport.bounded import client
 from tests.hostile import Write, body, endless, hostile
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n2026-01-01 forged [bold red]x[/bold red]"

@@ -19,8 +19,8 @@ from gateway.cli import scanning
 from gateway.cli.main import cli
 from gateway.cli.scanning import BadTarget, targets
 from gateway.config.load import load
-from gateway.sim import SimOllama, SimVllm
-from gateway.sim.base import Sim
+from simulator import SimOllama, SimVllm
+from simulator.base import Sim
 from tests.demo_process import ROOT, free_ports
 from tests.support import PATIENCE
 

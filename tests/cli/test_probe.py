@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from gateway.cli.main import cli
 from gateway.cli.probe import told
 from gateway.cli.probing import address
-from gateway.compat.checks import ALL
-from gateway.compat.observation import Observation
 from gateway.config.snapshot import Backend, Server
+from gateway.domain.observation import Observation
+from gateway.health.checks import ALL
 from gateway.health.findings import problems, promised
-from gateway.sim import SimOllama, SimVllm
+from simulator import SimOllama, SimVllm
 from tests.demo_process import ROOT, free_ports
 from tests.scripted import answer, scripted
 from tests.support import PATIENCE, RunningGateway, running_gateway

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.serve import warnings_of
 from gateway.config.load import load_text
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.demo_process import GATEWAY, PATIENCE, free_ports
 
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Say it in 20 words."}]}

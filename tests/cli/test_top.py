@@ -26,9 +26,9 @@ from rich.console import Console
 
 from gateway.cli.frame import View
 from gateway.cli.main import cli
-from gateway.cli.told import ago, short
+from gateway.cli.status_fields import ago, short
 from gateway.cli.top import Watch
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.demo_process import ROOT
 from tests.scripted import answer
 from tests.support import PATIENCE, running_gateway

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile
 from gateway.cli.main import cli
-from gateway.observe.ledger import Ledger
-from gateway.observe.ledger_file import DAY, NAME, Entry, LedgerFile
 from tests.waiting import wait_until
 
 

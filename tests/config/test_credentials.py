@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access import given_key, identify
+from gateway.admission.access import given_key, identify
 from gateway.config.load import load, load_text
 from gateway.config.problems import ConfigError
 from gateway.errors import GatewayError

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import settings
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.machine import Health
-from gateway.health.state import State, Transition
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State, Transition
 
 unhurried = settings(deadline=None)  # the machine may be busy
 

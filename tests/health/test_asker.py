@@ -7,7 +7,7 @@ from random import Random
 
 from gateway.config.load import load_text
 from gateway.health.asker import Asker, NoAnswer
-from gateway.sim import SimVllm
+from simulator import SimVllm
 
 
 async def test_probes_that_are_given_up_leave_room_for_others() -> None:

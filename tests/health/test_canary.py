@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import BackendState
-from gateway.compat.checks import ALL, NO_ANSWER
-from gateway.compat.observation import Observation
-from gateway.health import canary
-from gateway.health.canary import probe
-from gateway.sim import SimOllama, SimVllm
+from gateway.domain.backend import BackendState
+from gateway.domain.observation import Observation
+from gateway.health import probes as canary
+from gateway.health.checks import ALL, NO_ANSWER
+from gateway.health.probes import probe
+from simulator import SimOllama, SimVllm
 from tests.scripted import answer, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
 

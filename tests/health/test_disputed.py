@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import HealthSettings
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, down_by_requests, ready, state, unhurried
 
 HARMLESS = ("alive", "succeeded", "disputed", "cleared", "proved", "full", "free")

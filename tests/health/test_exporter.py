@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.health.exporter import Machine, read_machine
-from gateway.sim import SimVllm
-from gateway.sim.exporter import SimExporter
+from simulator import SimVllm
+from simulator.exporter import SimExporter
 from tests.support import running_gateway
 
 GIB = 1024.0**3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.health.prober import start_time
-from tests.sim.wire import load
+from tests.simulator.wire import load
 
 
 def test_the_start_time_of_a_real_vllm_is_read() -> None:

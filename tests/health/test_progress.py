@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.health.progress import FOREIGN_PROMPT, IDLE, SILENCE_LEAST, Progress, Sample, Work, read
-from gateway.sim.engine import Engine, Sequence
-from gateway.sim.metrics import render
+from gateway.domain.progress import FOREIGN_PROMPT, IDLE, SILENCE_LEAST, Progress, Sample, Work, read
+from simulator.engine import Engine, Sequence
+from simulator.metrics import render
 from tests.health.virtual import run_virtual
-from tests.sim.wire import load
+from tests.simulator.wire import load
 
 LOOK = 3.0
 PREFILL, DECODE = 797.0, 14.0  # tokens per second: a large model on one machine

@@ -9,8 +9,8 @@ from textwrap import dedent
 from gateway.config.snapshot import Snapshot
 from gateway.importing.draft import Draft, Note
 from gateway.importing.formats import FORMATS
-from gateway.importing.prove import prove
 from gateway.importing.render import render
+from gateway.importing.round_trip import prove
 from gateway.importing.source import read_source
 
 DATA = Path(__file__).parents[1] / "data" / "importing"

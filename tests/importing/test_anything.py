@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.importing import llama_swap, olla
 from gateway.importing.draft import Draft
-from gateway.importing.prove import prove
 from gateway.importing.render import render
+from gateway.importing.round_trip import prove
 from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, TAGS, Kind, Reply, identify
 from gateway.importing.source import Source, read_source
 

@@ -10,8 +10,8 @@ import pytest
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.importing.fleet import draft_of, short, take_findings
-from gateway.importing.prove import prove
 from gateway.importing.render import render
+from gateway.importing.round_trip import prove
 from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, SHOW, TAGS, Model, Reply, Server, identify
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.importing.litellm import convert
-from gateway.importing.prove import prove
 from gateway.importing.render import render
+from gateway.importing.round_trip import prove
 from gateway.importing.source import Source, read_source
 from tests.importing.support import Imported, imported, imported_file
 

@@ -13,8 +13,8 @@ from gateway.config.problems import Report
 from gateway.importing.draft import Draft, Entry, alias_name, backend_name, shown_path, unique
 from gateway.importing.keys import is_no_key, reference, variable_name
 from gateway.importing.launch_flags import backend_keys
-from gateway.importing.prove import NotWhatWasMeant, prove, variables
 from gateway.importing.render import render
+from gateway.importing.round_trip import NotWhatWasMeant, prove, variables
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.health.state import WELL, State
+from gateway.domain.health_state import WELL, State
 from gateway.observe.alerts import Alert, AlertState, Timing, lasted
-from gateway.observe.standing import AliasView, BackendView, Picture
+from gateway.routing.alias_status import AliasView, BackendView, Picture
 
 READY = BackendView("a", State.READY)
 DOWN = BackendView("a", State.DOWN, "connection refused")

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import channels
+from gateway.observe.alert_sender import QUEUE_MOST, Courier, Patience
 from gateway.observe.alerts import Alert
 from gateway.observe.channels import (
     Answer,
@@ -27,7 +28,6 @@ from gateway.observe.channels import (
     new_client,
     without,
 )
-from gateway.observe.courier import QUEUE_MOST, Courier, Patience
 from tests.observe.hook import HANG, OK, PATIENCE, Hook, hooked, refusal
 from tests.waiting import until
 

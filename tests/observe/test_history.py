@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Backend
+from gateway.domain.backend import BackendState
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.progress import Progress, Sample, read
 from gateway.health.exporter import Machine
-from gateway.health.machine import Health
-from gateway.health.progress import Progress, Sample, read
-from gateway.health.state import State
+from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
 from gateway.observe.history_engine import STALE, EngineNow, Looks
 from gateway.observe.history_first_token import Recent, quantile
-from gateway.observe.metrics import Metrics
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from gateway.observe import ledger as module
-from gateway.observe.ledger import Ledger
-from gateway.observe.ledger_file import DAY, GROUPS, HOUR, NAME, Entry, LedgerFile, spent_since, sums_since
+from gateway.accounting import ledger as module
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.ledger_file import DAY, GROUPS, HOUR, NAME, Entry, LedgerFile, spent_since, sums_since
 from tests.demo_process import ROOT
 from tests.waiting import wait_until
 
@@ -55,7 +55,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again soon."""
     monkeypatch.setattr(module, "RETRY_MOST", 0.05)
     monkeypatch.setattr(module, "FLUSH", 0.01)
-    monkeypatch.setattr("gateway.observe.ledger_file.BUSY", 0.05)
+    monkeypatch.setattr("gateway.accounting.ledger_file.BUSY", 0.05)
 
 
 def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
@@ -126,8 +126,8 @@ def test_a_new_ledger_tells_what_the_one_before_spent(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from gateway.observe.ledger import Ledger
-from gateway.observe.ledger_file import Entry
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.ledger_file import Entry
 ledger = Ledger(Path(sys.argv[1]))
 ledger.open()
 number = 0

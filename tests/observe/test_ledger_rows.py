@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.observe import ledger as module
-from gateway.observe.ledger import Ledger
-from gateway.observe.ledger_file import DAY, NAME, Entry, LedgerFile, read_spent, spent_since, sums_since
-from gateway.observe.metrics import Metrics
+from gateway.accounting import ledger as module
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, read_spent, spent_since, sums_since
+from gateway.metrics.registry import Metrics
 from tests.observe.test_ledger import entry
 from tests.support import running_gateway
 from tests.waiting import wait_until

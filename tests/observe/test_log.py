@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.accounting.prices import NO_TOKENS, Tokens
 from gateway.observe import log_writer as module
 from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty
 from gateway.observe.log_writer import LogWriter, QueueHandler
-from gateway.observe.prices import NO_TOKENS, Tokens
 
 PATIENCE = 10.0
 SERVED = RequestLine(

@@ -12,9 +12,9 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.compat.observation import Observation
+from gateway.domain.observation import Observation
 from gateway.errors import CATALOGUE
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gateway.accounting.prices import FREE, NO_TOKENS, Prices, Rates, Tokens, costs_money, litellm_rates, read_usage
 from gateway.config.snapshot import Backend, Price
-from gateway.observe.prices import FREE, NO_TOKENS, Prices, Rates, Tokens, costs_money, litellm_rates, read_usage
 
 MAP: dict[str, Any] = {
     "claude-x": {

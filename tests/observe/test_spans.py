@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.attempt import Broken, Left
 from gateway.config.snapshot import Backend, Engine
-from gateway.exchange import ClientGone
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
+from gateway.domain.request_timer import Stopping
+from gateway.inspection.error_replies import Verdict
+from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.observe.spans import (
     PROMPT_MOST,
     answer_of,
@@ -23,10 +25,8 @@ from gateway.observe.spans import (
     provider,
     usage_attributes,
 )
-from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
-from gateway.upstream.answers import Verdict
-from gateway.upstream.whole import WholeAnswer, read_whole
-from gateway.watch import Stopping
+from gateway.proxy.attempt import Broken, Left
+from gateway.proxy.exchange import ClientGone
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),

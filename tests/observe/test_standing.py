@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from gateway.config.snapshot import Alias, CloudWhen
-from gateway.health.state import State
-from gateway.observe.standing import REASON_MOST, AliasView, BackendView, shown, view_alias
+from gateway.domain.health_state import State
+from gateway.routing.alias_status import REASON_MOST, AliasView, BackendView, shown, view_alias
 
 CLOUDS = frozenset({"cloud", "cloud2"})
 

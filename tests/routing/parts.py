@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Alias, Backend, HealthSettings
-from gateway.health.machine import Health
-from gateway.health.state import State
-from gateway.routing.request import CHAT, Endpoint, InferenceRequest, parse
+from gateway.domain.backend import BackendState
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.request import CHAT, Endpoint, InferenceRequest, parse
 
 NOW = 10_000.0  # monotonic seconds
 LONG_AGO = 0.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.backend import BackendState
 from gateway.config.snapshot import Balance
+from gateway.domain.backend import BackendState
+from gateway.domain.request import COMPLETIONS
 from gateway.routing.balance import affinity_key, order
-from gateway.routing.request import COMPLETIONS
 from tests.routing.parts import backend, request
 
 unhurried = settings(deadline=None)  # the machine may be busy

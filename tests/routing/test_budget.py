@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.backend import BackendState
+from gateway.domain.backend import BackendState
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import Tried, refusal
-from gateway.routing.request import InferenceRequest
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.routing.context import (
+from gateway.domain.request import CHAT, EMBEDDINGS, IMAGE_TOKENS
+from gateway.domain.token_ratio import (
     LEARN_FROM,
     MIN_ROOM,
     RATIO_LEAST,
@@ -20,7 +21,6 @@ from gateway.routing.context import (
     room_needed,
     surely_fits,
 )
-from gateway.routing.request import CHAT, EMBEDDINGS, IMAGE_TOKENS
 from tests.routing.parts import request
 
 unhurried = settings(deadline=None)  # the machine may be busy

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.domain.request import CHAT, parse
+from gateway.inspection.error_replies import judge
 from gateway.routing.echo import READ_MOST, asked_about, says
-from gateway.routing.request import CHAT, parse
-from gateway.upstream.answers import judge
 from tests.routing.parts import request
 
 PHRASE = "Maximum context length is 9"

@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from gateway.compat.capabilities import Capabilities, OnDemand
 from gateway.config.snapshot import Alias, Client, Tasks
+from gateway.domain.capabilities import Capabilities, OnDemand
+from gateway.domain.request import COMPLETIONS, EMBEDDINGS, ToolChoice
 from gateway.routing.needs import (
     ADAPTED,
     NO_ADAPTATION,
@@ -22,7 +23,6 @@ from gateway.routing.needs import (
     rescued,
     resort_of,
 )
-from gateway.routing.request import COMPLETIONS, EMBEDDINGS, ToolChoice
 from tests.routing.parts import alias, request
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import BackendState
-from gateway.compat.observation import Observation
 from gateway.config.snapshot import CloudWhen
+from gateway.domain.backend import BackendState
+from gateway.domain.observation import Observation
+from gateway.domain.request import EMBEDDINGS
 from gateway.routing.needs import NO_ADAPTATION
 from gateway.routing.plan import Plan, forced, make_plan
-from gateway.routing.request import EMBEDDINGS
 from gateway.routing.window import fits_window, near_limit, prompt_estimate
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.backend import BackendState
-from gateway.compat.observation import Observation
+from gateway.domain.backend import BackendState
+from gateway.domain.observation import Observation
+from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
 from gateway.routing.refusal import Tried, refusal
-from gateway.routing.request import EMBEDDINGS, InferenceRequest
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
 from gateway.errors import GatewayError
-from gateway.routing.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
 from tests.routing.parts import request
 
 unhurried = settings(deadline=None)  # the machine may be busy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config.snapshot import Client, Tasks
-from gateway.routing.request import COMPLETIONS
+from gateway.domain.request import COMPLETIONS
 from gateway.routing.tasks import task_alias
 from tests.routing.parts import request
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.upstream.sse import Framer
+from gateway.transport.sse import Framer
 from tests.scripted import END, SSE_HEAD, RawReply, Script, ScriptedBackend, Turn, chunked, raw_post
 from tests.support import RunningGateway
 

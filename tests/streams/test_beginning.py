@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import reply as gateway_reply
+from gateway.proxy import reply as gateway_reply
 from tests.raw_client import raw_client
 from tests.scripted import END, SSE_HEAD, Turn, chunked, read_reply, request_bytes
 from tests.scripted import answer as http_answer

@@ -9,11 +9,11 @@ import zlib
 
 import pytest
 
-from gateway import streaming
-from gateway.rewrite import Identity
-from gateway.routing.request import CHAT, parse
-from gateway.streaming import StreamTrack
-from gateway.upstream.sse import Framer
+from gateway.domain.request import CHAT, parse
+from gateway.inspection import stream_track as streaming
+from gateway.inspection.rewrite import Identity
+from gateway.inspection.stream_track import StreamTrack
+from gateway.transport.sse import Framer
 from tests.scripted import END, SSE_HEAD, Turn, chunked
 from tests.scripted import answer as http_answer
 from tests.streams.stage import DONE, HELLO, ROLE, STOP, Stage, says

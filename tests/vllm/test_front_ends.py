@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim.wire import ask
+from tests.simulator.wire import ask
 
 from .asks import CALL, CHAT, WEATHER, chat, script
 from .servers import VllmServer

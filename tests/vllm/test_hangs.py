@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.waiting import until_said
 
 from .asks import CHAT, chat

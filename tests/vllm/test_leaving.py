@@ -8,8 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from gateway.health.state import State
-from gateway.upstream.h1 import H1Client
+from gateway.domain.health_state import State
+from gateway.transport.h1 import H1Client
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.support import RunningGateway, running_gateway
 
 from .asks import CALL, CHAT, WEATHER, chat, script

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.sim import SimVllm
-from tests.sim.wire import Reply, ask, masked, order, said
+from simulator import SimVllm
+from tests.simulator.wire import Reply, ask, masked, order, said
 
 from .asks import CALL, CHAT, WEATHER, script
 from .servers import VllmServer
@@ -53,7 +53,7 @@ POSTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a choice of a tool that is not offered": (CHAT, {**HI, "tools": [], "tool_choice": NAMED}),
     "usage asked for": (CHAT, {**HI, **THOUGHT, "stream_options": {"include_usage": True}}),
 }
-# Streams that the simulator is known to write otherwise, and how; an entry goes when the simulator is mended.
+# Streams that the gateway.sim is known to write otherwise, and how; an entry goes when the gateway.sim is mended.
 DIFFERENT: dict[str, str] = {}
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from gateway.health.state import State
-from gateway.sim import SimVllm
+from gateway.domain.health_state import State
+from simulator import SimVllm
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
 from tests.waiting import until_said

@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.routing.request import CHAT as CHAT_ENDPOINT
-from gateway.routing.request import parse
-from gateway.sim import SimVllm
-from gateway.upstream.tokenize import tokenize_body
+from gateway.domain.request import CHAT as CHAT_ENDPOINT
+from gateway.domain.request import parse
+from gateway.engines.tokenize import tokenize_body
+from simulator import SimVllm
 from tests.support import running_gateway
 
 from .asks import CHAT, WEATHER, chat, script

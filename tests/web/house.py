@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
-from gateway.sim import SimVllm
-from gateway.sim.exporter import SimExporter
-from gateway.sim.ollama import SimOllama
+from simulator import SimVllm
+from simulator.exporter import SimExporter
+from simulator.ollama import SimOllama
 from tests.support import RunningGateway, running_gateway
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Page, async_playwright
 
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 from tests.web.house import ARGS, CHROMIUM, WAIT, needs_chromium

@@ -12,9 +12,9 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from gateway.api import status
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from gateway.observe import history
-from gateway.sim import SimVllm
+from simulator import SimVllm
 from tests.support import running_gateway
 from tests.web.house import CLIENTS, FAST, Wire, chromium, house, lacks, looking, needs_chromium, row, shows
 

@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from gateway.admission.room import room
+from gateway.admission.capacity import room
 from gateway.api import status
 from gateway.observe import history
-from gateway.sim import SimVllm
+from simulator import SimVllm
+from tests.cluster.joined import shared
+from tests.cluster.redis_server import running_redis
 from tests.raw_client import chat
-from tests.shared.joined import shared
-from tests.shared.redis_server import running_redis
 from tests.support import running_gateway
 from tests.web.house import chromium, house, lacks, looking, needs_chromium, row, shows
 

@@ -1,0 +1,1 @@
+"""What requests cost: limits, budgets, prices and the ledger."""

@@ -1,0 +1,131 @@
+"""What clients may ask for and spend, and what they did: limits, prices, budgets and the ledger of one gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.accounting.budgets import Account, Budgets
+from gateway.accounting.ledger import Ledger
+from gateway.accounting.ledger_file import DAY
+from gateway.accounting.limits import Limits
+from gateway.accounting.prices import Prices, Tokens, costs_money
+from gateway.config.snapshot import Backend, Budget, Client, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.request import InferenceRequest
+from gateway.routing.plan import Broke
+from gateway.routing.window import tokens
+from gateway.supervision import Failures
+
+log = logging.getLogger("gateway.accounts")
+
+ANSWER_GUESS, ANSWER_MOST = 1024, 4096  # tokens of an answer whose cost is estimated: nothing said; said
+
+
+class Reservation(NamedTuple):
+    """What a request under way will probably cost an account, in USD."""
+
+    account: Account
+    usd: float
+
+
+class Accounts:
+    """Changed from the event loop's thread only. Without limits and budgets in routes.yaml a request pays for a few
+    look-ups here."""
+
+    def __init__(self, folder: str, failures: Failures | None = None) -> None:
+        self.limits = Limits()
+        self.prices = Prices()
+        self.budgets = Budgets()
+        self.ledger = Ledger(Path(folder), failures)
+        self._looked_at: Snapshot | None = None
+        self._any_budget = False
+        self._unheld: set[str] = set()  # backends whose missing price was told
+
+    async def open(self) -> None:
+        self.budgets.remember(await asyncio.to_thread(self.ledger.open))
+
+    async def close(self) -> None:
+        """Write what is left."""
+        await asyncio.to_thread(self.ledger.close)
+
+    def broke(self, snapshot: Snapshot, client: Client | None) -> Broke | None:
+        """For `make_plan`: which budget forbids a backend now. None = this request has none to heed."""
+        if snapshot is not self._looked_at:
+            self._looked_at = snapshot
+            self._any_budget = any(backend.budget is not None for backend in snapshot.backends.values())
+        if not self._any_budget and (client is None or client.budget is None):
+            return None
+        return lambda state: self.why_broke(state.backend, client)
+
+    def why_broke(self, backend: Backend, client: Client | None) -> str | None:
+        """Which budget is spent, in words for people; None = none is, or a request costs nothing there."""
+        for account, budget in _budgets_of(backend, client):
+            spent = self.budgets.exhausted(account, budget, today())
+            if spent is not None:
+                whose = "its budget is" if account.side == "backend" else f"the budget of client '{account.name}' is"
+                return f"costs money, and {whose} spent: {spent}"
+        return None
+
+    def enter(
+        self, state: BackendState, client: Client | None, request: InferenceRequest, held: list[Reservation]
+    ) -> str | None:
+        """Before an attempt: why it may not be paid, else None, and what it will probably cost is reserved (in `held`,
+        for `leave`)."""
+        budgets = _budgets_of(state.backend, client)
+        if not budgets:
+            return None
+        reason = self.why_broke(state.backend, client)
+        if reason is not None:
+            return reason
+        usd = self.probable_cost(state, request)
+        for account, _ in budgets:
+            self.budgets.reserve(account, usd)
+            held.append(Reservation(account, usd))
+        return None
+
+    def leave(self, held: Iterable[Reservation]) -> None:
+        """At the end of a request: what it really cost is known, or nothing."""
+        for account, usd in held:
+            self.budgets.release(account, usd)
+
+    def probable_cost(self, state: BackendState, request: InferenceRequest) -> float:
+        """USD; 0 where the price is unknown."""
+        rates = self.prices.of(state.backend)
+        return 0.0 if rates is None else rates.usd(self.probable_tokens(state, request))
+
+    def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
+        """Of prompt and answer, before a backend has counted them."""
+        answer = min(request.limit() or ANSWER_GUESS, ANSWER_MOST) * request.choices if request.endpoint.limits else 0
+        return Tokens(tokens(state, request), answer)
+
+    def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
+        """USD of reported tokens; None = unknown, which the log says once where a budget depends on it."""
+        rates = self.prices.of(backend)
+        if rates is not None:
+            return rates.usd(used)
+        if _budgets_of(backend, client) and backend.name not in self._unheld:
+            self._unheld.add(backend.name)
+            log.warning("what %s costs is unknown, so no budget counts it: write `price` there", backend.name)
+        return None
+
+
+def _budgets_of(backend: Backend, client: Client | None) -> list[tuple[Account, Budget]]:
+    """The budgets that a request of this client to this backend draws on."""
+    if backend.budget is None and (client is None or client.budget is None):
+        return []
+    if not costs_money(backend):
+        return []
+    found = [(Account("backend", backend.name), backend.budget)] if backend.budget is not None else []
+    if client is not None and client.budget is not None:
+        found.append((Account("client", client.name), client.budget))
+    return found
+
+
+def today() -> int:
+    """UTC days since 1970-01-01."""
+    return int(time.time() // DAY)

@@ -1,0 +1,137 @@
+"""What a client may ask for in a minute: requests (`rpm`) and tokens (`tpm`). Pure: time is passed in.
+
+A window slides over the last 60 seconds, in buckets of one second, and is never generous: an entry counts for at least
+60 seconds and at most 61. So no 60 seconds ever hold more than the limit, and the wait that is told is enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+from gateway.config.snapshot import Client
+from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
+from gateway.domain.token_ratio import PRIOR_USUAL
+from gateway.errors import GatewayError
+
+SECONDS = 60
+ANSWER_MOST = 1024  # tokens of an answer that are counted before it is known
+
+
+class Window:
+    """A sum over the last minute."""
+
+    __slots__ = ("_buckets", "_sum")
+
+    def __init__(self) -> None:
+        self._buckets: deque[list[int]] = deque()  # [second, amount], ascending, one per second in which something came
+        self._sum = 0
+
+    def used(self, now: float) -> int:
+        buckets, oldest = self._buckets, int(now) - SECONDS
+        while buckets and buckets[0][0] < oldest:
+            self._sum -= buckets.popleft()[1]
+        return self._sum
+
+    def wait(self, limit: int, amount: int, now: float) -> float:
+        """Seconds until `amount` more fits; 0 = it does now. What is larger than the limit fits when nothing else
+        counts: otherwise it never would."""
+        over = self.used(now) + min(amount, limit) - limit
+        wait = 0.0
+        for second, held in self._buckets:
+            if over <= 0:
+                break
+            over -= held
+            wait = second + SECONDS + 1 - now
+        return wait
+
+    def add(self, amount: int, now: float) -> None:
+        self.used(now)  # what is too old goes, also where nobody asks
+        second = int(now)
+        if self._buckets and self._buckets[-1][0] >= second:
+            self._buckets[-1][1] += amount
+        else:
+            self._buckets.append([second, amount])
+        self._sum += amount
+
+    def take_back(self, amount: int, at: float, now: float) -> None:
+        """`amount` of what was added at `at` was too much; what has left the window by now needs no correction."""
+        self.used(now)
+        for bucket in reversed(self._buckets):
+            if bucket[0] <= int(at):
+                taken = min(amount, bucket[1]) if bucket[0] == int(at) else 0
+                bucket[1] -= taken
+                self._sum -= taken
+                return
+
+
+class Charge(NamedTuple):
+    """Tokens that were counted for a request before they were known."""
+
+    window: Window
+    tokens: int
+    at: float
+
+
+@dataclass(slots=True)
+class _Windows:
+    requests: Window = field(default_factory=Window)
+    tokens: Window = field(default_factory=Window)
+
+
+class Limits:
+    """The windows of all clients that have a limit, by name: they outlive an edit of routes.yaml."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Windows] = {}
+
+    def check(self, client: Client | None, request: InferenceRequest, now: float) -> Charge | None:
+        """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. What is
+        returned is to be given to `spent` when the request has ended."""
+        if client is None or (client.rpm is None and client.tpm is None):
+            return None
+        windows = self._clients.get(client.name)
+        if windows is None:
+            windows = self._clients[client.name] = _Windows()
+        tokens = 0 if client.tpm is None else estimate(request)
+        requests_wait = 0.0 if client.rpm is None else windows.requests.wait(client.rpm, 1, now)
+        tokens_wait = 0.0 if client.tpm is None else windows.tokens.wait(client.tpm, tokens, now)
+        if requests_wait or tokens_wait:
+            raise refused(client, requests_wait, tokens_wait)
+        if client.rpm is not None:
+            windows.requests.add(1, now)
+        if client.tpm is None:
+            return None
+        windows.tokens.add(tokens, now)
+        return Charge(windows.tokens, tokens, now)
+
+    def uncount(self, client: str, at: float, now: float) -> None:
+        """A request that was counted at `at` was refused by all gateways together. (Its tokens `spent` corrects.)"""
+        if (windows := self._clients.get(client)) is not None:
+            windows.requests.take_back(1, at, now)
+
+    def spent(self, charge: Charge, tokens: int, now: float) -> None:
+        """A request has ended and had `tokens` in all: what it had more counts now, what it had less is taken back."""
+        if tokens > charge.tokens:
+            charge.window.add(tokens - charge.tokens, now)
+        elif tokens < charge.tokens:
+            charge.window.take_back(charge.tokens - tokens, charge.at, now)
+
+
+def estimate(request: InferenceRequest) -> int:
+    """Tokens of prompt and answer, before any backend has counted them."""
+    request.measure_media()
+    prompt = int(request.prompt_bytes / PRIOR_USUAL) + request.images * IMAGE_TOKENS
+    if not request.endpoint.limits:
+        return max(1, prompt)
+    return max(1, prompt + request.choices * min(request.limit() or ANSWER_MOST, ANSWER_MOST))
+
+
+def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
+    """Both in seconds; the longer one is told."""
+    wait = max(requests_wait, tokens_wait)
+    key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")
+    had = f"Client '{client.name}' has had its {getattr(client, key)} {what} ({key}) of this minute"
+    return GatewayError("rate_limit_exceeded", f"{had}: ask again in {ceil(wait)} s.", retry_after=ceil(wait))

@@ -1,0 +1,75 @@
+"""Who is asking, and may it use this alias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from gateway.admission.origins import check_source
+from gateway.config.snapshot import Alias, Client, Snapshot
+from gateway.errors import GatewayError, model_not_found
+
+_NO = frozenset((b"0", b"false", b"no", b"off"))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`name` tells callers apart (client, else source address); `label` is the client's name or "open", for metrics."""
+
+    name: str
+    label: str
+    client: Client | None = None
+
+    @property
+    def local_only(self) -> bool:
+        return self.client is not None and self.client.local_only
+
+    def may_use(self, alias: Alias) -> bool:
+        return self.client is None or self.client.may_use(alias.name)
+
+
+NOBODY = Identity("", "open")
+
+
+def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> Identity:
+    """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` everybody is let in who is no
+    page of another site.
+
+    Keys are looked up by their SHA-256, so no comparison takes longer the more of a key is right. Raises
+    `invalid_api_key`, `foreign_origin`, `foreign_host`.
+    """
+    check_source(snapshot, headers)
+    if not snapshot.clients:
+        return Identity(peer, "open")
+    key = given_key(headers)
+    if key is None:
+        raise GatewayError("invalid_api_key", "No API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`.")
+    client = snapshot.clients_by_key.get(sha256(key).hexdigest())
+    if client is None:
+        raise GatewayError("invalid_api_key", "This API key is not one of the gateway's `clients`.")
+    return Identity(client.name, client.name, client)
+
+
+def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The bearer token if there is one, else `x-api-key`. An empty one is none."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None and authorization[:7].lower() == b"bearer " and (key := authorization[7:].strip()):
+        return key
+    return headers.get(b"x-api-key", b"").strip() or None
+
+
+def asks_local_only(headers: Mapping[bytes, bytes]) -> bool:
+    """`x-gateway-local-only`: every value but an unmistakable no is a yes, an empty one too."""
+    said = headers.get(b"x-gateway-local-only")
+    return said is not None and not all(word.strip().lower() in _NO for word in said.split(b","))
+
+
+def find_alias(snapshot: Snapshot, identity: Identity, model: str) -> Alias:
+    """The alias a client means. Raises `model_not_found`, `model_not_allowed`."""
+    alias = snapshot.resolve(model)
+    if alias is None:
+        raise model_not_found(model, [name for name in snapshot.aliases if identity.may_use(snapshot.aliases[name])])
+    if not identity.may_use(alias):
+        raise GatewayError("model_not_allowed", f"Client '{identity.name}' may not use '{model}'.", param="model")
+    return alias

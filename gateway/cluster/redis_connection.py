@@ -1,0 +1,190 @@
+"""The connection to Redis: one for batches of operations, one for messages. A wait is bounded: what does not answer in
+time is away, and so is a connection that breaks. Nothing is tried twice here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.cluster.scripts import PREFIX, Operation, arguments, decode, source
+from gateway.config.snapshot import Secret
+from gateway.supervision import Failures
+
+log = logging.getLogger("gateway.cluster")
+
+PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
+CONNECT = 1.0  # seconds for a connection, and for what is said first on it
+HEAR = 0.05  # seconds in which what was said before a loss may still be heard
+PRESENT = 6.0  # seconds that a gateway counts as there after it was last heard
+
+Answer = Callable[[Any], None]
+Batch = list[tuple[Operation, Answer]]
+
+
+class Away(Exception):
+    """Redis cannot be had, and why."""
+
+
+class Link:
+    """Between `open` and `close` or a failure it is `up`. `build` gives what is to be done now, and to whom each answer
+    goes; `on_message` gets what others publish; `on_lost` is told, once, that it is up no more. `trips` counts the
+    batches."""
+
+    def __init__(
+        self,
+        url: Secret,
+        gateway: str,
+        build: Callable[[], Batch],
+        on_message: Callable[[list[Any]], None],
+        on_lost: Callable[[str], None],
+        failures: Failures | None = None,
+    ) -> None:
+        self._failures = failures or Failures()
+        self.up = False
+        self.trips = 0
+        self._gateway = gateway
+        self._build = build
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._redis = Redis.from_url(
+            url.reveal(), socket_connect_timeout=CONNECT, retry=Retry(NoBackoff(), 0), protocol=2, client_name=None
+        )
+        settings = self._redis.connection_pool.connection_kwargs
+        self._patience = float(settings.get("socket_timeout") or PATIENCE)
+        settings["socket_timeout"] = None  # the bound is here, not on each read
+        self.where = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+        self.where += f"/{settings.get('db') or 0}"
+        self._script = source()
+        self._sha = ""
+        self._calls: AbstractConnection | None = None  # of its own: a pool would look at it twice for each batch
+        self._pubsub: PubSub | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect and listen. Raises `Away`."""
+        try:
+            async with asyncio.timeout(CONNECT):
+                self._sha = await self._redis.script_load(self._script)
+                pool = self._redis.connection_pool
+                self._calls = pool.make_connection()  # type: ignore[no-untyped-call]  # redis has no type for it
+                await self._calls.connect()
+                self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+                await self._pubsub.subscribe(f"{PREFIX}all", f"{PREFIX}to:{self._gateway}")
+        except (RedisError, OSError, TimeoutError) as error:
+            await self.close()
+            raise Away(_words(error)) from None
+        self.up = True
+        self._listener = self._failures.once("shared", self._listen(self._pubsub), "shared: messages")
+
+    async def close(self) -> None:
+        """Also after a failure; it can be opened again."""
+        self.up = False
+        tasks = [task for task in (self._listener, self._sender) if task is not None]
+        self._listener = self._sender = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(CONNECT):
+                if self._calls is not None:
+                    await self._calls.disconnect(nowait=True)
+                if self._pubsub is not None:
+                    await self._pubsub.aclose()  # type: ignore[no-untyped-call]  # redis has no type for it
+                await self._redis.aclose()
+        except (RedisError, OSError, TimeoutError) as error:
+            log.debug("a connection to redis ended badly: %s", _words(error))
+        self._pubsub = self._calls = None
+
+    async def say_last(self, operation: Operation) -> None:
+        """One operation before `close`, if it can be said in time; after what is under way."""
+        self.up = False
+        if self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+        try:
+            await self._trip([operation])
+        except Away as error:
+            log.debug("redis was not told that this gateway stops: %s", error)
+
+    def wake(self) -> None:
+        """There is something to do: it is sent in the loop's next round, with whatever comes until then."""
+        if self.up and self._sender is None:
+            self._sender = self._failures.once("shared", self._send(), "shared: operations")
+
+    async def _send(self) -> None:
+        """Batch after batch, one at a time: so they are done in the order in which they were wanted."""
+        try:
+            while self.up and (batch := self._build()):
+                answers = await self._call([operation for operation, _ in batch])
+                for (_, answer), value in zip(batch, answers, strict=True):
+                    answer(value)
+        except Away as error:
+            await self._hear_out()
+            self._lost(str(error))
+        except Exception:
+            self._failures.note("shared", "what gateways share")
+            self._lost("an error inside the gateway; see its log")
+        finally:
+            self._sender = None
+
+    async def _hear_out(self) -> None:
+        """What the others hold may have been told just before the connection broke."""
+        if self._listener is not None:
+            await asyncio.wait({self._listener}, timeout=HEAR)
+
+    async def _call(self, operations: list[Operation]) -> list[Any]:
+        answers = await self._trip(operations)
+        if answers == ["stranger"]:  # it was silent for too long, or Redis has lost what it knew
+            raise Away("this gateway was forgotten there")
+        return answers
+
+    async def _trip(self, operations: list[Operation]) -> list[Any]:
+        self.trips += 1
+        trip = asyncio.create_task(self._run(arguments(self._gateway, PRESENT, operations)))
+        try:
+            for _ in range(2):  # in two halves: time that this process itself stood still is not redis' silence
+                await asyncio.wait({trip}, timeout=self._patience / 2)
+                if trip.done():
+                    break
+            else:
+                raise Away(f"no answer within {self._patience * 1000:.0f} ms")
+            found: list[Any] = decode(trip.result())
+        except (RedisError, OSError) as error:
+            raise Away(_words(error)) from None
+        finally:
+            trip.cancel()
+        return found
+
+    async def _run(self, args: list[Any]) -> Any:
+        assert self._calls is not None
+        await self._calls.send_command("EVALSHA", self._sha, 1, PREFIX, *args)
+        return await self._calls.read_response()
+
+    async def _listen(self, pubsub: PubSub) -> None:
+        reason = "the connection for messages ended"
+        try:
+            async for message in pubsub.listen():
+                self._on_message(decode(message["data"]))
+        except (RedisError, OSError) as error:
+            reason = _words(error)
+        except Exception:
+            self._failures.note("shared", "a message of another gateway")
+        self._lost(reason)
+
+    def _lost(self, reason: str) -> None:
+        if self.up:
+            self.up = False
+            self._on_lost(reason)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

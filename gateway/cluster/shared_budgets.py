@@ -1,0 +1,138 @@
+"""What the gateways have spent together: each tells its own totals, and what its requests under way will probably cost.
+Totals are absolute, so that what Redis has lost is whole again when each has told its own once more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from gateway.accounting.budgets import LONGEST, Account, Budgets
+from gateway.cluster.scripts import Operation
+
+
+class Purse:
+    """`owner` is who this gateway is over its restarts. `wake` is called when there is something to send (`take`)."""
+
+    def __init__(self, budgets: Budgets, owner: str, wake: Callable[[], None]) -> None:
+        self.owner = owner
+        self._budgets = budgets
+        self._wake = wake
+        self._borrowed: dict[tuple[int, Account], float] = {}  # spent by the owner whose ledger we read, before us
+        self._claimed = False
+        self._spent: set[tuple[int, Account]] = set()  # changed
+        self._reserved: set[Account] = set()
+        self._told: set[Account] = set()  # something that was under way was told of these
+        self._theirs: dict[str, dict[tuple[int, Account], float]] = {}  # owner -> what it has spent
+        self._their_reserved: dict[str, dict[Account, float]] = defaultdict(dict)  # gateway -> what is under way there
+
+    # -- from here ------------------------------------------------------------------------------------------------
+
+    def changed(self, account: Account, day: int | None) -> None:
+        """More was spent on this day; None = what is under way has changed."""
+        if day is None:
+            self._reserved.add(account)
+        else:
+            self._spent.add((day, account))
+        self._wake()
+
+    def take(self) -> list[Operation]:
+        """What is to be sent now."""
+        if not self._claimed or not (self._spent or self._reserved):
+            return []
+        spent = [(day, _text(account), self._own(day, account)) for day, account in self._spent]
+        reserved = [(_text(account), self._budgets.own_reserved(account)) for account in self._reserved]
+        self._told |= self._reserved
+        self._spent, self._reserved = set(), set()
+        return [("spend", self.owner, spent, reserved)]
+
+    def tell_all(self) -> None:
+        """Everything is to be sent again."""
+        self._spent = {(day, account) for day, account, _ in self._budgets.totals()}
+        self._reserved = self._told | set(self._budgets.accounts_reserved())
+
+    def _own(self, day: int, account: Account) -> float:
+        return max(0.0, self._budgets.own(account, day) - self._borrowed.get((day, account), 0.0))
+
+    # -- from there -----------------------------------------------------------------------------------------------
+
+    def claim(self, today: int) -> list[Operation]:
+        """May this gateway go on under its name? Asked at each joining. What was spent under names that end with their
+        gateways is read anew then: somebody may have taken it over."""
+        self._theirs = {owner: totals for owner, totals in self._theirs.items() if "/" not in owner}
+        return [] if "/" in self.owner else [("claim", self.owner, days(today))]
+
+    def claimed(self, yes: bool, gateway: str) -> None:
+        """No = another that runs now has the same `server.data`: what was read there is that one's (or was told by the
+        one before it), and what is spent here is told under a name of its own. Also when this gateway was taken for
+        gone, and has lost its name."""
+        if not yes:
+            self.owner = f"{self.owner}/{gateway}"
+            self._borrowed = {(day, account): usd for day, account, usd in self._budgets.totals()}
+        self._claimed = True
+
+    def read(self, spent: list[tuple[int, str, str]], reserved: list[tuple[str, str, str]], gateway: str) -> None:
+        """(day, owner and account, USD) of these days; (gateway, account, USD) of all that are there."""
+        for day, field, usd in spent:
+            owner, _, account = field.partition("\t")
+            self._take_in(owner, day, _account(account), float(usd))
+        self._their_reserved.clear()
+        for other, account, usd in reserved:
+            if other != gateway:
+                self._their_reserved[other][_account(account)] = float(usd)
+        self._sum_up()
+
+    def heard(self, gateway: str, owner: str, spent: list[Any], reserved: list[Any]) -> None:
+        """Another gateway has spent."""
+        for day, account, usd in spent:
+            self._take_in(owner, day, _account(account), usd)
+        for account, usd in reserved:
+            self._their_reserved[gateway][_account(account)] = usd
+        self._sum_up()
+
+    def merged(self, owners: list[str]) -> None:
+        """What they have spent is in the totals of another from now on."""
+        for owner in owners:
+            self._theirs.pop(owner, None)
+        self._sum_up()
+
+    def _take_in(self, owner: str, day: int, account: Account, usd: float) -> None:
+        if owner != self.owner:
+            self._theirs.setdefault(owner, {})[day, account] = usd
+        elif usd > self._own(day, account):  # more than the ledger remembers: it was ours before the start
+            self._budgets.take_over(account, day, usd - self._own(day, account))
+
+    def _sum_up(self) -> None:
+        spent: dict[Account, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        lent = dict(self._borrowed)  # counted here: of who has had this ledger before
+        for owner, totals in self._theirs.items():
+            same_ledger = _ledger(owner) == _ledger(self.owner)
+            for (day, account), usd in totals.items():
+                known = min(usd, lent.get((day, account), 0.0)) if same_ledger else 0.0
+                if known:
+                    lent[day, account] -= known
+                spent[account][day] += usd - known
+        reserved: dict[Account, float] = defaultdict(float)
+        for theirs in self._their_reserved.values():
+            for account, usd in theirs.items():
+                reserved[account] += usd
+        self._budgets.elsewhere(spent, reserved)
+
+
+def days(today: int) -> list[int]:
+    """All that a running period may have."""
+    return list(range(today - LONGEST, today + 1))
+
+
+def _ledger(owner: str) -> str:
+    """Whose ledger this owner writes to: OWNER of OWNER/GATEWAY."""
+    return owner.partition("/")[0]
+
+
+def _text(account: Account) -> str:
+    return f"{account.side}\t{account.name}"
+
+
+def _account(text: str) -> Account:
+    side, _, name = text.partition("\t")
+    return Account("backend" if side == "backend" else "client", name)

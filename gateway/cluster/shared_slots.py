@@ -1,0 +1,271 @@
+"""Slots that gateways share: who of ours waits and what we hold, told to Redis; and what it gives, told to our waiting
+set (gateway/admission/scheduler.py). No socket and no task here: operations go out by `take`, answers come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.accounting.limits import Limits, refused
+from gateway.admission.capacity import is_full, room, whole
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import Held, Waiter
+from gateway.cluster.alone import LEASE, slots_alone
+from gateway.cluster.scripts import Operation, key_of
+from gateway.domain.backend import BackendState
+
+LOOK_AGE = 0.5  # seconds after the loss from which a look at an engine shows what the others began before it
+# A backend, the slots in use there, those of them that are ours, and those of each other gateway that has any.
+Load = tuple[str, int, int, list[int]]
+
+
+class SharedSlots:
+    """The `Others` of our waiting set. `wake` is called when there is something to send.
+
+    A waiter has a key as long as it is registered; what is asked anew gets a new one (`was` names the old), so that a
+    grant under an old key never counts.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        scheduler: Scheduler,
+        limits: Limits,
+        states: Callable[[], Mapping[str, BackendState]],
+        wake: Callable[[], None],
+    ) -> None:
+        self.joined = False
+        self._gateway = gateway
+        self._scheduler = scheduler
+        self._limits = limits
+        self._states = states
+        self._wake = wake
+        self._keys = 0
+        self._held: dict[str, Held] = {}  # by key
+        self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
+        self._to_ask: dict[Waiter, None] = {}
+        self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
+        self._drops: list[str] = []
+        self._used: list[Operation] = []
+        self._kept: dict[str, int] = {}  # by backend: slots that we could use on our own, when we were last
+        self._parted = self._until = 0.0  # when we went on alone, and until when what the others held then counts
+
+    # -- what our waiting set tells (scheduler.Others) ------------------------------------------------------------
+
+    def key(self) -> str:
+        self._keys += 1
+        return f"{self._gateway}:{self._keys}"
+
+    def waits(self, waiter: Waiter) -> None:
+        if not self.joined or waiter.pending:
+            return
+        if waiter in self._leaving:
+            del self._leaving[waiter]
+            if self._asked[waiter.key][1] == waiter.choices:
+                return  # as before
+        self._to_ask[waiter] = None
+        self._wake()
+
+    def gone(self, waiter: Waiter) -> None:
+        self._to_ask.pop(waiter, None)
+        if waiter.key not in self._asked:
+            return
+        if waiter.granted is not None and waiter.granted.key == waiter.key:
+            del self._asked[waiter.key]
+            waiter.key = ""
+        else:
+            self._leaving[waiter] = None
+            self._wake()
+
+    def took(self, held: Held, *, limited: bool) -> None:
+        if limited or held.state.backend.slots is not None:
+            self._held[held.key] = held
+
+    def gave(self, held: Held) -> None:
+        if self._held.pop(held.key, None) is not None and self.joined:
+            self._drops.append(held.key)
+            self._wake()
+
+    def settled(self, waiter: Waiter | None, estimate: int, tokens: int) -> None:
+        """A request of a client with a tpm limit has ended, and had `tokens` instead of the estimate."""
+        if waiter is not None and waiter.counted and tokens != estimate and self.joined:
+            self._used.append(("used", waiter.client, waiter.counted, tokens - estimate))
+            self._wake()
+
+    # -- what is sent ---------------------------------------------------------------------------------------------
+
+    def take(self) -> list[tuple[Operation, Callable[[Any], None]]]:
+        """What is to be sent now, and who takes the answers."""
+        found: list[tuple[Operation, Callable[[Any], None]]] = [(op, _ignore) for op in self._used]
+        for waiter in self._leaving:
+            del self._asked[waiter.key]
+            self._drops.append(waiter.key)
+            waiter.key = ""
+        found += [(("drop", key), _ignore) for key in self._drops]
+        found += [self._ask(waiter) for waiter in self._to_ask]
+        self._used, self._drops, self._leaving, self._to_ask = [], [], {}, {}
+        return found
+
+    def _ask(self, waiter: Waiter) -> tuple[Operation, Callable[[Any], None]]:
+        was, waiter.key = waiter.key, self.key()
+        key = waiter.key
+        self._asked.pop(was, None)
+        self._asked[key] = waiter, waiter.choices
+        choices = [(key_of(state.backend), whole(state)) for state in waiter.choices]
+        quota = waiter.quota
+        counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens)
+        may_wait = waiter.full is None
+        operation = ("take", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts)
+        return operation, lambda answer: self._answered(waiter, key, answer)
+
+    def renewal(self, knew: int, now: float | None = None) -> Operation:
+        """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are. Whoever was
+        on its own also tells how many slots it took at most, and for how long it would go on so."""
+        leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
+        waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
+        waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
+        states = self._states().values()
+        rooms = [(key_of(state.backend), whole(state)) for state in states]
+        if not knew or not self._parted:
+            return ("renew", knew, leases, waiters, rooms, [], 0)
+        caps = [(key_of(state.backend), room(state)) for state in states if state.backend.slots is not None]
+        left = max(0.0, self._until - (time.monotonic() if now is None else now))
+        return ("renew", knew, leases, waiters, rooms, caps, round(left * 1000))
+
+    # -- what comes back ------------------------------------------------------------------------------------------
+
+    def renewed(self, loads: list[Load], granted: list[tuple[str, str, int]]) -> None:
+        """The answer to a renewal: how much runs where, and grants whose message was lost."""
+        before = {state.name: state.elsewhere for state in self._states().values()}
+        self._see(loads)
+        for state in self._states().values():
+            state.elsewhere_lately = max(state.elsewhere, before[state.name])
+        for key, backend, slots in granted:
+            self.granted(key, backend, slots)
+
+    def held(self, loads: list[tuple[str, list[tuple[str, int]]]]) -> None:
+        """Word of backends where somebody has come to hold more than its share, or does not any more: all gateways that
+        have slots there, and how many."""
+        for backend, holders in loads:
+            state = self._state(backend)
+            if state is not None:
+                state.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
+
+    def granted(self, key: str, backend: str, slots: int) -> None:
+        """Who waits under this key gets slots. Where it does not want them any more they are given back, or are about
+        to be."""
+        waiter, _ = self._asked.get(key, (None, ()))
+        if waiter is None or waiter in self._leaving:
+            return
+        state = self._state(backend)
+        now = time.monotonic()
+        if state is not None and self._scheduler.given(waiter, state, slots, key, now):
+            return
+        if state is not None:
+            self._scheduler.changed(state, now)  # it cannot be used: all plan anew
+        if key in self._asked and waiter not in self._leaving:
+            self._to_ask[waiter] = None
+            self._wake()
+
+    def _answered(self, waiter: Waiter, key: str, answer: list[Any]) -> None:
+        if answer[0] == "limited":
+            self._limited(waiter, *answer[1:])
+            return
+        if waiter.quota is not None:
+            waiter.quota, waiter.counted = None, answer[1]
+        if answer[0] == "granted":
+            self._see(answer[4])
+            self.granted(key, answer[2], answer[3])
+        elif answer[0] == "full":
+            self._refuse(waiter, waiter.full)
+        else:
+            waiter.ticket, waiter.full = (answer[2], answer[3]), None
+            self._waits_on(waiter, answer[4])
+
+    def _waits_on(self, waiter: Waiter, loads: list[Load]) -> None:
+        """It has to wait. Where we did not know that all is taken, it may have other choices now."""
+        before = [is_full(state, waiter.weight) for state in waiter.choices]
+        self._see(loads)
+        if before != [is_full(state, waiter.weight) for state in waiter.choices]:
+            self._scheduler.replan(waiter, time.monotonic())
+
+    def _limited(self, waiter: Waiter, requests_wait: float, tokens_wait: float) -> None:
+        quota = waiter.quota
+        assert quota is not None
+        self._limits.uncount(quota.client.name, quota.at, time.monotonic())
+        self._refuse(waiter, refused(quota.client, requests_wait, tokens_wait))
+
+    def _refuse(self, waiter: Waiter, reason: Exception | None) -> None:
+        """It is not registered there."""
+        self._asked.pop(waiter.key, None)
+        self._leaving.pop(waiter, None)
+        waiter.key = ""
+        if reason is not None:
+            self._scheduler.refuse(waiter, reason)
+
+    def _see(self, loads: list[Load]) -> None:
+        for backend, total, ours, others in loads:
+            state = self._state(backend)
+            if state is not None:
+                state.others = tuple(others)
+                state.elsewhere = total - ours
+                state.elsewhere_lately = max(state.elsewhere_lately, state.elsewhere)
+
+    def _state(self, key: str) -> BackendState | None:
+        name = key.partition(" ")[0]
+        state = self._states().get(name)
+        return state if state is not None and key_of(state.backend) == key else None
+
+    # -- with the others, and without -----------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """From now on it is decided together."""
+        self.joined, self._scheduler.serves = True, False
+        for state in self._states().values():
+            state.sharers, state.alone = 1, None
+        for waiter in self._scheduler.waiters:
+            self.waits(waiter)
+
+    def part(self, gateways: int, now: float | None = None) -> None:
+        """From now on we are on our own, one of so many: each has its share of the slots, or what is left of it until
+        `alone.LEASE` seconds have passed."""
+        now = time.monotonic() if now is None else now
+        self.joined, before = False, self._kept if now < self._until else {}
+        self._parted, self._until = now, now + LEASE
+        for waiter, _ in self._asked.values():
+            waiter.key = ""
+        self._asked, self._to_ask, self._leaving, self._drops, self._used = {}, {}, {}, [], []
+        for state in self._states().values():
+            state.sharers, state.elsewhere, state.elsewhere_lately = gateways, 0, 0
+            if state.backend.slots is not None:
+                state.alone = slots_alone(state.slots, gateways, state.inflight, state.others)
+                state.alone = min(state.alone, before.get(state.name, state.alone))
+        self._kept = {state.name: state.alone for state in self._states().values() if state.alone is not None}
+        self._scheduler.alone(now)
+
+    def tick(self, now: float) -> None:
+        """Where what the others held is over, our share is ours."""
+        if self.joined:
+            return
+        freed = False
+        for state in self._states().values():
+            if state.alone is not None and (now >= self._until or self._is_idle(state)):
+                state.alone, freed = None, True
+                self._kept.pop(state.name, None)
+        if freed:
+            self._scheduler.alone(now)
+
+    def _is_idle(self, state: BackendState) -> bool:
+        """Does the engine say that it has nothing to do, some time after we parted?"""
+        last = state.progress.last if state.progress is not None else None
+        return last is not None and last.at >= self._parted + LOOK_AGE and not last.running + last.waiting
+
+
+def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
+    """What decides when it is next."""
+    return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
+
+
+def _ignore(_: Any) -> None:
+    """Nothing is told but that it is done."""

@@ -1,0 +1,1 @@
+"""The APIs of clients that are not OpenAI's, translated at the edge."""

@@ -1,0 +1,221 @@
+"""The events of a chat stream as those of a message, without effects.
+
+A message's text, thoughts and calls are blocks, one after the other, each begun and ended; a chat has deltas alone. So
+a block begins with the first delta of its kind and ends with the first of another. Only where parts of several calls
+come in turns do their blocks stay open beside each other: what ends is taken for whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.anthropic.answer import arguments_of, call_id_of, head, stop_of, text_of, thoughts_of, usage_of
+from gateway.dialects.anthropic.errors import envelope
+from gateway.domain.upstream import ProtocolFailure
+from gateway.inspection.shape import fault_in_delta
+from gateway.transport.sse import DONE, data_of
+
+_encode = msgspec.json.Encoder().encode
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_DELTA = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":%b}}\n\n'
+)
+_DELTA_END = b'"}}\n\n'
+_THINKING, _TEXT = ("thinking", "thinking_delta"), ("text", "text_delta")
+_KINDS = {"content": _TEXT, "reasoning": _THINKING, "reasoning_content": _THINKING}  # by the field of a delta
+
+
+class _Choice(msgspec.Struct):
+    delta: Any = None
+    finish_reason: Any = None
+    stop_reason: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    model: Any = None
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+@dataclass(slots=True)
+class _Call:
+    """`block`: its index. `arguments`: their text so far."""
+
+    block: int
+    arguments: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+class MessageStream:
+    """One message. `take` is fed whole events and returns the bytes to send; it raises ProtocolFailure for a chunk of
+    which no part of a message can be made."""
+
+    __slots__ = ("_begun", "_blocks", "_calls", "_frame", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._begun = False
+        self._blocks = 0  # begun so far
+        self._open: object = None  # what the open block holds: _THINKING, _TEXT, or the index of a call
+        self._frame: tuple[bytes, bytes, bytes] | None = None  # see `_take_piece`
+        self._white = ""  # text that has come and may have to begin one
+        self._calls: dict[object, _Call] = {}  # by the index that the chat gives it
+        self._stop: tuple[str, str | None] = ("end_turn", None)
+        self._usage: Any = None
+        self._out: list[bytes] = []
+
+    def take(self, events: Iterable[bytes]) -> bytes:
+        for event in events:
+            if self._frame is None or not self._take_piece(event, self._frame):
+                self._take_one(event)
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
+
+    def _take_piece(self, event: bytes, frame: tuple[bytes, bytes, bytes]) -> bool:
+        """An event that is like one before in the same block, but for its text: nearly all are. `frame`: what stands
+        around the text there, and before it in what is sent. Text keeps its bytes: both ends write JSON strings."""
+        before, after, head = frame
+        if not (event.startswith(before) and event.endswith(after)):
+            return False
+        raw = event[len(before) : -len(after)]
+        if not raw or b'"' in raw:
+            return False
+        self._out.append(head + raw + _DELTA_END)
+        return True
+
+    def _learn_frame(self, event: bytes, chunk: _Chunk) -> None:
+        """From an event that says one piece of the open block, and nothing else."""
+        choices = chunk.choices or []
+        if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
+            return
+        delta = choices[0].delta
+        if not delta or len(delta) != 1:
+            return
+        ((field_, text),) = delta.items()
+        kind = _KINDS.get(field_)
+        if kind is None or kind is not self._open:
+            return
+        before, found, rest = event.partition(b'"%b":"' % field_.encode())
+        raw, _, after = rest.partition(b'"')
+        if found and b'"%b"' % raw == _encode(text):
+            delta_end = _DELTA % (self._blocks - 1, kind[1].encode(), kind[0].encode(), b'""')
+            self._frame = before + found, b'"' + after, delta_end.removesuffix(_DELTA_END)
+
+    def _take_one(self, event: bytes) -> None:
+        data = data_of(event)
+        if data == DONE:
+            self._end()
+            return
+        try:
+            chunk = _decode(data) if data is not None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            chunk = None
+        if chunk is None:  # a comment, or not ours to judge
+            self._out.append(event)
+        elif chunk.error is not None:
+            assert data is not None
+            self._out.append(b"event: error\ndata: " + envelope(None, data, self._request_id) + b"\n\n")
+        else:
+            self._take_chunk(chunk)
+            if self._frame is None:
+                self._learn_frame(event, chunk)
+
+    def _take_chunk(self, chunk: _Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        before = len(self._out)
+        if not self._begun:
+            self._begun = True
+            message = {**head("msg_" + self._request_id, chunk.model), "usage": usage_of(chunk.usage)}
+            self._say("message_start", message=message)
+        for choice in chunk.choices or ():
+            if (fault := fault_in_delta(choice.delta)) is not None:
+                raise ProtocolFailure(fault)
+            if choice.delta:
+                self._take_delta(choice.delta)
+            if choice.finish_reason is not None:
+                self._stop = stop_of(choice.finish_reason, choice.stop_reason)
+            elif len(self._out) == before:
+                self._out.append(_PING)  # a heartbeat
+
+    def _take_delta(self, delta: dict[str, Any]) -> None:
+        if thoughts := thoughts_of(delta):
+            self._add(_THINKING, thoughts)
+        if text := text_of(delta):
+            self._add_text(text)
+        for call in delta.get("tool_calls") or ():
+            index = call.get("index", 0)
+            self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
+
+    def _add_text(self, text: str) -> None:
+        """White space alone (models put some around thoughts and calls) makes no block."""
+        if self._open is not _TEXT:
+            text = self._white + text
+            self._white = text if text.isspace() else ""
+            if self._white:
+                return
+        self._add(_TEXT, text)
+
+    def _add(self, kind: tuple[str, str], text: str) -> None:
+        name, delta = kind
+        if self._open is not kind:
+            signature = {"signature": ""} if kind is _THINKING else {}
+            self._begin(kind, {"type": name, name: "", **signature})
+        self._out.append(_DELTA % (self._blocks - 1, delta.encode(), name.encode(), _encode(text)))
+
+    def _add_to_call(self, index: object, id_: object, function: dict[str, Any]) -> None:
+        call = self._calls.get(index)
+        if call is None:
+            name = function.get("name")
+            if name is None:
+                raise ProtocolFailure("sent a tool call without a name")
+            self._begin(index, {"type": "tool_use", "id": id_, "name": name, "input": {}})
+            call = self._calls[index] = _Call(self._blocks - 1)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            return
+        if not call.arguments:
+            arguments = arguments.lstrip()  # the anthropic SDK fails where white space is all there is yet
+        if arguments and not call.ended:
+            call.arguments.append(arguments)
+            self._out.append(_DELTA % (call.block, b"input_json_delta", b"partial_json", _encode(arguments)))
+
+    def _begin(self, holds: object, block: dict[str, Any]) -> None:
+        self._close()
+        self._frame = None
+        self._white = ""
+        self._say("content_block_start", index=self._blocks, content_block=block)
+        self._open = holds
+        self._blocks += 1
+
+    def _close(self) -> None:
+        """The open block ends. Not that of a call whose arguments are not whole: the rest may come behind others."""
+        open_, self._open = self._open, None
+        call = self._calls.get(open_)
+        if call is not None:
+            call.ended = arguments_of("".join(call.arguments)) is not None
+        if open_ is not None and (call is None or call.ended):
+            self._say("content_block_stop", index=self._blocks - 1)
+
+    def _end(self) -> None:
+        self._close()
+        for call in self._calls.values():
+            if not call.ended:
+                self._say("content_block_stop", index=call.block)
+        why, sequence = self._stop
+        told = {"stop_reason": why, "stop_sequence": sequence}
+        self._say("message_delta", delta=told, usage=usage_of(self._usage))
+        self._out.append(_STOP)
+
+    def _say(self, type_: str, **fields: object) -> None:
+        self._out.append(b"event: %b\ndata: %b\n\n" % (type_.encode(), _encode({"type": type_, **fields})))

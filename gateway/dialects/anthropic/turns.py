@@ -1,0 +1,138 @@
+"""The `messages` of a Messages body as those of a chat: turns that follow each other, and what they say of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.anthropic.blocks import Block, Part, blocks_of, expected, parts_of, string
+
+_SIDES = {"user": "user", "assistant": "assistant", "system": "user"}
+_IMAGE_ONLY = "The result is the picture in the next message."
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Turns:
+    """Read once, at the start. `chat`: the messages. `loaded`: tools that were held back (`defer_loading`) and named
+    since, in that order. `added`: (where, definition) of those that came later, by name. `removed`: names that are
+    gone."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.loaded: dict[str, None] = {}
+        self.added: dict[str, tuple[str, Block]] = {}
+        self.removed: set[str] = set()
+        self.chat: list[dict[str, Any]] = []
+        for side, blocks in _merged(messages):
+            self.chat += self._assistant(blocks) if side == "assistant" else self._user(blocks)
+
+    def _user(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
+        """The results of calls first, as chats want them, then whatever the user says and shows."""
+        parts: list[Part] = []
+        spoken = False
+        for where, block in blocks:
+            kind = block["type"]
+            if kind == "tool_result":
+                text, pictures = self._result(block, where)
+                yield {"role": "tool", "tool_call_id": string(block, "tool_use_id", where), "content": text}
+                parts += pictures
+            elif kind in ("tool_addition", "tool_removal"):
+                self._change(kind, block.get("tool"), where)
+            else:
+                parts += parts_of(block, where)
+            spoken = spoken or kind == "tool_result"
+        if parts or not spoken:  # a turn that says nothing is one all the same: else two of the assistant's would meet
+            alone = len(parts) == 1 and parts[0]["type"] == "text"
+            yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
+
+    def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
+        """What it thought goes back with what it said and called: models that reason between calls need it."""
+        said, thought, calls = [], [], []
+        for where, block in blocks:
+            kind = block["type"]
+            if kind == "thinking":
+                thought.append(string(block, "thinking", where))
+            elif kind == "tool_use":
+                arguments = _encode(block.get("input") or {}).decode()
+                function = {"name": string(block, "name", where), "arguments": arguments}
+                calls.append({"id": string(block, "id", where), "type": "function", "function": function})
+            elif kind != "redacted_thinking":  # which nobody but Anthropic can read
+                said += [part["text"] for part in parts_of(block, where) if part["type"] == "text"]
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(said) or (None if calls else "")}
+        if thoughts := "".join(thought):
+            message["reasoning_content"] = thoughts
+        if calls:
+            message["tool_calls"] = calls
+        yield message
+
+    def _result(self, block: Block, where: str) -> tuple[str, list[Part]]:
+        """A call's result: its text, and its pictures, for which a tool's message has no place."""
+        texts, pictures = [], []
+        content = block.get("content")
+        for place, inner in blocks_of(content, f"{where}.content") if content is not None else []:
+            if inner["type"] == "tool_reference":
+                name = string(inner, "tool_name", place)
+                self.loaded[name] = None
+                self.removed.discard(name)
+                texts.append(f"The tool {name} can be called from now on.")
+                continue
+            for part in parts_of(inner, place):
+                if part["type"] == "text":
+                    texts.append(part["text"])
+                else:
+                    pictures.append(part)
+        text = "\n".join(texts) or (_IMAGE_ONLY if pictures else "")
+        if block.get("is_error") is True and "error" not in text.lower():
+            text = f"Error: {text}"
+        return text, pictures
+
+    def _change(self, kind: str, tool: Any, where: str) -> None:
+        """A tool that comes or goes in the middle of a conversation, by its name or with its definition."""
+        if not isinstance(tool, dict):
+            raise expected(f"{where}.tool", "an object", tool)
+        definition = tool.get("definition")
+        named = definition if isinstance(definition, dict) else tool
+        name = string(named, "name" if "name" in named else "tool_name", f"{where}.tool")
+        if kind == "tool_removal":
+            self.removed.add(name)
+            return
+        self.removed.discard(name)
+        if named is definition:
+            self.added[name] = f"{where}.tool.definition", named
+        else:
+            self.loaded[name] = None
+
+
+def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
+    """(user | assistant, blocks), never the same side twice in a row: it is Anthropic's rule, and many chat templates
+    refuse anything else. They refuse a system message that is not the first, too: as part of the user's turn, marked as
+    Claude Code marks what it adds there itself, it keeps its place, and all before it stays in the prefix cache."""
+    turns: list[tuple[str, list[tuple[str, Block]]]] = []
+    for i, message in enumerate(messages):
+        where = f"messages.{i}"
+        if not isinstance(message, dict):
+            raise expected(where, "an object", message)
+        side = _SIDES.get(role) if isinstance(role := message.get("role"), str) else None
+        if side is None:
+            raise expected(f"{where}.role", "user, assistant or system", role)
+        content = message.get("content")
+        if role == "system":  # it may have settings alone
+            content = content if content is not None else []
+        blocks = blocks_of(content, f"{where}.content")
+        if role == "system":
+            blocks = [(place, _reminder(block)) for place, block in blocks]
+        if turns and turns[-1][0] == side:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((side, blocks))
+    return turns
+
+
+def _reminder(block: Block) -> Block:
+    """A system message's block, as it stands in the user's turn."""
+    text = block.get("text")
+    if block["type"] != "text" or not isinstance(text, str) or not text:
+        return block
+    return {"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"}

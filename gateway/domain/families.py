@@ -1,0 +1,204 @@
+"""What is known of a model by its name: parsers, thinking, and the switch that turns thinking on and off.
+
+The rows come from what operators ran and from vLLM's own pages; a name that no row takes is simply not known. The first
+row that takes a name wins, so the special ones stand before the general ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from gateway.inspection.formats import FORMATS, Format
+from gateway.inspection.reasoning import REASONING, THINK, Thoughts
+
+Thinking = Literal["optional", "always", "never"]
+Enforced = Literal["envelope", "schema", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: what other builds of it call the parser of
+    the same models. `switch`: the key of chat_template_kwargs that turns thinking on and off."""
+
+    name: str
+    tool_parser: str | None
+    older_tool_parsers: tuple[str, ...] = ()
+    reasoning_parser: str | None = None
+    thinking: Thinking = "never"
+    thinks_by_default: bool = False
+    switch: str | None = None
+
+
+def _never(name: str, tool_parser: str | None, *older: str) -> Family:
+    return Family(name, tool_parser, older)
+
+
+def _always(name: str, tool_parser: str | None, reasoning_parser: str | None, *older: str) -> Family:
+    return Family(name, tool_parser, older, reasoning_parser, "always", True)
+
+
+def _on(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
+    """Thinks unless it is told not to."""
+    return Family(name, tool, older, reasoning, "optional", True, switch)
+
+
+def _off(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
+    """Thinks when it is told to."""
+    return Family(name, tool, older, reasoning, "optional", False, switch)
+
+
+_NOT_CHAT = re.compile(r"embed|rerank|whisper|[-_](asr|tts|reward)\b")
+
+# Expressions over the name as `_plain` makes it: small letters, "-" between words, "." in versions.
+_ROWS: tuple[tuple[str, Family], ...] = (
+    (r"deepseek-?r1.*(distill|qwen|llama)", _always("DeepSeek-R1-Distill", None, "deepseek_r1")),
+    (r"deepseek-?r1", _always("DeepSeek-R1", "deepseek_v3", "deepseek_r1")),
+    (r"deepseek-?v4\.1", _off("DeepSeek-V4.1", "deepseek_v41", "deepseek_v41", switch="thinking")),
+    (r"deepseek-?v4", _off("DeepSeek-V4", "deepseek_v4", "deepseek_v4", switch="thinking")),
+    (r"deepseek-?v3\.2.*speciale", _always("DeepSeek-V3.2-Speciale", None, "deepseek_r1")),
+    (r"deepseek-?v3\.2", _off("DeepSeek-V3.2", "deepseek_v32", "deepseek_v3", switch="thinking")),
+    (r"deepseek-?v3\.1", _off("DeepSeek-V3.1", "deepseek_v31", "deepseek_v3", switch="thinking")),
+    (r"deepseek-?v3", _never("DeepSeek-V3", "deepseek_v3")),
+    (r"qwen3-?coder-?next", _never("Qwen3-Coder-Next", "qwen3_coder", "qwen3_xml")),
+    (r"qwen3-?coder", _never("Qwen3-Coder", "qwen3_coder", "qwen3_xml")),
+    (r"qwen3\.?6", _on("Qwen3.6", "qwen3_xml", "qwen3", "qwen3_coder")),
+    (r"qwen3\.?5(?!\d)", _on("Qwen3.5", "qwen3_coder", "qwen3", "qwen3_xml")),
+    (r"qwen3-?next.*thinking", _always("Qwen3-Next-Thinking", "hermes", "qwen3")),
+    (r"qwen3-?next", _never("Qwen3-Next-Instruct", "hermes")),
+    (r"qwen3.*thinking", _always("Qwen3-Thinking", "hermes", "qwen3")),
+    (r"qwen3.*(instruct|2507)", _never("Qwen3-Instruct", "hermes")),
+    (r"qwen3(?!\d)", _on("Qwen3", "hermes", "qwen3")),
+    (r"qwq", _always("QwQ", "hermes", "deepseek_r1")),
+    (r"qwen2", _never("Qwen2", "hermes")),
+    (r"function-?gemma", _never("FunctionGemma", "functiongemma")),
+    (r"gemma-?4.*coder", _off("Gemma-4-coder", None, None)),
+    (r"gemma-?4-26b", _off("Gemma-4-26B-A4B", "pythonic", "gemma4", "gemma4")),
+    (r"gemma-?4", _off("Gemma-4", "gemma4", "gemma4", "pythonic")),
+    (r"gemma", _never("Gemma", None)),
+    (r"nemotron-?(nano-?3|3-?nano).*omni", _on("Nemotron-3-Nano-Omni", "qwen3_coder", "nemotron_v3")),
+    (r"nemotron-?(nano-?3|3-?nano)", _on("Nemotron-3-Nano", "qwen3_coder", "nano_v3")),
+    (r"nemotron-?3", _on("Nemotron-3", "qwen3_coder", "nemotron_v3")),
+    (r"glm-?(4\.?7|5)", _on("GLM-4.7", "glm47", "glm45")),
+    (r"glm-?4\.?[56]", _on("GLM-4.5", "glm45", "glm45")),
+    (r"kimi-?k2.*thinking", _always("Kimi-K2-Thinking", "kimi_k2", "kimi_k2")),
+    (r"kimi-?k2\.\d", _on("Kimi-K2.5", "kimi_k2", "kimi_k2", switch="thinking")),
+    (r"kimi-?k2", _never("Kimi-K2", "kimi_k2")),
+    (r"minimax-?m3", _always("MiniMax-M3", "minimax_m3", "minimax_m3")),
+    (r"minimax-?m2", _always("MiniMax-M2", "minimax_m2", "minimax_m2")),
+    (r"magistral", _always("Magistral", "mistral", "mistral")),
+    (r"ministral.*reasoning", _always("Ministral-Reasoning", "mistral", "mistral")),
+    (r"(mi(ni)?|dev|code?|mix)stral|mixtral|pixtral", _never("Mistral", "mistral")),
+    (r"hermes-?4", _off("Hermes-4", "hermes", "deepseek_r1", switch="thinking")),
+    (r"hermes-?[23]", _never("Hermes", "hermes")),
+    (r"llama-?4", _never("Llama-4", "llama4_pythonic", "llama4_json")),
+    (r"llama-?3", _never("Llama-3", "llama3_json", "pythonic")),
+    (r"phi-?4.*reasoning", _always("Phi-4-reasoning", None, "deepseek_r1")),
+    (r"phi-?4-?mini", _never("Phi-4-mini", "phi4_mini_json")),
+    (r"gpt-?oss", _always("gpt-oss", "openai", "openai_gptoss")),
+    (r"laguna", _on("Laguna", "poolside_v1", "poolside_v1")),
+    (r"seed-?oss", _on("Seed-OSS", "seed_oss", "seed_oss", switch="thinking_budget")),
+    (r"step-?3\.5", _always("Step-3.5", "step3p5", "step3p5")),
+    (r"step-?3(?![.\d])", _always("Step-3", "step3", "step3")),
+    (r"mimo", _on("MiMo", "mimo", "mimo")),
+    (r"granite-?3\.[23]", _off("Granite-3.3", "granite", "granite", switch="thinking")),
+    (r"hunyuan-?a13b", _on("Hunyuan-A13B", "hunyuan_a13b", "hunyuan_a13b")),
+    (r"granite-?4", _never("Granite-4", "granite4", "hermes")),
+    (r"smollm3", _on("SmolLM3", "hermes", "qwen3")),
+    (r"longcat", _never("LongCat", "longcat")),
+)
+_TABLE = tuple((re.compile(r"(?:^|[^a-z])" + pattern), family) for pattern, family in _ROWS)
+
+FAMILIES = tuple(family for _, family in _ROWS)
+"""In the order in which they are looked for."""
+
+ENFORCES: Mapping[str, Enforced] = MappingProxyType(
+    {
+        **dict.fromkeys(("hermes", "qwen3_coder", "qwen3_xml", "glm45", "kimi_k2", "llama3_json"), "envelope"),
+        **dict.fromkeys(("deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"), "envelope"),
+        **dict.fromkeys(("minimax_m2", "openai"), "envelope"),
+        **dict.fromkeys(("pythonic", "phi4_mini_json", "granite", "seed_oss"), "schema"),
+        **dict.fromkeys(("gemma4", "poolside_v1"), "nothing"),
+    }
+)
+"""What `tool_choice` required or named really forces by `--tool-call-parser`, as seen on vLLM 0.32: the shape of a call
+and its name, its arguments' schema too, or nothing. A parser that was not looked at is not in it."""
+
+SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking_budget": (-1, 0)})
+"""Switch -> its values for on and off, where these are not true and false."""
+
+# Reasoning parsers of the same tags as one of REASONING.
+_SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "minimax_m3": "minimax_m2"}
+_LAST_TRIED = ("hermes", "qwen3_xml")  # the two that most models fall back on
+
+
+@lru_cache(maxsize=512)
+def family_of(model: str | None) -> Family | None:
+    """The family of a model by its name, however it is written: `RedHatAI/Qwen3.6-35B-A3B-NVFP4`, `qwen3:8b`,
+    `accounts/fireworks/models/deepseek-v3p1`. None = not known."""
+    if not model:
+        return None
+    name = _plain(model)
+    if _NOT_CHAT.search(name):
+        return None
+    return next((family for pattern, family in _TABLE if pattern.search(name)), None)
+
+
+def _plain(model: str) -> str:
+    name = model.rstrip("/").rsplit("/", 1)[-1].lower()
+    name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
+    return re.sub(r"[_:\s]+", "-", name)
+
+
+@lru_cache(maxsize=512)
+def formats_for(model: str | None, tool_parser: str | None) -> tuple[Format, ...]:
+    """The formats in which a call may stand in this model's text, the likeliest first: its family's, then the declared
+    parser's (a wrong one is often why the call is in the text), then hermes and XML."""
+    family = family_of(model)
+    names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
+    found: list[Format] = []
+    for name in (*names, tool_parser, *_LAST_TRIED):
+        format_ = FORMATS.get(name) if name is not None else None
+        if format_ is not None and format_ not in found:
+            found.append(format_)
+    return tuple(found)
+
+
+@lru_cache(maxsize=512)
+def thoughts_for(model: str | None, reasoning_parser: str | None) -> Thoughts | None:
+    """How this model marks its thoughts: as its family does, else as the declared parser expects it, else, where
+    nothing is known, with `<think>`. None = its family never thinks, or marks them in a way that no text shows."""
+    family = family_of(model)
+    for name in (family.reasoning_parser if family is not None else None, reasoning_parser):
+        if name is not None and (thoughts := REASONING.get(_SAME_TAGS.get(name, name))) is not None:
+            return thoughts
+    return THINK if family is None and reasoning_parser in (None, "none") else None
+
+
+@lru_cache(maxsize=512)
+def may_lack_opener(model: str | None) -> bool:
+    """Does this model's family think between `<think>` and `</think>`, so that its template may have put the first into
+    the prompt, and an answer begins amid the thoughts? False where the family is not known."""
+    family = family_of(model)
+    return family is not None and family.thinking != "never" and thoughts_for(model, None) is THINK
+
+
+# Formats whose marks are special tokens of their models, and parsers (vLLM 0.32) that leave such tokens out.
+_SPECIAL_MARKS = frozenset(("gemma4", "functiongemma", "mistral", "kimi_k2"))
+_UNMARKING = frozenset(("pythonic", "llama3_json", "deepseek_v3", "deepseek_v31", "phi4_mini_json"))
+
+
+@lru_cache(maxsize=512)
+def loses_marks(model: str | None, tool_parser: str | None, reasoning_parser: str | None, *, tools: bool) -> bool:
+    """Would this vLLM drop the marks of calls or thoughts from the text, so that nothing could be mended? Then it must
+    be asked for special tokens. A parser that fits the model asks for them by itself."""
+    family = family_of(model)
+    if family is None:
+        return False
+    if tools and tool_parser in _UNMARKING:
+        return not _SPECIAL_MARKS.isdisjoint((family.tool_parser, *family.older_tool_parsers))
+    return reasoning_parser == "none" and tool_parser in (None, "none") and family.reasoning_parser in _SPECIAL_MARKS

@@ -1,0 +1,152 @@
+"""What is running: one `BackendState` per backend of the snapshot, and those that are on their way out.
+
+The fleet outlives snapshots: a backend that means the same running thing (name, engine and url) keeps its state, with
+its slots, connections and all that was learned of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.backend import BackendState, OnGone, OnNews, OnTransition, canaried
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
+from gateway.domain.upstream import Client
+from gateway.supervision import Failures
+
+log = logging.getLogger("gateway.fleet")
+
+STILL_USED = 0.1  # seconds between two looks whether a backend that was taken out has come to its end
+
+OpenClient = Callable[[Backend], Client | None]
+Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
+
+
+class Fleet:
+    """All backends of the current snapshot. `states` is replaced, never changed: a request may keep the one it began
+    with."""
+
+    def __init__(
+        self,
+        open_client: OpenClient,
+        on_transition: OnTransition,
+        on_gone: OnGone,
+        on_stalled: OnGone = lambda _: None,
+        on_closed: OnGone = lambda _: None,
+        failures: Failures | None = None,
+    ) -> None:
+        self._failures = failures or Failures()
+        self.states: Mapping[str, BackendState] = {}
+        self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
+        self._drained: set[Identity] = set()  # by an operator, when they were taken out
+        self._fresh: dict[Identity, BackendState] = {}
+        self._closing: dict[Identity, asyncio.Task[None]] = {}  # of what is in `retired`
+        self._tasks: set[asyncio.Task[None]] = set()  # the same, to their very end
+        self._open_client = open_client
+        self._on_transition = on_transition
+        self._on_gone = on_gone
+        self._on_stalled = on_stalled
+        self._on_closed = on_closed
+        self.on_news: OnNews | None = None  # of the backends that are made from now on
+        self.sharers = 1  # likewise
+
+    def __getitem__(self, name: str) -> BackendState:
+        return self.states[name]
+
+    def prepare(self, snapshot: Snapshot) -> list[BackendState]:
+        """What `apply` of this snapshot would have to make, so that it can be looked at before it is used."""
+        known = {state.backend.identity for state in self.states.values()}
+        self._fresh = {
+            backend.identity: self._new(backend)
+            for backend in snapshot.backends.values()
+            if backend.identity not in known and backend.identity not in self.retired
+        }
+        return list(self._fresh.values())
+
+    def apply(self, snapshot: Snapshot) -> list[BackendState]:
+        """Make the fleet that of `snapshot`, and return what is in it no longer: that ends what runs there, and is
+        closed then. A backend that means the same running thing is kept; one that was taken out and has not ended is
+        taken back, with what runs there."""
+        before = {state.backend.identity: state for state in self.states.values()}
+        self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
+        self._fresh = {}
+        for state in self.states.values():
+            if state.backend.identity in self._drained:
+                self._drain_again(state)
+        for state in before.values():
+            self._retire(state)
+        return list(before.values())
+
+    def _drain_again(self, state: BackendState) -> None:
+        """It was put back into routes.yaml. What other gateways know of its drain is as late, or later."""
+        self._drained.discard(state.backend.identity)
+        told, state.on_news = state.on_news, None
+        state.drain()
+        state.on_news = told
+
+    def _state_of(self, backend: Backend, before: dict[Identity, BackendState]) -> BackendState:
+        identity = backend.identity
+        if identity in before:
+            state = before.pop(identity)
+        elif identity in self.retired:
+            state = self.retired.pop(identity)
+            self._closing.pop(identity).cancel()
+            state.health = _unknown(backend)  # nobody has looked at it meanwhile
+        else:
+            return self._fresh.pop(identity, None) or self._new(backend)
+        state.define(backend)
+        return state
+
+    def _new(self, backend: Backend) -> BackendState:
+        state = BackendState(
+            backend,
+            self._open_client(backend),
+            _unknown(backend),
+            self._on_transition,
+            self._on_gone,
+            self._on_stalled,
+        )
+        state.on_news, state.sharers = self.on_news, self.sharers
+        return state
+
+    def _retire(self, state: BackendState) -> None:
+        identity = state.backend.identity
+        if state.health.state is State.DRAINING:
+            self._drained.add(identity)
+        state.health.remove(time.monotonic())
+        self.retired[identity] = state
+        task = self._closing[identity] = self._failures.once("fleet", self._close_at_the_end(state))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close_at_the_end(self, state: BackendState) -> None:
+        while state.inflight:
+            await asyncio.sleep(STILL_USED)
+        identity = state.backend.identity
+        del self.retired[identity], self._closing[identity]
+        log.info("%s has ended what ran there: closed", state.name)
+        await close_clients([state])
+        self._on_closed(state)
+
+    async def close(self) -> None:
+        for task in self._closing.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await close_clients([*self.states.values(), *self.retired.values(), *self._fresh.values()])
+
+
+def _unknown(backend: Backend) -> Health:
+    now = time.monotonic()
+    health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
+    health.canaried = canaried(backend)
+    return health
+
+
+async def close_clients(states: Iterable[BackendState]) -> None:
+    for state in states:
+        if state.client is not None:
+            await state.client.close()

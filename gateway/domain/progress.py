@@ -1,0 +1,228 @@
+"""Does an engine move? Read from vLLM's `/metrics`, which a hung engine goes on answering, as it does `/health`. Pure.
+
+Tokens are counted when they come out, so the counters stand still while only prompts are computed; the use of the KV
+cache moves with every step even then. An engine that shows neither, and says nothing to us, stands still; how long that
+may last depends on what runs there: between two tokens it is short, inside a long step of prompts it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.domain.slices import VALUE_MOST, at_once, number, slices
+from gateway.domain.token_ratio import PREFILL_PRIOR
+
+SILENCE_LEAST = 20.0  # seconds without any movement that are never held against an engine
+PREFILL_TIMES = 3.0  # so many times longer than expected may prompts take
+STALE = 30.0  # seconds after which numbers that do not move, with no work of ours, mean nothing
+LEARN_FROM = 1024  # prompt tokens between two looks from which a rate is learned: shorter prompts are mostly overhead
+RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
+FOREIGN_PROMPT = 32_768  # tokens of a prompt of which only its presence is known
+
+_NAMES: Mapping[bytes, str] = {  # with the names that older versions use
+    b"vllm:num_requests_running": "running",
+    b"vllm:num_requests_waiting": "waiting",
+    b"vllm:generation_tokens_total": "generated",
+    b"vllm:prompt_tokens_total": "prompted",
+    b"vllm:kv_cache_usage_perc": "kv",
+    b"vllm:gpu_cache_usage_perc": "kv",
+    b"vllm:prefix_cache_hits_total": "hits",
+    b"vllm:prefix_cache_queries_total": "queries",
+    b"vllm:spec_decode_num_drafts_total": "drafts",
+    b"vllm:time_to_first_token_seconds_count": "firsts",
+    b"vllm:request_success_total": "finished",
+    b"vllm:request_prompt_tokens_sum": "prefilled",
+    b"vllm:request_prefill_time_seconds_sum": "prefill_seconds",
+    b"vllm:inter_token_latency_seconds_count": "gaps",
+    b"vllm:inter_token_latency_seconds_sum": "gap_seconds",
+    b"vllm:time_per_output_token_seconds_count": "gaps",
+    b"vllm:time_per_output_token_seconds_sum": "gap_seconds",
+}
+
+
+_ACCEPTED = b"vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_POSITION = re.compile(rb'position="(\d{1,3})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at an engine; all counts since its start. `at`: the caller's seconds. `prefilled` and `prefill_seconds`
+    are of finished requests, cached prompt tokens (`hits`, of `queries` looked for) included. `accepted`: of `drafts`
+    of speculative decoding, how many were right at each position."""
+
+    at: float
+    running: float = 0.0
+    waiting: float = 0.0
+    generated: float = 0.0
+    prompted: float = 0.0
+    kv: float = 0.0
+    hits: float = 0.0
+    firsts: float = 0.0
+    finished: float = 0.0
+    prefilled: float = 0.0
+    prefill_seconds: float = 0.0
+    gaps: float = 0.0
+    gap_seconds: float = 0.0
+    queries: float = 0.0
+    drafts: float = 0.0
+    accepted: tuple[float, ...] = ()
+
+    def moved_from(self, before: Sample) -> bool:
+        """Has the engine done anything in between? (Requests that arrive are no movement.)"""
+        return (self.generated, self.prompted, self.kv, self.firsts, self.finished) != (
+            before.generated, before.prompted, before.kv, before.firsts, before.finished
+        )  # fmt: skip
+
+
+class Work(NamedTuple):
+    """What we have there. `waiting`: requests that wait for it to say something (not for their own client), `since`:
+    when the one that has heard nothing for longest last heard something, or was sent. `unspoken`: how many of them have
+    had no token yet, `tokens`: the prompt tokens of those. `held`: sequences under way in all."""
+
+    waiting: int = 0
+    since: float = 0.0
+    newest: float = 0.0  # when the last of them that has had no token was sent
+    unspoken: int = 0
+    tokens: int = 0
+    held: int = 0
+    heard: float = 0.0  # when any of them last said something
+
+
+IDLE = Work()
+
+
+def read(page: bytes, at: float) -> Sample | None:
+    """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
+    return at_once(reading(page, at))
+
+
+def reading(page: bytes, at: float) -> Generator[None, None, Sample | None]:
+    """The same in slices: yields after each. What is no count (NaN, infinite, negative, huge) is left out."""
+    found: dict[str, float] = {}
+    accepted: dict[int, float] = {}
+    for lines in slices(page):
+        for line in lines:
+            if line.startswith(b"vllm:"):
+                _add(line, found, accepted)
+        yield
+    if "running" not in found or "generated" not in found:
+        return None
+    return Sample(at, **found, accepted=tuple(accepted[position] for position in sorted(accepted)))
+
+
+def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> None:
+    name, labels, value = line.partition(b" ") if b"{" not in line else labelled(line)
+    key = _NAMES.get(name)
+    if key is None and name != _ACCEPTED:
+        return
+    count = number(value)
+    if count is None:
+        return
+    if key is not None:
+        found[key] = min(VALUE_MOST, found.get(key, 0.0) + count)
+    elif (position := _POSITION.search(labels)) is not None:
+        place = int(position[1])
+        accepted[place] = min(VALUE_MOST, accepted.get(place, 0.0) + count)
+
+
+def labelled(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """(name, labels, value); a label may hold any text."""
+    name, _, rest = line.partition(b"{")
+    labels, _, value = rest.rpartition(b"} ")
+    return name, labels, value
+
+
+class Progress:
+    """What the looks at one engine add up to. `prefill` and `decode` in tokens per second, None until learned."""
+
+    __slots__ = ("_clean", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
+
+    def __init__(self) -> None:
+        self.last: Sample | None = None
+        self.moved_at = 0.0
+        self.prefill: float | None = None
+        self.decode: float | None = None
+        self._lost = 0.0  # requests that ended without a first token
+        self._hits: float = 0.0  # cached prompt tokens of requests that have not ended
+        self._clean = False  # it was seen idle, so of all that ends the beginning was seen too
+        self._foreign = 0.0
+
+    def take(self, sample: Sample) -> None:
+        """A further look."""
+        before, self.last = self.last, sample
+        if before is None or sample.finished < before.finished or sample.generated < before.generated:
+            self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first, or of a new process
+        elif sample.moved_from(before):
+            self.moved_at = sample.at
+            self._learn(before, sample)
+        # Of those that arrived, the ones without a first token are computing their prompt, wait, or were given up.
+        at_work = sample.running + sample.waiting
+        self._lost = max(self._lost, sample.finished - sample.firsts)
+        if not at_work:
+            self._lost, self._hits, self._clean = sample.finished - sample.firsts, 0.0, True
+
+    def _learn(self, before: Sample, after: Sample) -> None:
+        seconds = after.prefill_seconds - before.prefill_seconds
+        self._hits += after.hits - before.hits  # counted when a request begins, its prompt when it ends
+        ended = after.prefilled - before.prefilled
+        tokens, self._hits = ended - self._hits, max(0.0, self._hits - ended)
+        if self._clean and tokens >= LEARN_FROM and seconds > 0:
+            self.prefill = _nearer(self.prefill, tokens / seconds)
+        gaps, seconds = after.gaps - before.gaps, after.gap_seconds - before.gap_seconds
+        if gaps >= 1 and seconds > 0:
+            self.decode = _nearer(self.decode, gaps / seconds)
+
+    def unspoken(self) -> int:
+        """Sequences there, ours or not, that have had no token yet, as the engine itself counts; rather more than too
+        few."""
+        last = self.last
+        if last is None:
+            return 0
+        at_work = last.running + last.waiting
+        return int(max(0.0, min(at_work, at_work + last.finished - last.firsts - self._lost)))
+
+    def outstanding(self, work: Work) -> int:
+        """Prompt tokens that may still have to be computed."""
+        unspoken = self.unspoken()
+        last = self.last
+        seen = last is not None and last.running + last.waiting >= work.held and self.moved_at > work.newest
+        if seen and not unspoken:
+            return 0  # it has moved since the last of ours was sent, and has given a token to everybody
+        others = max(0, unspoken - work.unspoken)
+        return work.tokens + others * FOREIGN_PROMPT
+
+    def budget(self, work: Work) -> float:
+        """Seconds that it may stand still with this work."""
+        tokens = self.outstanding(work)
+        return max(SILENCE_LEAST, PREFILL_TIMES * tokens / (self.prefill or PREFILL_PRIOR)) if tokens else SILENCE_LEAST
+
+    def silence(self, work: Work, now: float) -> float:
+        """Seconds for which it has stood still, with work of ours; 0 without any. What only others have there is no
+        evidence: after an abort vLLM's own count may stay where it was."""
+        if not work.waiting or self.last is None:
+            return 0.0
+        return max(0.0, now - max(self.moved_at, work.heard, work.since))
+
+    def stalled(self, work: Work, now: float) -> bool:
+        return self.silence(work, now) >= self.budget(work)
+
+    def foreign(self, held: int, now: float) -> int:
+        """Sequences that others run there, `held` being ours. The smaller of two looks counts: a request of ours that
+        has just ended or begun is not somebody else's."""
+        last = self.last
+        raw = max(0.0, last.running + last.waiting - held) if last is not None else 0.0
+        if last is not None and not held and now - self.moved_at > STALE:
+            raw = 0.0
+        seen, self._foreign = min(raw, self._foreign), raw
+        return int(seen)
+
+
+def _nearer(known: float | None, seen: float) -> float:
+    """A rate after one more observation. Slower is believed at once by half: patience costs less than a false alarm."""
+    seen = min(RATE_MOST, max(RATE_LEAST, seen))
+    if known is None:
+        return seen
+    return known + (seen - known) * (0.5 if seen < known else 0.2)

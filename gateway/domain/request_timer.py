@@ -1,0 +1,141 @@
+"""Everything that may stop a request from outside, on one timer: silence, a total limit, a reader that does not read,
+the client leaving, the gateway stopping. And the moment for a heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+from gateway.domain.upstream import SilenceFailure
+from gateway.supervision import Failures
+
+TICK = 0.05  # seconds
+UNREAD = 120.0  # seconds that a client may take nothing of its answer where no timeout says so
+
+
+class Stopping(Exception):
+    """The gateway is shutting down and this request's time is up."""
+
+
+class ReaderStalled(Exception):
+    """The client has not taken a byte for longer than the idle timeout."""
+
+
+class Pulse:
+    """One timer for all requests: every `TICK` it looks at what is due. A timer of its own for every request would cost
+    more than all its other bookkeeping; what is watched for is counted in seconds."""
+
+    __slots__ = ("_failures", "_handle", "_loop", "_watches")
+
+    def __init__(self, failures: Failures | None = None) -> None:
+        self._failures = failures or Failures()
+        self._watches: set[Watch] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def add(self, watch: Watch) -> None:
+        self._watches.add(watch)
+        if self._handle is None:
+            self._loop = asyncio.get_running_loop()
+            self._handle = self._loop.call_later(TICK, self._tick)
+
+    def discard(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._handle = self._loop.call_later(TICK, self._tick) if self._watches else None
+        now = self._loop.time()
+        for watch in list(self._watches):
+            try:
+                watch.look(now)
+            except Exception:  # the others are looked at all the same
+                self._watches.discard(watch)
+                self._failures.note("pulse", "the look at a request's time")
+
+
+class Watch:
+    """Watches one request. An interruption cancels the request's task; `reason` says why.
+
+    Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse looks at them.
+    """
+
+    __slots__ = (
+        "_beat",
+        "_pulse",
+        "_task",
+        "beat_at",
+        "budget",
+        "excuse",
+        "heard",
+        "now",
+        "reason",
+        "total_at",
+        "writing",
+    )
+
+    def __init__(self, pulse: Pulse, task: asyncio.Task[object], beat: Callable[[], None]) -> None:
+        self._pulse = pulse
+        self._task = task
+        self._beat = beat
+        self.now = task.get_loop().time
+        self.heard = self.now()  # when upstream last said something that counts
+        self.budget: float | None = None  # seconds upstream may be silent
+        self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
+        self.beat_at = inf  # when the next heartbeat is due
+        self.total_at = inf
+        self.writing = 0.0  # since when a write waits for the client; 0 = none does
+        self.reason: BaseException | None = None
+        pulse.add(self)
+
+    def expect(self, budget: float | None) -> None:
+        """From now on upstream may be silent for `budget` seconds (None = for ever)."""
+        self.heard = self.now()
+        self.budget = budget
+
+    def look(self, now: float) -> None:
+        """Is anything due?"""
+        heard = max(self.heard, self.writing)
+        if self.budget is not None and now >= heard + self.budget:
+            if self.excuse is not None and now < self.excuse() + self.budget:
+                return
+            self.interrupt(ReaderStalled() if self.writing else SilenceFailure(f"silent for {self.budget:.0f} s"))
+        elif self.writing and self.budget is None and now >= self.writing + UNREAD:
+            self.interrupt(ReaderStalled())
+        elif now >= self.total_at:
+            self.interrupt(SilenceFailure("took longer than its total timeout"))
+        elif now >= self.beat_at:
+            self.beat_at = inf  # the beat sets the next one
+            self._beat()
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Stop the request's task at its next wait; the first reason counts. Only a silence, after which the next
+        backend would be asked, gives way to a reason that ends the request."""
+        if self.reason is None:
+            self.reason = reason
+            self._task.cancel()
+        elif isinstance(self.reason, SilenceFailure):
+            self.reason = reason
+
+    def take(self) -> BaseException | None:
+        """After a CancelledError: the reason if it was ours (the cancellation is then dealt with), else None."""
+        reason, self.reason = self.reason, None
+        if reason is not None:
+            self._task.uncancel()
+        return reason
+
+    def last_write(self) -> None:
+        """The end is being written, or a further piece of it: nothing is due but that the client takes it, within the
+        budget."""
+        self.writing = self.now()
+        self.beat_at = self.total_at = inf
+
+    def rest(self) -> None:
+        """Nothing is due any more, until `expect` says so again."""
+        self.writing = 0.0
+        self.budget = None
+        self.beat_at = self.total_at = inf
+
+    def close(self) -> None:
+        self._pulse.discard(self)

@@ -1,0 +1,142 @@
+"""How many tokens a prompt has, guessed from its bytes; what room that leaves; how long silence may last.
+
+Bytes per token differ by model and by language, so the ratio is learned from the usage that a backend reports: per
+backend and sender, so that the odd prompts of one client change nothing for the others. Until then a wide prior is
+used: a prompt is only called too long when it is so by the most generous guess, and an answer is only promised the room
+that the most careful one leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
+
+RATIO_LEAST, RATIO_MOST = 1.5, 6.0  # bytes per token, whatever was observed
+PRIOR_DENSE, PRIOR_USUAL, PRIOR_SPARSE = 2.5, 3.6, 4.8
+LEARN_FROM = 2048  # shorter prompts are mostly chat template
+SENDERS_MOST = 64  # whose prompts are remembered apart
+MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as much or did not say
+ANSWER_GUESS = 8192  # tokens of an answer whose length nobody limited
+TEMPLATE = 256  # tokens that a chat template may add to a prompt
+RATE_TIMES = 3.0  # what was learned held for other prompts, and beside other requests
+PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second, before anything is learned: the slowest the posts saw
+
+
+class Estimate(NamedTuple):
+    """Prompt tokens: at least, probably, at most."""
+
+    low: int
+    mid: int
+    high: int
+
+
+@dataclass(slots=True)
+class TokenRatio:
+    """Bytes per token of one backend's tokenizer; `value` is the median over the senders, None until learned. `own`:
+    what each sender's prompts have shown, those who sent last at the end."""
+
+    value: float | None = None
+    seen: int = 0
+    own: dict[str, float] = field(default_factory=dict)
+
+    def due(self, prompt_bytes: int, sender: str = "") -> bool:
+        """Is this answer worth learning from? A sender's first is, then one in sixteen: it costs a look for
+        pictures."""
+        if prompt_bytes < LEARN_FROM:
+            return False
+        self.seen += 1
+        return sender not in self.own or self.seen % 16 == 0
+
+    def learn(self, prompt_bytes: int, prompt_tokens: int, sender: str = "") -> None:
+        """From one answered request without pictures; moves a fifth of the way."""
+        if prompt_bytes < LEARN_FROM or prompt_tokens <= 0:
+            return
+        seen = min(RATIO_MOST, max(RATIO_LEAST, prompt_bytes / prompt_tokens))
+        before = self.own.pop(sender, None)
+        self.own[sender] = seen if before is None else before * 0.8 + seen * 0.2
+        if len(self.own) > SENDERS_MOST:
+            del self.own[next(iter(self.own))]
+        self.value = median(self.own.values())
+
+    def probably(self, prompt_bytes: int) -> int:
+        """Prompt tokens, probably; pictures not counted."""
+        return int(prompt_bytes / (self.value or PRIOR_USUAL))
+
+    def estimate(self, prompt_bytes: int, images: int = 0, sender: str = "") -> Estimate:
+        """For a prompt of this sender. What only others have shown does not narrow it."""
+        extra = images * IMAGE_TOKENS
+        ratio = self.own.get(sender) if self.own else self.value
+        if ratio is None:
+            low, mid, high = (prompt_bytes / r for r in (PRIOR_SPARSE, PRIOR_USUAL, PRIOR_DENSE))
+        else:
+            mid = prompt_bytes / ratio
+            low, high = mid * 0.9, mid * 1.1
+        return Estimate(int(low) + extra, int(mid) + extra, int(high) + 1 + extra)
+
+
+def room_needed(request: InferenceRequest, min_max_tokens: int | None) -> int:
+    """Answer tokens that a window must leave for this request: what it asked, but no more than is fair to insist on."""
+    if request.endpoint.limits == ():
+        return 0
+    asked = request.limit()
+    floor = max(MIN_ROOM, min_max_tokens or 0)
+    return MIN_ROOM if asked is None else min(max(asked, min_max_tokens or 0), floor)
+
+
+def surely_fits(prompt_bytes: int, room: int, window: int) -> bool:
+    """Told without an estimate, as it can be for most requests: even the densest text is no more tokens than this.
+    (Nor are pictures sent as base64; those sent as a link are left to the backend's own judgement.)"""
+    return prompt_bytes / RATIO_LEAST * 1.1 + 1 + room <= window
+
+
+def fits(estimate: Estimate, room: int, window: int | None, *, cuts_silently: bool) -> bool:
+    """May this prompt be sent there? A server that cuts silently (Ollama) must be sure to hold it; of one that refuses,
+    the refusal is the better judge."""
+    if window is None:
+        return True
+    return (estimate.high if cuts_silently else estimate.low) + room <= window
+
+
+def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: bool) -> int:
+    """The answer limit to send: what was asked, or what the window leaves.
+
+    vLLM >= 0.32 takes care of prompt + answer itself and only refuses a limit above the whole window
+    (`server_clamps`); others refuse the sum.
+    """
+    if window is None:
+        return limit
+    room = window if server_clamps else int((window - estimate.high) * 0.98)
+    return max(1, min(limit, room))
+
+
+def clamp_again(limit: int, estimate: Estimate, window: int, *, prompt_bytes: int, exact: bool) -> int:
+    """The limit for the server that has just refused prompt and limit together. `exact`: it told the prompt's length.
+    Else some room is left for what its template adds, and the prompt is taken to be as dense as any text, unless that
+    halves the answer: then the careful guess counts, or, where that leaves no room worth the name, the probable one."""
+    if exact:
+        return clamp(limit, estimate, window, server_clamps=False)
+    densest = max(estimate.high, int(prompt_bytes / RATIO_LEAST * 1.1))
+    least = MIN_ROOM + TEMPLATE
+    careful = window - estimate.high
+    room = careful if careful >= least else window - estimate.mid
+    if window - densest >= max(least, careful // 2):
+        room = window - densest
+    return max(1, min(limit, int(room * 0.98) - min(TEMPLATE, room // 4)))
+
+
+def silence_budget(
+    request: InferenceRequest, prompt_tokens: int, prefill: float | None = None, decode: float | None = None
+) -> float:
+    """Seconds a backend that holds `prompt_tokens` of prompts may stay silent before its first event: a minute, their
+    prefill, and for an answer that comes in one piece its decoding.
+
+    `prefill`, `decode`: its learned rates in tokens per second; three times as long as they say. None = not learned.
+    (An engine that stands still is found sooner than this, by its metrics: health/progress.py.)
+    """
+    answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
+    computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR
+    answering = RATE_TIMES * answer / decode if decode else answer / DECODE_PRIOR
+    return 60.0 + computing + answering

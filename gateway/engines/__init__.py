@@ -1,0 +1,1 @@
+"""One package or module per kind of server behind the gateway."""

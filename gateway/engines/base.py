@@ -1,0 +1,117 @@
+"""What an engine is to the request path: it turns a call into OpenAI-shaped bytes, whatever its server speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Raw
+
+from gateway.domain.request import Endpoint
+from gateway.domain.upstream import Response
+
+if TYPE_CHECKING:
+    from gateway.domain.backend import BackendState
+
+
+@dataclass(slots=True)
+class Call:
+    """One attempt, ready to be sent. `fields` already hold the backend's model name, the alias' params and the clamped
+    limits; `headers` are the client's allowed ones and ours."""
+
+    endpoint: Endpoint
+    stream: bool
+    fields: dict[str, Raw]
+    headers: list[tuple[str, str]]
+    request_id: str
+    fresh: bool = False  # do not use a pooled connection
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). Without `models` it has
+    no list of them, and any answer but a failure (5xx) is a good one."""
+
+    liveness: str | None  # None = `health.path` of routes.yaml
+    models: str | None
+    version: str | None
+
+
+class Engine(Protocol):
+    """One kind of server. `send` returns as soon as the head of the answer is there; its body is OpenAI's: for a stream
+    SSE with chunks, else one JSON object. Errors of the server are returned as answers with their status, failures are
+    raised as the seam's (`upstream/client.py`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def endpoints(self) -> frozenset[str]: ...
+
+    @property
+    def cuts_silently(self) -> bool:
+        """A prompt beyond the window is cut with a 200: it must be known to fit before it is sent."""
+        ...
+
+    @property
+    def calls_on_demand(self) -> bool:
+        """`tool_choice` required or named means something to it."""
+        ...
+
+    @property
+    def emulates_calls(self) -> bool:
+        """Its server knows no such `tool_choice`, but the engine makes a call of structured output; an answer that is
+        none bears the violation `tool_choice_ignored`."""
+        ...
+
+    @property
+    def probe(self) -> Probe | None:
+        """None = never probed."""
+        ...
+
+    async def prepare(self) -> None:
+        """Whatever takes long the first time; called at start when some backend has this engine. Raises nothing."""
+        ...
+
+    async def send(self, state: BackendState, call: Call) -> Response: ...
+
+    def read_models(self, answer: Any) -> Mapping[str, int | None]:
+        """Model name -> window (None = not told), from the decoded answer of `probe.models`."""
+        ...
+
+
+NAME_MOST = 500  # characters of a model's name
+WINDOW_MOST = 10**12  # tokens, as far as routes.yaml counts
+
+
+def told_name(value: Any) -> str | None:
+    """A model's name as a server tells it; None for what is none."""
+    return value if isinstance(value, str) and 0 < len(value) <= NAME_MOST else None
+
+
+def told_window(*values: Any) -> int | None:
+    """The first of these that is a window; a server may tell anything."""
+    return next((value for value in values if type(value) is int and 0 < value <= WINDOW_MOST), None)
+
+
+@dataclass(slots=True)
+class WholeResponse:
+    """An answer that is there as a whole: what an engine returns when it made the body itself."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+
+    async def read_some(self) -> bytes:
+        body, self.body = self.body, b""
+        return body
+
+    async def read_all(self, limit: int) -> bytes:
+        return await self.read_some()
+
+    def abort(self, reason: Exception | None = None) -> None:
+        self.body = b""
+
+    def release(self) -> None:
+        pass

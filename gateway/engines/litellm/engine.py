@@ -1,0 +1,148 @@
+"""Clouds that speak an API of their own, through the litellm SDK. (OpenAI-compatible ones: `engine: openai`.)
+
+The SDK takes seconds and 160 MB to import, so that happens on first use and in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+
+from gateway.config.snapshot import Backend
+from gateway.domain.upstream import Response
+from gateway.engines.base import Call, Probe, WholeResponse
+from gateway.engines.litellm.errors import Misrouted, error_answer
+from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
+from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
+from gateway.engines.refusal import Refused, answer
+
+if TYPE_CHECKING:
+    from gateway.domain.backend import BackendState
+
+log = logging.getLogger("gateway.litellm")
+
+READ_TIMEOUT = 3600.0  # seconds; the request path's own budgets are far shorter and know more
+
+# Without `url`: the providers whose own address litellm knows, or builds from region and project (None). All others it
+# would send to api.openai.com.
+ADDRESSES: Mapping[str, str | None] = {
+    "anthropic": "https://api.anthropic.com",
+    "gemini": None,
+    "vertex_ai": None,
+    "bedrock": None,
+    "bedrock_converse": None,
+    "sagemaker": None,
+    "sagemaker_chat": None,
+    "cohere": None,
+    "cohere_chat": None,
+}
+
+
+class LiteLLMEngine:
+    """`engine: litellm`. See docs/engines.md for what is passed on and what is left out."""
+
+    name = "litellm"
+    endpoints = frozenset({"chat", "embeddings"})
+    cuts_silently = False
+    calls_on_demand = True
+    emulates_calls = False
+    probe: Probe | None = None  # every look would be billed
+
+    def __init__(self) -> None:
+        self._sdk: Any = None
+
+    async def prepare(self) -> None:
+        try:
+            await self.load()
+        except ImportError:
+            log.warning("engine litellm: the SDK is not installed; pip install 'spark-gateway[cloud]'")
+
+    async def load(self) -> Any:
+        """The SDK; imported on the first call, which takes seconds (a thread's, not the event loop's). Raises
+        ImportError when the extra `cloud` is not installed."""
+        if self._sdk is None:
+            self._sdk = await asyncio.to_thread(import_sdk)
+        return self._sdk
+
+    async def send(self, state: BackendState, call: Call) -> Response:
+        backend = state.backend
+        key = backend.api_key.reveal() if backend.api_key is not None else None
+        try:
+            sdk = await self.load()
+        except ImportError as error:
+            return answer(503, f"litellm cannot be imported ({error}): pip install 'spark-gateway[cloud]'")
+        try:
+            return await self._ask(sdk, backend, call, key)
+        except Refused as refused:
+            return answer(400, refused.message, param=refused.param)
+        except Misrouted as misrouted:
+            return answer(404, str(misrouted))
+        except Exception as error:
+            return error_answer(sdk, error, key)
+
+    async def _ask(self, sdk: Any, backend: Backend, call: Call, key: str | None) -> Response:
+        model = str(msgspec.json.decode(call.fields["model"]))
+        provider = provider_of(sdk, model)
+        common = {
+            "model": model,
+            "api_base": address(backend, provider, model),
+            "api_key": key,
+            "timeout": httpx.Timeout(READ_TIMEOUT, connect=backend.timeouts.connect),
+            "max_retries": 0,
+            "num_retries": 0,
+        }
+        if call.endpoint.name == "embeddings":
+            arguments, base64 = embeddings_arguments(call.fields)
+            reply = await sdk.aembedding(**arguments, **common)
+            return WholeResponse(200, embeddings_body(reply, base64=base64))
+        supported = sdk.get_supported_openai_params(model=model, custom_llm_provider=provider) or ()
+        arguments = chat_arguments(call.fields, frozenset(supported), stream=call.stream)
+        reply = await sdk.acompletion(**arguments, **common)
+        if not call.stream:
+            return WholeResponse(200, whole_body(reply, call.request_id))
+        stream = LiteLLMStream(sdk, reply, call.request_id, key)
+        await stream.peek()
+        return stream
+
+    def read_models(self, answer: Any) -> Mapping[str, int | None]:
+        return {}
+
+
+def import_sdk() -> Any:
+    """litellm, told before and after its import to stay at home: it would fetch a price list, read `.env` files, ..."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    sdk: Any = importlib.import_module("litellm")
+    sdk.telemetry = False
+    sdk.suppress_debug_info = True
+    sdk.turn_off_message_logging = True
+    return sdk
+
+
+def provider_of(sdk: Any, model: str) -> str:
+    try:
+        return str(sdk.get_llm_provider(model)[1])
+    except sdk.exceptions.BadRequestError:
+        raise Misrouted(
+            f"The model {model!r} was not found at any provider: name it as provider/model, e.g. anthropic/{model}."
+        ) from None
+
+
+def address(backend: Backend, provider: str, model: str) -> str | None:
+    """`api_base` for litellm. Raises Misrouted where it would guess api.openai.com."""
+    if backend.url is not None:
+        # litellm appends /v1/messages here, and no /v1 where it speaks OpenAI's API.
+        return backend.url.removesuffix("/v1") if provider == "anthropic" else backend.url
+    if provider not in ADDRESSES:
+        raise Misrouted(
+            f"The address of model {model!r} was not found: litellm knows none for provider {provider!r} that it would "
+            "surely use. Set `url` on this backend; for an OpenAI-compatible cloud use `engine: openai`."
+        )
+    return ADDRESSES[provider]

@@ -1,0 +1,78 @@
+"""litellm's exceptions as the answers and failures that the request path knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure, SilenceFailure, UpstreamFailure
+from gateway.engines.base import WholeResponse
+from gateway.engines.refusal import answer
+from gateway.shortage import shortage_of
+
+CAUSES_MOST = 20
+_NO_CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError"})  # httpx's and aiohttp's
+_ANSWERED = frozenset({"BaseLLMException"})  # litellm's, with the status of the answer
+
+
+class Misrouted(Exception):
+    """A backend of routes.yaml that cannot work as it is written."""
+
+
+def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
+    """What an exception before the first chunk means: an answer with its status. Raises the seam's failures for those
+    that are none. (litellm gives a timeout the status 408, which would look like the client's fault.)"""
+    error = unwrapped(sdk, error)
+    if isinstance(error, UpstreamFailure):
+        raise error
+    if (kind := shortage_of(error)) is not None:
+        raise OwnFailure(kind, unsent=False) from None
+    message, status, exceptions = text_of(error, key), status_of(error), sdk.exceptions
+    if find_cause(error, _NO_CONNECTION) is not None:
+        raise ConnectFailure(message) from None
+    if isinstance(error, exceptions.Timeout):
+        raise SilenceFailure(message) from None
+    if isinstance(error, exceptions.APIConnectionError):
+        # Its word for everything that it has no word for: a 403 of Anthropic, too.
+        cause = find_cause(error, _ANSWERED)
+        if cause is None or status_of(cause) >= 500:
+            raise ResetFailure(message) from None
+        status = status_of(cause)
+    if status == 404:
+        message = f"The model was not found: {message}"
+    elif isinstance(error, exceptions.ContextWindowExceededError):
+        message = f"{message} (context_length_exceeded)"
+    headers = getattr(error, "litellm_response_headers", None)
+    told = headers.get("retry-after") if isinstance(headers, Mapping) else None
+    return answer(status, message, retry_after=told if isinstance(told, str) else None)
+
+
+def unwrapped(sdk: Any, error: Exception) -> Exception:
+    """The exception itself. `MidStreamFallbackError` first: it is a `ServiceUnavailableError` around another one."""
+    if isinstance(error, sdk.exceptions.MidStreamFallbackError):
+        original = getattr(error, "original_exception", None)
+        return original if isinstance(original, Exception) else error
+    return error
+
+
+def status_of(error: BaseException) -> int:
+    try:
+        status = int(getattr(error, "status_code", 500))
+    except (TypeError, ValueError):
+        return 500
+    return status if 400 <= status < 600 else 500
+
+
+def find_cause(error: BaseException | None, names: frozenset[str]) -> BaseException | None:
+    """The exception of one of these classes in the chain of causes."""
+    for _ in range(CAUSES_MOST):
+        if error is None or any(kind.__name__ in names for kind in type(error).__mro__):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def text_of(error: Exception, key: str | None) -> str:
+    """What it says, without our key."""
+    text = str(getattr(error, "message", None) or error) or type(error).__name__
+    return text.replace(key, "***") if key else text

@@ -1,0 +1,92 @@
+"""A request's fields as the arguments of litellm's functions. An allowlist: its functions also take addresses, keys,
+callbacks and fallbacks, and what it does not know it sends along. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.engines.refusal import Refused
+
+_decode = msgspec.json.Decoder(Any).decode
+
+# What decides the answer's meaning: passed on; where the cloud lacks it, litellm says so with a 400.
+DEMANDS = (
+    "messages", "tools", "tool_choice", "response_format", "n", "stop", "logprobs", "top_logprobs", "modalities",
+    "max_tokens", "max_completion_tokens", "thinking",
+)  # fmt: skip
+# What only colours it: left out where the cloud lacks it.
+HINTS = (
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "user",
+    "parallel_tool_calls", "reasoning_effort", "service_tier",
+)  # fmt: skip
+EFFORTS = {"enabled": "medium", "disabled": "none"}
+_PARTS = ("text", "refusal", "thinking", "redacted_thinking", "input_audio")
+
+
+def chat_arguments(raw: Mapping[str, Raw], supported: frozenset[str], *, stream: bool) -> dict[str, Any]:
+    """For `acompletion`; `supported` are the parameters that the provider takes. Raises Refused."""
+    arguments = _chosen(raw, (*DEMANDS, *(name for name in HINTS if name in supported)))
+    _refuse_remote_parts(arguments.get("messages"))
+    if "thinking" in arguments and "thinking" not in supported:
+        arguments = _without_thinking(arguments, supported)
+    if stream:
+        # The usage comes whenever the request path asks for it, and it always does.
+        arguments |= {"stream": True, "stream_options": {"include_usage": True}}
+    return arguments
+
+
+def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> dict[str, Any]:
+    """For a provider that does not know Anthropic's `thinking`: as an effort. A demand to think stays where even that
+    is unknown, and is refused there; `adaptive` is what a model does that is told nothing."""
+    said = arguments["thinking"]
+    kind = said.get("type") if isinstance(said, dict) else None
+    others = {name: value for name, value in arguments.items() if name != "thinking"}
+    if kind == "adaptive":
+        return others
+    if kind in EFFORTS and "reasoning_effort" in supported:
+        return {"reasoning_effort": EFFORTS[kind], **others}
+    return others if kind == "disabled" else arguments
+
+
+def embeddings_arguments(raw: Mapping[str, Raw]) -> tuple[dict[str, Any], bool]:
+    """(for `aembedding`, whether the vectors are wanted as base64). Raises Refused."""
+    arguments = _chosen(raw, ("input", "dimensions", "encoding_format", "user"))
+    return arguments, arguments.pop("encoding_format", None) == "base64"
+
+
+def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
+    chosen = {}
+    for name in names:
+        if name not in raw:
+            continue
+        try:
+            value = _decode(raw[name])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Refused(f"`{name}` is not valid JSON.", name) from None
+        if value is not None:
+            chosen[name] = value
+    return chosen
+
+
+def _refuse_remote_parts(messages: Any) -> None:
+    """litellm would fetch addresses itself, from inside the LAN and on whoever's behalf: only data goes through."""
+    if not isinstance(messages, list) or not messages:
+        raise Refused("`messages` must be a list with at least one message.", "messages")
+    for index, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind in _PARTS:
+                continue
+            image = part.get("image_url") if kind == "image_url" else None
+            url = image.get("url") if isinstance(image, dict) else image
+            if not (isinstance(url, str) and url.startswith("data:")):
+                raise Refused(
+                    f"`messages[{index}].content`: send pictures as data URLs (data:image/png;base64,...), everything "
+                    f"else as text; a part of type {kind!r} with an address is not fetched.",
+                    "messages",
+                )

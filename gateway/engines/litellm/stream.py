@@ -1,0 +1,166 @@
+"""litellm's replies as OpenAI's bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from base64 import b64encode
+from collections.abc import Mapping
+from struct import pack
+from typing import Any
+
+import msgspec
+
+from gateway.domain.upstream import ResetFailure, TooLarge, UpstreamFailure
+from gateway.engines.litellm.errors import status_of, text_of, unwrapped
+from gateway.engines.refusal import error_of
+
+_encode = msgspec.json.Encoder().encode
+_OWN = ("provider_specific_fields",)  # litellm's second copy of what stands beside it
+
+
+def whole_body(reply: Any, request_id: str) -> bytes:
+    """A `ModelResponse` as one object."""
+    body = reply.model_dump(exclude_none=True)
+    body["id"] = "chatcmpl-" + request_id
+    for choice in body.get("choices") or []:
+        choice["message"].setdefault("content", None)
+        choice.setdefault("finish_reason", None)
+        _strip(choice["message"])
+    return _encode(body)
+
+
+def embeddings_body(reply: Any, *, base64: bool) -> bytes:
+    body = reply.model_dump(exclude_none=True)
+    if base64:
+        for entry in body.get("data") or []:
+            vector = entry["embedding"]
+            if isinstance(vector, list):
+                entry["embedding"] = b64encode(pack(f"<{len(vector)}f", *vector)).decode()
+    return _encode(body)
+
+
+def chunk_body(chunk: Any, request_id: str) -> dict[str, Any]:
+    """One chunk as OpenAI writes it: every choice with its `finish_reason`, usage in a chunk without choices."""
+    body: dict[str, Any] = chunk.model_dump(exclude_none=True)
+    body["id"] = "chatcmpl-" + request_id
+    for choice in body.get("choices") or []:
+        choice.setdefault("finish_reason", None)
+        _strip(choice.get("delta") or {})
+    if "usage" in body and not any(_says(choice) for choice in body.get("choices") or []):
+        body["choices"] = []
+    return body
+
+
+def _says(choice: Mapping[str, Any]) -> bool:
+    return bool(choice.get("finish_reason")) or any((choice.get("delta") or {}).values())
+
+
+def _strip(said: dict[str, Any]) -> None:
+    for name in _OWN:
+        said.pop(name, None)
+
+
+class LiteLLMStream:
+    """See `client.Response`: litellm's iterator, read as SSE."""
+
+    def __init__(self, sdk: Any, stream: Any, request_id: str, key: str | None) -> None:
+        self.status = 200
+        self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
+        self._sdk, self._stream, self._request_id, self._key = sdk, stream, request_id, key
+        self._first: bytes | None = None
+        self._over = False  # nothing more will be read
+        self._failure: UpstreamFailure | None = None
+        self._reading: asyncio.Task[bytes] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def peek(self) -> None:
+        """Wait for the first chunk. Until there is one, an error still is an answer: whatever litellm raises, this
+        raises."""
+        try:
+            self._first = await self._next()
+        except BaseException:
+            self.abort()
+            raise
+
+    async def read_some(self) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        if self._over:
+            return b""
+        # A task of its own, so that `abort` can end the read and its connection; waited for in a way that tells
+        # its cancellation from ours.
+        reading = self._reading = asyncio.ensure_future(self._read())
+        try:
+            await asyncio.wait([reading])
+        except asyncio.CancelledError:
+            reading.cancel()
+            raise
+        if reading.cancelled():
+            raise self._failure or ResetFailure("the read was cancelled")
+        return reading.result()
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._next()
+        except Exception as error:
+            self._over = True
+            error = unwrapped(self._sdk, error)
+            body = {"error": error_of(text_of(error, self._key), status_of(error))}
+            return b"data: " + _encode(body) + b"\n\n"
+
+    async def _next(self) -> bytes:
+        """The next event, b"" at the end. litellm takes every end of the connection for the end of the answer and makes
+        a finish_reason up: its own last chunks pass only if the cloud gave one."""
+        while True:
+            try:
+                chunk = await anext(self._stream)
+            except StopAsyncIteration:
+                self._over = True
+                return b"data: [DONE]\n\n" if self._finished() else b""
+            body = chunk_body(chunk, self._request_id)
+            ends = any(choice["finish_reason"] for choice in body.get("choices") or [])
+            if ends and not self._finished():
+                self._over = True
+                return b""
+            return b"data: " + _encode(body) + b"\n\n"
+
+    def _finished(self) -> bool:
+        return bool(self._stream.received_finish_reason or self._stream.intermittent_finish_reason)
+
+    async def read_all(self, limit: int) -> bytes:
+        parts, size = [], 0
+        while data := await self.read_some():
+            parts.append(data)
+            size += len(data)
+            if size > limit:
+                self.abort(failure := TooLarge(f"the body is larger than {limit} bytes"))
+                raise failure
+        return b"".join(parts)
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        if self._closing is not None:
+            return
+        self._failure = reason or ResetFailure("aborted by the gateway")
+        if self._reading is not None:
+            self._reading.cancel()
+        self._closing = asyncio.ensure_future(close(self._stream, self._reading))
+
+    def release(self) -> None:
+        if not self._over:
+            self.abort()
+
+
+async def close(stream: Any, reading: asyncio.Task[bytes] | None) -> None:
+    """Close the connection under a stream. Some of litellm's iterators have no `aclose`: then the generator that they
+    read from is closed."""
+    if reading is not None:
+        await asyncio.wait([reading])  # a generator that runs cannot be closed
+    inner = getattr(stream, "completion_stream", None)
+    for closable in (stream, getattr(inner, "streaming_response", None)):
+        if closable is not None and hasattr(closable, "aclose"):
+            with contextlib.suppress(Exception):
+                await closable.aclose()

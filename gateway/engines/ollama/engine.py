@@ -1,0 +1,179 @@
+"""Ollama, by its native API: the only one that takes `num_ctx`, and so the only one that keeps a prompt whole."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.token_ratio import PRIOR_SPARSE
+from gateway.domain.upstream import Response, UpstreamFailure
+from gateway.domain.usage import count_of
+from gateway.engines.base import Call, Probe, WholeResponse, told_name
+from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.reply import Line, Reply
+from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
+from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
+from gateway.engines.refusal import Refused, answer
+
+if TYPE_CHECKING:
+    from gateway.domain.backend import BackendState
+
+ERROR_MOST = 1024 * 1024  # bytes of an error that are read
+WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
+CUT_FROM = 1024  # tokens: in shorter prompts the template outweighs what was said
+
+_encode = msgspec.json.Encoder().encode
+_NO_THINKING = re.compile(rb"does not support thinking|think value")
+
+
+class OllamaEngine:
+    """`engine: ollama`. See docs/engines.md for what is translated and what cannot be."""
+
+    name = "ollama"
+    endpoints = frozenset({"chat", "completions", "embeddings"})
+    cuts_silently = True
+    calls_on_demand = False
+    emulates_calls = True
+    probe: Probe | None = Probe(liveness="/api/tags", models="/api/tags", version="/api/version")
+
+    async def prepare(self) -> None:
+        pass
+
+    async def send(self, state: BackendState, call: Call) -> Response:
+        """A request that cannot be said to Ollama is answered with 400 here; Ollama's own errors pass as they are."""
+        try:
+            ours = translate(state, call)
+        except Refused as refused:
+            return answer(400, refused.message, param=refused.param)
+        response = await self._post(state, call, ours)
+        if response.status == 400 and ours.think_wished and ours.body.get("think"):
+            try:
+                body = await response.read_all(ERROR_MOST)
+            finally:
+                response.release()
+            if not _NO_THINKING.search(body):
+                return WholeResponse(response.status, body, response.headers)
+            del ours.body["think"]  # an effort is a wish, and this model cannot think
+            response = await self._post(state, call, ours)
+        return self._translated(state, call, ours, response) if response.status < 300 else response
+
+    async def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Response:
+        assert state.client is not None
+        backend = state.backend
+        headers = call.headers
+        if backend.api_key is not None:  # a proxy in front of it
+            headers = [*headers, ("authorization", "Bearer " + backend.api_key.reveal())]
+        return await state.client.send(
+            "POST", backend.root_path + ours.path, headers, _encode(ours.body), fresh=call.fresh
+        )
+
+    def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
+        model = str(ours.body["model"])
+        if call.endpoint.name == "embeddings":
+            return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
+        reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
+        prompt = SentPrompt(ours.text_bytes, window_of(state), state.ratio.estimate(ours.text_bytes).low, state.version)
+        calls = CallWatch(ours.demand) if ours.demand is not None else None
+
+        def violation(last: Line) -> str | None:
+            return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
+
+        if call.stream:
+            return OllamaStream(response, reply, violation, calls)
+
+        def whole(body: bytes) -> tuple[bytes, str | None]:
+            line = whole_line(body)
+            if calls is not None:
+                line = calls.take(line)
+            return reply.whole(line), violation(line)
+
+        return OllamaWhole(response, whole, WHOLE_MOST)
+
+    def read_models(self, answer: Any) -> Mapping[str, int | None]:
+        """`/api/tags` tells no window; a model tagged `latest` is also known without its tag."""
+        tags = answer.get("models") if isinstance(answer, dict) else None
+        told = [told_name(tag.get("name")) for tag in (tags if isinstance(tags, list) else []) if isinstance(tag, dict)]
+        names = [name for name in told if name is not None]
+        short = [name.removesuffix(":latest") for name in names]
+        return dict.fromkeys([*names, *short])
+
+
+def translate(state: BackendState, call: Call) -> OllamaCall:
+    """The call in Ollama's words. Raises Refused."""
+    window = window_of(state)
+    if call.endpoint.name == "chat":
+        return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
+    if call.endpoint.name == "completions":
+        return completion_call(call.fields, stream=call.stream, window=window)
+    return embeddings_call(call.fields, window=window)
+
+
+def window_of(state: BackendState) -> int | None:
+    """What `num_ctx` is: the declared window, always the same."""
+    return state.backend.context or state.context
+
+
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """What is known of a prompt, to tell afterwards whether all of it was read. `low` is the fewest tokens it may have,
+    `version` Ollama's, as its prober saw it."""
+
+    text_bytes: int
+    window: int | None
+    low: int
+    version: str | None
+
+    def violation(self, last: Line) -> str | None:
+        """`prompt_cut`, or None when nothing proves that.
+
+        A runner that cuts fills its window, and then no token of answer would have had room. The server, which drops
+        whole messages first, leaves anything: there only a count of less than half the lowest guess tells. Since 0.12.6
+        nothing is cut for us (`truncate: false`), and 0.30.0 counts no cached tokens; before 0.4 nobody did. So a low
+        count means something only in between, and a learned ratio is trusted only to lower the guess.
+        """
+        count = count_of(last.prompt_eval_count)
+        if self.window is not None and count >= self.window - 1:
+            return "prompt_cut"
+        low = min(self.low, self.text_bytes / PRIOR_SPARSE)
+        counts_all_and_cuts = (0, 4, 0) <= version_of(self.version) < (0, 12, 6)
+        return "prompt_cut" if counts_all_and_cuts and low >= CUT_FROM and 0 < count < low / 2 else None
+
+
+def version_of(version: str | None) -> tuple[int, ...]:
+    """ "0.12.6" as numbers; (0,) when it is not known."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
+    return tuple(int(number) for number in found.groups()) if found else (0,)
+
+
+class _Embedded(msgspec.Struct):
+    embeddings: list[Raw]
+    prompt_eval_count: Any = 0
+
+
+_decode_embedded = msgspec.json.Decoder(_Embedded).decode
+_decode_floats = msgspec.json.Decoder(list[float]).decode
+
+
+def embeddings(body: bytes, model: str, *, base64: bool) -> bytes:
+    """Ollama's list of vectors as OpenAI's list of objects; `base64` = little-endian float32."""
+    try:
+        answer = _decode_embedded(body)
+        vectors = [_base64(raw) if base64 else raw for raw in answer.embeddings]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise UpstreamFailure(f"Ollama answered 200 without embeddings: {error}") from None
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    prompt = count_of(answer.prompt_eval_count)
+    usage = {"prompt_tokens": prompt, "total_tokens": prompt}
+    return _encode({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _base64(raw: Raw) -> str:
+    floats = _decode_floats(raw)
+    return b64encode(pack(f"<{len(floats)}f", *floats)).decode()

@@ -1,0 +1,100 @@
+"""A chat's messages in Ollama's words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gateway.engines.refusal import Refused
+
+_decode = msgspec.json.Decoder(Any).decode
+
+
+def read_messages(value: Any) -> tuple[list[dict[str, Any]], int]:
+    """(Ollama's messages, UTF-8 bytes of their text). Raises Refused."""
+    if not isinstance(value, list) or not value:
+        raise Refused("`messages` must be a list with at least one message.", "messages")
+    names: dict[str, str] = {}  # id of a call -> name of its tool: Ollama's templates know results by name
+    messages = [_message(message, f"messages[{index}]", names) for index, message in enumerate(value)]
+    return messages, sum(len(message["content"].encode(errors="replace")) for message in messages)
+
+
+def _message(said: Any, where: str, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(said, dict) or not isinstance(said.get("role"), str):
+        raise Refused(f"`{where}` must be an object with a `role`.", where)
+    role = {"developer": "system", "function": "tool"}.get(said["role"], said["role"])
+    text, images = _content(said.get("content"), where)
+    message: dict[str, Any] = {"role": role, "content": text}
+    if images:
+        message["images"] = images
+    if role == "assistant":
+        thought = said.get("reasoning") or said.get("reasoning_content")
+        if isinstance(thought, str):
+            message["thinking"] = thought
+        if calls := said.get("tool_calls"):
+            message["tool_calls"] = list(_calls(calls, where, names))
+    elif role == "tool":
+        name = said.get("name") or names.get(str(said.get("tool_call_id")))
+        message |= {"tool_name": name} if name else {}
+        message |= {"tool_call_id": said["tool_call_id"]} if said.get("tool_call_id") else {}
+    return message
+
+
+def _content(content: Any, where: str) -> tuple[str, list[str]]:
+    """(text, pictures as base64) of a message's content: a string, nothing, or parts."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    if not isinstance(content, list):
+        raise Refused(f"`{where}.content` must be a string or a list of parts.", where)
+    texts, images = [], []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "refusal") and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif kind == "image_url":
+            images.append(_picture(part.get("image_url"), where))
+        else:
+            raise Refused(f"`{where}.content`: Ollama takes text and pictures, not a part of type {kind!r}.", where)
+    return "\n".join(texts), images
+
+
+def _picture(image: Any, where: str) -> str:
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str):
+        raise Refused(f"`{where}.content`: an image_url part needs a `url`.", where)
+    if url[:5].lower() != "data:":
+        raise Refused(
+            f"`{where}.content`: Ollama fetches no pictures. Send the image itself, as data:image/png;base64,...", where
+        )
+    head, found, data = url.partition(",")
+    if not found or not head.endswith(";base64"):
+        raise Refused(f"`{where}.content`: the data URL must be in base64 (data:image/png;base64,...).", where)
+    return data
+
+
+def _calls(calls: Any, where: str, names: dict[str, str]) -> Iterable[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise Refused(f"`{where}.tool_calls` must be a list.", where)
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Refused(f"`{where}.tool_calls`: every call needs a `function` with a `name`.", where)
+        ours: dict[str, Any] = {"function": {"name": function["name"], "arguments": _object(function.get("arguments"))}}
+        if isinstance(call.get("id"), str):
+            ours["id"] = call["id"]
+            names[call["id"]] = function["name"]
+        yield ours
+
+
+def _object(arguments: Any) -> dict[str, Any]:
+    """A call's arguments, which Ollama wants as an object. What a model once wrote and is not one stays in the history
+    as text: refusing it would end the conversation for good."""
+    value: Any = {} if arguments is None else arguments
+    if isinstance(arguments, str):
+        try:
+            value = _decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            value = arguments
+    return value if isinstance(value, dict) else {"arguments": value}

@@ -1,0 +1,231 @@
+"""OpenAI's request in the words of Ollama's native API: `/api/chat`, `/api/generate`, `/api/embed`. Pure.
+
+Ollama's own `/v1` takes no `num_ctx`: a prompt over the window that happens to be loaded is cut there without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from gateway.engines.ollama.calls import Demand, read_demand
+from gateway.engines.ollama.messages import read_messages
+from gateway.engines.ollama.schema import Definitions
+from gateway.engines.refusal import Refused
+
+_decode = msgspec.json.Decoder(Any).decode
+
+# OpenAI's and vLLM's names -> the name among Ollama's `options`. Of the two limits the newer one wins.
+OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "stop": "stop",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+    "repeat_penalty": "repeat_penalty",
+    "max_tokens": "num_predict",
+    "max_completion_tokens": "num_predict",
+}
+Thinking = Literal["optional", "always", "never"]
+_LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+
+
+@dataclass(slots=True)
+class OllamaCall:
+    """A request for Ollama. `path` is below the server's root; `text_bytes` are the UTF-8 bytes of prompt text in
+    `body`, without tools, thoughts and pictures."""
+
+    path: str
+    body: dict[str, Any]
+    text_bytes: int = 0
+    think_wished: bool = False  # `think` comes from an effort hint: better no thinking than no answer
+    wants_usage: bool = False  # the client wants the usage chunk
+    base64: bool = False  # the client wants vectors as base64
+    demand: Demand | None = None  # a call that has to be made
+
+
+class Fields:
+    """A request's fields, decoded when they are asked for. Absent and null are the same: None."""
+
+    def __init__(self, raw: Mapping[str, Raw]) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._raw:
+            return None
+        try:
+            return _decode(self._raw[name])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Refused(f"`{name}` is not valid JSON.", name) from None
+
+
+def chat_call(
+    raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinking: Thinking | None = None
+) -> OllamaCall:
+    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is what the backend is declared to do. Raises Refused."""
+    fields = Fields(raw)
+    _refuse_several(fields)
+    messages, text_bytes = read_messages(fields["messages"])
+    tools, choice = fields["tools"], fields["tool_choice"]
+    demand = read_demand(tools, choice)
+    body = _body(fields, stream, window)
+    body["messages"] = messages
+    if demand is not None:
+        body["messages"], body["format"] = demand.told(messages), demand.format
+        text_bytes += len(demand.instructions.encode(errors="replace"))
+    else:
+        if tools and choice != "none":
+            body["tools"] = raw["tools"]
+        if (form := read_format(fields)) is not None:
+            body["format"] = form
+    think, wished = read_think(fields)
+    if think is None and demand is not None and may_stop_thinking(fields, thinking):
+        think = False
+    if think is not None and (thinking != "never" or not (think and wished)):
+        body["think"] = think
+    if fields["logprobs"]:
+        body["logprobs"] = True
+        body["top_logprobs"] = fields["top_logprobs"] or 0
+    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields), demand=demand)
+
+
+def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None) -> OllamaCall:
+    """`/api/generate`, without the chat template (`raw`). A `suffix` needs the template's fill-in-the-middle form: raw
+    mode would drop it. Raises Refused."""
+    fields = Fields(raw)
+    _refuse_several(fields)
+    for name in ("echo", "logprobs"):
+        if fields[name]:
+            raise Refused(f"`{name}` is not available for completions on Ollama: leave it out.", name)
+    prompt = fields["prompt"]
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise Refused(
+            "Ollama takes one prompt, as a string: send several prompts one by one, tokens as text.", "prompt"
+        )
+    if not prompt:
+        raise Refused("`prompt` is empty: Ollama would only load the model.", "prompt")
+    body = _body(fields, stream, window)
+    # Without `think: false` a thinking model's text is split into `response` and `thinking`, in raw mode too.
+    body |= {"prompt": prompt, "raw": True, "think": False}
+    if suffix := fields["suffix"]:
+        body |= {"suffix": suffix, "raw": False}
+    if (form := read_format(fields)) is not None:
+        body["format"] = form
+    return OllamaCall("/api/generate", body, len(prompt.encode(errors="replace")), wants_usage=wants_usage(fields))
+
+
+def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall:
+    """`/api/embed`. An input over the window is an error, not cut. Raises Refused."""
+    fields = Fields(raw)
+    given = fields["input"]
+    inputs = [given] if isinstance(given, str) else given
+    if not isinstance(inputs, list) or not all(isinstance(text, str) for text in inputs) or not inputs:
+        raise Refused("Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input")
+    if fields["encoding_format"] not in (None, "float", "base64"):
+        raise Refused("`encoding_format` must be float or base64.", "encoding_format")
+    body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": False}
+    if fields["dimensions"] is not None:
+        body["dimensions"] = fields["dimensions"]
+    if fields["keep_alive"] is not None:
+        body["keep_alive"] = fields["keep_alive"]
+    if options := read_options(fields, window):
+        body["options"] = options
+    return OllamaCall("/api/embed", body, base64=fields["encoding_format"] == "base64")
+
+
+def _refuse_several(fields: Fields) -> None:
+    for name in ("n", "best_of"):
+        if (count := fields[name]) is not None and count != 1:
+            raise Refused(
+                f"Ollama gives one answer per request: `{name}` must be 1. Send the request again for more.", name
+            )
+
+
+def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
+    # Since 0.12.6: a prompt over the window is refused instead of cut (`truncate`), and an answer that fills the window
+    # ends with `length` instead of pushing the prompt's beginning out (`shift`). Older ones do not know these keys.
+    body: dict[str, Any] = {"model": fields["model"], "stream": stream, "truncate": False, "shift": False}
+    if options := read_options(fields, window):
+        body["options"] = options
+    if fields["keep_alive"] is not None:
+        body["keep_alive"] = fields["keep_alive"]
+    return body
+
+
+def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
+    """Ollama's `options`: the client's own, over them what OpenAI's fields say, over all `num_ctx`: whatever it is, it
+    has to be the same in every request, because another one makes Ollama load the model again."""
+    said = fields["options"]
+    if said is not None and not isinstance(said, dict):
+        raise Refused("`options` must be an object.", "options")
+    options = dict(said or {})
+    options.pop("num_ctx", None)
+    for name, option in OPTIONS.items():
+        if (value := fields[name]) is not None:
+            options[option] = value
+    limit = options.get("num_predict")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise Refused("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
+    if isinstance(options.get("stop"), str):
+        options["stop"] = [options["stop"]]
+    if window is not None:
+        options["num_ctx"] = window
+    return options
+
+
+def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
+    """(`think`, is it only a wish): said in Ollama's word, as a switch of the chat template, or as an effort."""
+    if (said := fields["think"]) is not None:
+        return said, False
+    switches = fields["chat_template_kwargs"]
+    if isinstance(switches, dict):
+        for name in ("enable_thinking", "thinking"):
+            if isinstance(switches.get(name), bool):
+                return switches[name], False
+    reasoning = fields["reasoning"]
+    effort = fields["reasoning_effort"] or (reasoning.get("effort") if isinstance(reasoning, dict) else None)
+    if effort is None:
+        return None, False
+    if effort == "none":
+        return False, True
+    # Only gpt-oss knows levels; other models may answer 400 to one.
+    return (_LEVELS.get(effort, "medium") if "gpt-oss" in str(fields["model"]) else True), True
+
+
+def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
+    """Can thoughts before a demanded call be done without? Then Ollama heeds `format` from the first token on; else it
+    lets the model think freely and asks it a second time (since 0.12.4), or spoils its thoughts (before). A model that
+    thinks anyway has to be left alone: what it thinks would be taken for the answer."""
+    return thinking != "always" and "gpt-oss" not in str(fields["model"])
+
+
+def read_format(fields: Fields) -> Any:
+    """Ollama's `format`: "json", a schema, or None. It is enforced with and without `strict`."""
+    wanted = fields["response_format"]
+    if wanted is None:
+        return None
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return "json"
+    described = wanted.get("json_schema") if kind == "json_schema" else None
+    if isinstance(described, dict) and isinstance(described.get("schema"), dict):
+        definitions = Definitions()
+        return definitions.rooted(definitions.adopt(described["schema"], "response_format"))
+    raise Refused("`response_format` must be text, json_object, or json_schema with a schema.", "response_format")
+
+
+def wants_usage(fields: Fields) -> bool:
+    options = fields["stream_options"]
+    return isinstance(options, dict) and options.get("include_usage") is True

@@ -1,0 +1,225 @@
+"""JSON schemas in the words that Ollama can turn into a grammar. Pure.
+
+Ollama hands `format` to llama.cpp's converter (`json-schema-to-grammar.cpp`), which refuses a whole schema for one part
+that it cannot read: a value of any type, a reference that is not `#/...`, a pattern without anchors. It also takes `{}`
+for an object, forgets what stands beside `anyOf`, names the rule of a reference by its last word alone, and reads
+bounds as 32-bit integers. What it cannot say is left out here, so that less is enforced and nothing fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from gateway.engines.refusal import Refused
+
+REPEATED_MOST = 100  # a longer minLength, maxItems, ... makes a grammar too large to be taken
+BOUND_MOST = 2**31 - 1
+
+_KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
+_HINTS = {
+    "object": ("properties", "required", "additionalProperties", "patternProperties"),
+    "array": ("items", "prefixItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+# Letters, character classes and repetitions: what means the same there. `.` and `[^...]` would let a quote through.
+_PATTERN = re.compile(r"\^(?:[\w :/@-]|\[[\w :/@.-]+\]|[*+?]|\{\d{1,2}(?:,\d{0,2})?\})+\$", re.ASCII)
+
+Schema = dict[str, Any]
+
+
+def any_value() -> Schema:
+    """The schema of whatever is JSON; `{}` would mean an object."""
+    return {"type": ["string", "number", "boolean", "object", "array", "null"]}
+
+
+class Definitions:
+    """The `$defs` of one document, gathered from all schemas that stand in it."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, Schema] = {}
+
+    def adopt(self, schema: Any, param: str) -> Schema:
+        """A schema of its own as it can stand anywhere in the document: its references point to the document's root.
+        Raises Refused, which names the request's field `param`."""
+        try:
+            return _Reader(schema, self._schemas, param).read(schema)
+        except RecursionError:
+            raise Refused(f"`{param}`: the JSON schema is nested too deeply.", param) from None
+
+    def rooted(self, schema: Schema) -> Schema:
+        """The whole document, `schema` at its root."""
+        return {**schema, "$defs": self._schemas} if self._schemas else schema
+
+
+class _Reader:
+    """Reads one schema; `document` is where its references begin, `schemas` where their targets are put."""
+
+    def __init__(self, document: Any, schemas: dict[str, Schema], param: str) -> None:
+        self._document, self._schemas, self._param = document, schemas, param
+        self._names: dict[str, str] = {}  # reference -> name among `schemas`
+
+    def read(self, schema: Any) -> Schema:
+        if not isinstance(schema, Mapping):
+            return any_value()
+        if "$ref" in schema:
+            return {"$ref": "#/$defs/" + self._adopted(schema["$ref"])}
+        if _list(schema.get("allOf")):
+            schema = self._merged(schema)
+        options = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+        if options and "properties" not in schema:
+            inherited = {"type": schema["type"]} if "type" in schema else {}
+            return {"anyOf": [self.read({**inherited, **o} if isinstance(o, Mapping) else o) for o in options]}
+        if "const" in schema:
+            return {"const": schema["const"]}
+        if values := _list(schema.get("enum")):
+            return {"enum": values}
+        kind = schema.get("type")
+        if isinstance(kind, list) and kind:
+            each = [self.read({**schema, "type": one}) for one in kind]
+            return each[0] if len(each) == 1 else {"anyOf": each}
+        return self._of_kind(schema, kind if isinstance(kind, str) else _hinted(schema))
+
+    def _of_kind(self, schema: Mapping[str, Any], kind: str | None) -> Schema:
+        if kind not in _KINDS:
+            return any_value()
+        if kind == "object":
+            return self._object(schema)
+        if kind == "array":
+            return self._array(schema)
+        if kind == "string":
+            return {"type": "string", **_text_limits(schema)}
+        return {"type": kind, **(_bounds(schema) if kind == "integer" else {})}
+
+    def _object(self, schema: Mapping[str, Any]) -> Schema:
+        read: Schema = {"type": "object"}
+        required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+        if isinstance(properties := schema.get("properties"), Mapping):
+            declared = {name: self.read(value) for name, value in properties.items()}
+            read["properties"] = declared | {name: any_value() for name in required if name not in declared}
+            if required:
+                read["required"] = list(dict.fromkeys(required))
+        more = schema.get("additionalProperties")
+        if isinstance(more, Mapping):
+            read["additionalProperties"] = self.read(more)
+        elif isinstance(more, bool) and not schema.get("patternProperties"):
+            read["additionalProperties"] = more
+        return read
+
+    def _array(self, schema: Mapping[str, Any]) -> Schema:
+        items = schema.get("items")
+        if places := _list(schema.get("prefixItems")) or _list(items):
+            return {"type": "array", "prefixItems": [self.read(place) for place in places]}
+        read: Schema = {"type": "array"}
+        if isinstance(items, Mapping):
+            read["items"] = self.read(items)
+            read |= _repetitions(schema, "minItems", "maxItems")
+        return read
+
+    def _merged(self, schema: Mapping[str, Any], depth: int = 0) -> Schema:
+        """What `allOf` and its neighbours say together; of two words for the same thing, the first."""
+        if depth > 20:
+            raise RecursionError
+        merged: Schema = {}
+        for said in ({**schema, "allOf": None}, *_list(schema.get("allOf"))):
+            part = self._followed(said)
+            if _list(part.get("allOf")):
+                part = self._merged(part, depth + 1)
+            properties = {**_mapping(part.get("properties")), **_mapping(merged.get("properties"))}
+            required = [*_list(merged.get("required")), *_list(part.get("required"))]
+            merged = {**part, **merged}
+            merged |= {"properties": properties} if properties else {}
+            merged |= {"required": required} if required else {}
+        return merged
+
+    def _followed(self, schema: Any) -> Mapping[str, Any]:
+        for _ in range(20):
+            if not isinstance(schema, Mapping) or "$ref" not in schema:
+                return _mapping(schema)
+            schema = self._target(schema["$ref"])
+        raise RecursionError
+
+    def _adopted(self, ref: Any) -> str:
+        """The name of a reference's target in the document."""
+        target = self._target(ref)
+        if ref not in self._names:
+            name = self._names[ref] = f"d{len(self._schemas)}"
+            self._schemas[name] = {}  # its place: it may point at itself
+            self._schemas[name] = self.read(target)
+        return self._names[ref]
+
+    def _target(self, ref: Any) -> Any:
+        if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
+            raise Refused(
+                f"`{self._param}`: the reference {ref!r} leads out of its schema. Put what it means under `$defs`.",
+                self._param,
+            )
+        value = self._document
+        for word in ref.split("/")[1:]:
+            word = unquote(word).replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and word.isdecimal() and int(word) < len(value):
+                value = value[int(word)]
+            elif isinstance(value, Mapping) and word in value:
+                value = value[word]
+            else:
+                raise Refused(f"`{self._param}`: the reference {ref!r} leads nowhere in its schema.", self._param)
+        return value
+
+
+def _hinted(schema: Mapping[str, Any]) -> str | None:
+    """The type that a schema without one is about."""
+    return next((kind for kind, words in _HINTS.items() if any(word in schema for word in words)), None)
+
+
+def _text_limits(schema: Mapping[str, Any]) -> Schema:
+    pattern, form = schema.get("pattern"), schema.get("format")
+    if isinstance(pattern, str) and _PATTERN.fullmatch(pattern) and _compiles(pattern):
+        return {"pattern": pattern}
+    if isinstance(form, str):
+        return {"format": form}
+    return _repetitions(schema, "minLength", "maxLength")
+
+
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def _repetitions(schema: Mapping[str, Any], *words: str) -> Schema:
+    kept = _whole_numbers(schema, words, REPEATED_MOST)
+    return kept if _in_order(kept.values()) and all(value >= 0 for value in kept.values()) else {}
+
+
+def _bounds(schema: Mapping[str, Any]) -> Schema:
+    """An integer's bounds; none, where they contradict each other."""
+    low = _whole_numbers(schema, ("minimum", "exclusiveMinimum"), BOUND_MOST - 1)
+    high = _whole_numbers(schema, ("maximum", "exclusiveMaximum"), BOUND_MOST - 1)
+    least = max([low.get("minimum", -BOUND_MOST), low.get("exclusiveMinimum", -BOUND_MOST) + 1]) if low else None
+    most = min([high.get("maximum", BOUND_MOST), high.get("exclusiveMaximum", BOUND_MOST) - 1]) if high else None
+    if least is not None and most is not None and least > most:
+        return {}
+    return ({"minimum": least} if least is not None else {}) | ({"maximum": most} if most is not None else {})
+
+
+def _whole_numbers(schema: Mapping[str, Any], words: Iterable[str], most: int) -> dict[str, int]:
+    found = {word: schema.get(word) for word in words}
+    return {word: value for word, value in found.items() if type(value) is int and abs(value) <= most}
+
+
+def _in_order(values: Iterable[int]) -> bool:
+    numbers = list(values)
+    return numbers == sorted(numbers)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,99 @@
+"""Ollama's answers behind the client seam: read as OpenAI's, aborted and released as what they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from gateway.domain.upstream import Response, UpstreamFailure, read_counted
+from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.reply import Line, LineFramer, Reply, error_text, read_line
+
+Checked = Callable[[Line], str | None]  # the last line -> a kind of violation
+SIGN_EVERY = 5.0  # seconds: while a call is held back, the stream must not look silent
+_LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
+
+
+class OllamaStream:
+    """See `client.Response`: a stream of lines, read as SSE. `violation` is set with the last line; `calls` watches for
+    a call that was demanded."""
+
+    def __init__(self, upstream: Response, reply: Reply, check: Checked, calls: CallWatch | None = None) -> None:
+        self.status = upstream.status
+        self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
+        self.violation: str | None = None
+        self._upstream, self._reply, self._check, self._calls = upstream, reply, check, calls
+        self._framer = LineFramer()
+        self._said_at = time.monotonic()
+        self._ended = False  # the last line was seen: done or an error
+
+    async def read_some(self) -> bytes:
+        while True:
+            data = await self._upstream.read_some()
+            lines = self._framer.feed(data) if data else self._framer.finish()
+            out = b"".join([self._events(line) for line in lines])
+            if not out and data and self._calls is not None and time.monotonic() - self._said_at >= SIGN_EVERY:
+                out = self._reply.nothing_yet()
+            if out or not data:
+                self._said_at = time.monotonic()
+                return out
+
+    def _events(self, data: bytes) -> bytes:
+        if self._ended:
+            return b""
+        line = read_line(data)
+        if line.said_nothing():
+            raise UpstreamFailure(_LOADED)
+        if self._calls is not None:
+            line = self._calls.take(line)
+        if line.done or line.error is not None:
+            self._ended = True
+            self.violation = self._check(line)
+        return self._reply.events(line)
+
+    async def read_all(self, limit: int) -> bytes:
+        return await read_counted(self, limit)
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        self._upstream.abort(reason)
+
+    def release(self) -> None:
+        self._upstream.release()
+
+
+class OllamaWhole:
+    """See `client.Response`: one object, turned by `translate` when it has been read."""
+
+    def __init__(self, upstream: Response, translate: Callable[[bytes], tuple[bytes, str | None]], limit: int) -> None:
+        self.status = upstream.status
+        self.headers: Mapping[str, str] = {"content-type": "application/json"}
+        self.violation: str | None = None
+        self._upstream, self._translate, self._limit = upstream, translate, limit
+        self._read = False
+
+    async def read_some(self) -> bytes:
+        return b"" if self._read else await self.read_all(self._limit)
+
+    async def read_all(self, limit: int) -> bytes:
+        body = await self._upstream.read_all(limit)
+        self._read = True
+        translated, self.violation = self._translate(body)
+        return translated
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        self._upstream.abort(reason)
+
+    def release(self) -> None:
+        self._upstream.release()
+
+
+def whole_line(body: bytes) -> Line:
+    """A whole answer; raises when it is none."""
+    line = read_line(body)
+    if line.error is not None:
+        raise UpstreamFailure(f"Ollama answered 200 with an error: {error_text(line.error)[:300]}")
+    if line.said_nothing():
+        raise UpstreamFailure(_LOADED)
+    if not line.done:
+        raise UpstreamFailure("Ollama's answer is not marked as done")
+    return line

@@ -1,0 +1,164 @@
+"""The body and headers of one attempt, from the original request: what is changed on the way up, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import at_least
+from gateway.domain.families import loses_marks
+from gateway.domain.request import CHAT, InferenceRequest, is_limit, value_of
+from gateway.domain.token_ratio import clamp, clamp_again, surely_fits
+from gateway.engines.thinking import say_thinking
+from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
+from gateway.routing.window import prompt_estimate, refusal_of, window_for
+
+_encode = msgspec.json.Encoder().encode
+
+# By name, not by how a name begins: `anthropic-api-key` and `openai-organization` are the client's own affair.
+_UP = tuple(
+    (name.encode(), name)
+    for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
+)
+_NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
+_INCLUDE_USAGE = Raw(b'{"include_usage":true}')
+
+
+def headers_up(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
+    """An allowlist: the client's credentials and cookies never leave. The body is always ours, as JSON."""
+    up = [("content-type", "application/json"), ("x-request-id", request_id)]
+    for name, text in _UP:
+        value = headers.get(name)
+        if value is not None:
+            up.append((text, value.decode("latin-1")))
+    return up
+
+
+def fields_up(
+    request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
+) -> tuple[dict[str, Raw], list[str]]:
+    """(body fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
+    fields = dict(request.fields)
+    adapted: list[str] = []
+    if state.model is not None:
+        fields["model"] = Raw(_encode(state.model))
+    elif state.backend.engine == "vllm":
+        del fields["model"]  # not read from it yet; the alias' name would be a 404, none is its first served name
+    if alias.params:
+        fill_in(fields, alias.params, request.endpoint.limits)
+    if adapt is not NO_ADAPTATION:
+        adapted.extend(adapt.kinds)
+        adapt_tools(fields, adapt)
+    if adapt.thinking is not None or request.thinking is not None:
+        said = say_thinking(fields, request, state, adapt)
+        if not said and THINKING_UNAVAILABLE not in adapted:
+            adapted.append(THINKING_UNAVAILABLE)
+    clamped = False
+    for name in request.endpoint.limits:
+        if name in fields and (limit := send_limit(name, fields, request, alias, state)) is not None:
+            fields[name] = Raw(_encode(limit))
+            clamped = clamped or limit < request.limits.get(name, limit)
+    if clamped:
+        adapted.append(CLAMPED)
+    if state.backend.engine == "vllm" and request.endpoint is CHAT:
+        backend, tools = state.backend, request.tools and request.tool_choice != "none"
+        if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
+            fields.setdefault("skip_special_tokens", _FALSE)
+    if request.stream and not request.own_usage:
+        fields["stream_options"] = with_usage(fields.get("stream_options"))
+    return fields, adapted
+
+
+def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
+    """The tools as this backend is to get them."""
+    if adapt.mode == "strip":
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(name, None)
+    elif adapt.mode == "mend":
+        fields["tool_choice"] = _NONE  # a vLLM without a parser renders the tools into the prompt all the same
+        # It leaves special tokens out of the text, and the marks of some models' calls are such (Gemma, Kimi, Mistral).
+        fields.setdefault("skip_special_tokens", _FALSE)
+    elif adapt.force:
+        fields["tool_choice"] = _REQUIRED
+
+
+def send_limit(
+    name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState
+) -> int | None:
+    """The limit to send in field `name`, raised to the alias' least and clamped to the window; None = as it is."""
+    asked = request.limits.get(name)
+    if asked is None:  # from the alias' params, or not a limit at all: then the backend says so
+        asked = value_of(fields[name])
+        if not is_limit(asked):
+            return None
+    limit = max(asked, alias.min_max_tokens or 0)
+    window = window_for(state, request)
+    if window is not None and (request.refused is not None or not surely_fits(request.prompt_bytes, limit, window)):
+        bounded = _bounded(limit, request, state, window)
+        if bounded < limit and not request.media_measured:
+            request.measure_media()
+            bounded = _bounded(limit, request, state, window)
+        limit = bounded
+    return limit if limit != asked or name not in request.limits else None
+
+
+def _bounded(limit: int, request: InferenceRequest, state: BackendState, window: int) -> int:
+    """As the server's version has it, until it refuses this request: then as its refusal has it."""
+    estimate, refused = prompt_estimate(state, request), refusal_of(state, request)
+    if refused is None or not refused.sums:
+        return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
+    exact = state.name in request.exact
+    return clamp_again(limit, estimate, window, prompt_bytes=request.prompt_bytes, exact=exact)
+
+
+def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
+    """The limits of the answer that `fields_up` sends."""
+    names = request.endpoint.limits
+    fields = {name: request.fields[name] for name in names if name in request.fields}
+    fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)
+    sent = {name: send_limit(name, fields, request, alias, state) for name in fields}
+    return [value_of(fields[name]) if limit is None else limit for name, limit in sent.items()]
+
+
+def clamps_itself(state: BackendState) -> bool:
+    """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
+    return state.backend.engine == "vllm" and at_least(state.version, 0, 32) is True
+
+
+def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:
+    """The alias' params where the client said nothing; nested maps merge, the client wins. The names of the answer
+    limit are one and the same setting: a client that sent either has said it."""
+    limited = any(name in fields for name in limits)
+    for name, value in params.items():
+        if name in limits and limited:
+            continue
+        if name not in fields:
+            fields[name] = Raw(_encode(value))
+        elif isinstance(value, Mapping):
+            said = value_of(fields[name])
+            if isinstance(said, dict):
+                fields[name] = Raw(_encode(merged(said, value)))
+
+
+def merged(said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` under what the client said, map by map."""
+    result = dict(defaults)
+    for name, value in said.items():
+        default = result.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            value = merged(value, default)
+        result[name] = value
+    return result
+
+
+def with_usage(options: Raw | None) -> Raw:
+    """`stream_options` with include_usage, beside whatever else the client set there."""
+    if options is None:
+        return _INCLUDE_USAGE
+    said = value_of(options)
+    return Raw(_encode({**said, "include_usage": True})) if isinstance(said, dict) else _INCLUDE_USAGE

@@ -1,0 +1,107 @@
+"""How many tokens a prompt has, by the tokenizer that counts: vLLM's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.domain.upstream import Client, StaleConnection
+from gateway.domain.usage import count_of
+
+if TYPE_CHECKING:
+    from gateway.domain.backend import BackendState
+
+log = logging.getLogger("gateway.tokenize")
+
+BUDGET = 2.0  # seconds in all: beyond this the estimate has to do
+ANSWER_MOST = 32 * 1024 * 1024  # bytes; every token comes along as a number
+
+# The fields of a request that vLLM's /tokenize knows and that change the prompt.
+_FIELDS = {
+    CHAT.name: (
+        "messages", "tools", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+        "continue_final_message", "add_special_tokens",
+    ),
+    COMPLETIONS.name: ("prompt", "add_special_tokens"),
+}  # fmt: skip
+
+_OLD_NAME = "reasoning_content"
+
+_encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.Decoder(Any).decode
+
+
+class _Counted(msgspec.Struct):
+    count: int
+
+
+_decode = msgspec.json.Decoder(_Counted).decode
+
+
+async def count_tokens(state: BackendState, request: InferenceRequest) -> int | None:
+    """The request's prompt tokens as `state`'s vLLM counts them; None when it cannot be asked or does not answer in
+    time. Only text is asked about: the template's placeholders say nothing of a picture's size. Nothing is raised, and
+    the backend's health stays as it is, because an estimate does as well."""
+    body = tokenize_body(state, request)
+    if body is None or state.client is None:
+        return None
+    headers = [("content-type", "application/json")]
+    if state.backend.api_key is not None:
+        headers.append(("authorization", "Bearer " + state.backend.api_key.reveal()))
+    path = state.backend.root_path + "/tokenize"
+    try:
+        async with asyncio.timeout(BUDGET):
+            try:
+                return await _ask(state.client, path, headers, body)
+            except StaleConnection:  # its keep-alive timer won a race
+                return await _ask(state.client, path, headers, body, fresh=True)
+    except Exception as failure:  # whatever it is, the request itself must not fail by it
+        log.debug("%s did not count a prompt: %s", state.name, failure or type(failure).__name__)
+        return None
+
+
+def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | None:
+    """What `/tokenize` is asked; None where it cannot tell. Several prompts in one request are not asked about."""
+    fields = _FIELDS.get(request.endpoint.name)
+    if state.backend.engine != "vllm" or fields is None or not _is_text(request):
+        return None
+    asked: dict[str, object] = {name: request.fields[name] for name in fields if name in request.fields}
+    if _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):
+        asked["messages"] = _renamed(request.fields["messages"])
+    if state.model is not None:
+        asked["model"] = state.model
+    return _encode(asked)
+
+
+def _renamed(messages: Raw) -> object:
+    """Thoughts of earlier turns under their newer name: vLLM 0.32 renders both in a chat, and counts only this one."""
+    found = _decode_any(messages)
+    for message in found if isinstance(found, list) else []:
+        if isinstance(message, dict) and _OLD_NAME in message:
+            message.setdefault("reasoning", message.pop(_OLD_NAME))
+    return found
+
+
+def _is_text(request: InferenceRequest) -> bool:
+    if request.endpoint.name == COMPLETIONS.name:
+        prompt = request.fields.get("prompt")
+        return prompt is not None and bytes(memoryview(prompt)[:1]) == b'"'
+    request.measure_media()
+    return not request.images and not request.audio
+
+
+async def _ask(
+    client: Client, path: str, headers: list[tuple[str, str]], body: bytes, *, fresh: bool = False
+) -> int | None:
+    response = await client.send("POST", path, headers, body, fresh=fresh)
+    try:
+        if response.status != 200:
+            return None
+        return count_of(_decode(await response.read_all(ANSWER_MOST)).count) or None
+    finally:
+        response.release()

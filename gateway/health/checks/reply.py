@@ -1,0 +1,189 @@
+"""The answer to a check: as it came, and as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from gateway.domain.upstream import ProtocolFailure
+from gateway.domain.usage import read_usage
+from gateway.health.checks.subject import Subject
+from gateway.inspection.mender import Call, Mender, Offered, Piece, Reasoning, Text
+from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.shape import brief
+from gateway.transport.sse import DONE, Framer, data_of, read_chunk
+
+SHOWN = 90  # characters of an answer that are shown
+_BROKEN_ENDS = ("abort", "error")
+_decode = msgspec.json.Decoder(Any).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body`: the whole one, or all that a stream sent. `failure`: why there is no (whole) answer; `gone`: because no
+    connection could be made; `silent`: because it took too long; `ours`: because the gateway itself failed, or lacked
+    something."""
+
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    failure: str | None = None
+    gone: bool = False
+    silent: bool = False
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the first choice says. `calls`: (name, arguments as text) in order. `tokens`, `prompt_tokens`: as reported,
+    0 = not. `done`: a stream ended with [DONE]."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    finish: str | None = None
+    tokens: int = 0
+    prompt_tokens: int = 0
+    done: bool = True
+
+
+def short(text: str) -> str:
+    """The text on one line, in quotes, cut to `SHOWN`."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= SHOWN else line[:SHOWN] + "...")
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_whole(reply: Reply) -> Said | str:
+    """A 200 in one piece; a text says why it is no answer."""
+    try:
+        answer = _decode(reply.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"answered 200 with something that is not JSON: {short(reply.body[:500].decode(errors='replace'))}"
+    if not isinstance(answer, dict):
+        return "answered 200 with JSON that is not an object"
+    if answer.get("error"):
+        return f"answered 200 with an error: {short(brief(answer['error']))}"
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return "answered 200 without `choices`"
+    finish = choices[0].get("finish_reason")
+    if finish in _BROKEN_ENDS:
+        return f"ended with finish_reason {finish}"
+    message = choices[0].get("message")
+    message = message if isinstance(message, dict) else {}
+    calls = _CallsSaid()
+    calls.take(message.get("tool_calls"))
+    return Said(_text(message, "content"), _thoughts(message), calls.all(), _word(finish), *_usage(answer.get("usage")))
+
+
+def read_stream(reply: Reply) -> Said | str:
+    """A 200 as a stream of events; a text says why it is no answer."""
+    kind = reply.headers.get("content-type", "")
+    if "text/event-stream" not in kind:
+        return f"answered a stream with {kind or 'no content-type'}: {short(reply.body[:500].decode(errors='replace'))}"
+    framer = Framer()
+    try:
+        events = [*framer.feed(reply.body), *framer.finish()]
+    except ProtocolFailure as error:
+        return f"sent {error}"
+    return _read_events(events)
+
+
+def _read_events(events: Iterable[bytes]) -> Said | str:
+    content, reasoning, calls = "", "", _CallsSaid()
+    finish: Any = None
+    usage: Any = None
+    done = False
+    for event in events:
+        data = data_of(event)
+        if data is None:
+            continue
+        if data == DONE:
+            done = True
+            continue
+        chunk = read_chunk(data)
+        if chunk is None:
+            return f"sent an event that is not JSON: {short(data[:500].decode(errors='replace'))}"
+        if chunk.error is not None:
+            return f"sent an error event: {short(brief(chunk.error))}"
+        usage = chunk.usage or usage
+        for choice in chunk.choices or ():
+            delta = choice.delta if isinstance(choice.delta, dict) else {}
+            content += _text(delta, "content")
+            reasoning += _thoughts(delta)
+            calls.take(delta.get("tool_calls"))
+            finish = choice.finish_reason or finish
+    if finish in _BROKEN_ENDS:
+        return f"the stream ended with finish_reason {finish}"
+    if finish is None:
+        return "the stream ended without a finish_reason"
+    return Said(content, reasoning, calls.all(), _word(finish), *_usage(usage), done)
+
+
+class _CallsSaid:
+    """Calls put together from a whole message's list, or from a stream's fragments by index."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[str]] = {}
+
+    def take(self, calls: Any) -> None:
+        for position, call in enumerate(calls if isinstance(calls, list) else ()):
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict):
+                continue
+            index = call.get("index")
+            parts = self._parts.setdefault(index if isinstance(index, int) else position, ["", ""])
+            parts[0] += _text(function, "name")
+            parts[1] += _text(function, "arguments")
+
+    def all(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, arguments) for _, (name, arguments) in sorted(self._parts.items()))
+
+
+def _text(where: Mapping[str, Any], key: str) -> str:
+    value = where.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    """Under the newer of its two names, else the older."""
+    return _text(message, "reasoning") or _text(message, "reasoning_content")
+
+
+def _word(finish: Any) -> str | None:
+    return finish if isinstance(finish, str) else None
+
+
+def _usage(usage: Any) -> tuple[int, int]:
+    used = read_usage(usage)
+    return used.completion, used.prompt
+
+
+# -- mending ----------------------------------------------------------------------------------------------------------
+
+
+def mended(said: Said, subject: Subject, tools: Iterable[Any] = ()) -> Said:
+    """The same as a client of the gateway sees it: calls and thoughts taken out of the content, and [DONE] added."""
+    pieces = _pieces(said.content, subject, subject.thoughts, tools)
+    thoughts = subject.thoughts
+    if thoughts is not None and thoughts.closer in said.content and not any(isinstance(p, Reasoning) for p in pieces):
+        pieces = _pieces(said.content, subject, thoughts.with_opener_implied(), tools)
+    found = tuple((piece.name, piece.arguments) for piece in pieces if isinstance(piece, Call))
+    return replace(
+        said,
+        content="".join(piece.text for piece in pieces if isinstance(piece, Text)),
+        reasoning=said.reasoning + "".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
+        calls=said.calls + found,
+        done=True,
+    )
+
+
+def _pieces(content: str, subject: Subject, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Piece]:
+    mender = Mender(subject.formats, Offered(tools), thoughts)
+    return [*mender.feed(content), *mender.finish()]

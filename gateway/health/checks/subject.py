@@ -1,0 +1,74 @@
+"""What has to be known of a backend to ask it the right questions and to read its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.snapshot import Backend
+from gateway.domain.families import SWITCH_VALUES, Thinking, family_of, formats_for, thoughts_for
+from gateway.inspection.formats import Format
+from gateway.inspection.reasoning import Thoughts
+
+MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`window`: tokens, as the backend itself tells it. `thinking` None = not known. `switch`: what turns thinking on
+    and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or `reasoning_effort`; None = nothing does.
+    `formats`, `thoughts`: how its model writes calls and thoughts. `tool_flags`, `reasoning_flags`: the launch flags
+    that make its server read them; empty where nothing is known to help."""
+
+    engine: str
+    window: int | None = None
+    thinking: Thinking | None = None
+    switch: str | None = None
+    formats: tuple[Format, ...] = ()
+    thoughts: Thoughts | None = None
+    tool_flags: str = ""
+    reasoning_flags: str = ""
+    cloud: bool = False
+
+    def switched(self, on: bool) -> dict[str, Any]:
+        """The fields that turn thinking on or off."""
+        if self.switch is None:
+            return {}
+        if self.switch == "think":
+            return {"think": on}
+        if self.switch == "reasoning_effort":
+            return {"reasoning_effort": "medium" if on else "none"}
+        yes, no = SWITCH_VALUES.get(self.switch, (True, False))
+        return {"chat_template_kwargs": {self.switch: yes if on else no}}
+
+
+def subject_of(backend: Backend, model: str | None, window: int | None) -> Subject:
+    """What routes.yaml and the family of its model say of a backend. `model` as it is asked by, `window` as it tells
+    it."""
+    family = family_of(model)
+    thinking = backend.thinking or (family.thinking if family is not None else None)
+    known = family if backend.engine == "vllm" else None
+    return Subject(
+        engine=backend.engine,
+        window=window,
+        thinking=thinking,
+        switch=_switch(backend, family.switch if family is not None else None),
+        formats=formats_for(model, backend.tool_parser),
+        thoughts=thoughts_for(model, backend.reasoning_parser),
+        tool_flags=_flags("--enable-auto-tool-choice --tool-call-parser", known.tool_parser) if known else "",
+        reasoning_flags=_flags("--reasoning-parser", known.reasoning_parser) if known else "",
+        cloud=backend.cloud,
+    )
+
+
+def _switch(backend: Backend, usual: str | None) -> str | None:
+    """Ollama's is its own; litellm knows one for all clouds; for other servers only what is declared."""
+    if backend.engine == "ollama":
+        return "think"
+    if backend.engine == "vllm":
+        return backend.thinking_switch or usual or "enable_thinking"
+    return backend.thinking_switch or ("reasoning_effort" if backend.engine == "litellm" else None)
+
+
+def _flags(flag: str, parser: str | None) -> str:
+    return f"{flag} {parser}" if parser is not None else ""

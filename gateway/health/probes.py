@@ -1,0 +1,172 @@
+"""Puts the checks of gateway/inspection/checks to a backend, through its own engine and connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import inf
+
+import msgspec
+
+from gateway.domain.backend import BackendState
+from gateway.domain.observation import Observation
+from gateway.domain.request import CHAT, Endpoint, parse
+from gateway.domain.token_ratio import DECODE_PRIOR
+from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
+from gateway.engines.base import Call
+from gateway.engines.outgoing import headers_up
+from gateway.engines.registry import ENGINES
+from gateway.health.checks import ALL, CHECKS, Reply, Subject, judge, skipped, subject_of
+from gateway.health.checks.asks import Body
+from gateway.shortage import OwnShortage, shortage_of
+
+log = logging.getLogger("gateway.canary")
+
+IDLE_WAIT = 60.0  # seconds that a probe waits in all for a backend to have nothing else to do
+LOOK = 0.1  # seconds between two looks whether it has
+PATIENCE = 60.0  # seconds for an answer, beside the time its tokens may take
+LOADING = 180.0  # more of them for Ollama, which loads the model first
+TAIL = 64  # bytes at the end of a stream in which its [DONE] stands
+BODY_MOST = 16 * 1024 * 1024  # bytes of an answer that are read
+
+OnSeen = Callable[[str, Observation], None]
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def probe(
+    state: BackendState,
+    checks: Iterable[str] = ALL,
+    *,
+    now: bool = False,
+    patience: float | None = None,
+    on_seen: OnSeen = lambda *_: None,
+    replies: dict[bytes, Reply] | None = None,
+) -> dict[str, Observation]:
+    """Put the checks to a backend one by one, whatever its health is; check -> what was seen, also kept in its state.
+
+    Asks only while the backend has nothing else to do; `now` = at once. Asking all checks drops what was known of it
+    before. `patience`: seconds for one answer instead of the usual. `on_seen` is called after each check.
+    `replies` takes what came back, by what was asked.
+    """
+    names = tuple(checks)
+    found: dict[str, Observation] = {}
+    left = await wait_idle(state, IDLE_WAIT) if not now else 0.0
+    if left is None:
+        return {name: Observation("untested", _busy(state), time.time()) for name in names}
+    if set(names) >= set(ALL):
+        state.start_over()
+    replies = replies if replies is not None else {}
+    for name in names:
+        if not now and left is not None:
+            left = await wait_idle(state, left)
+        subject = subject_of(state.backend, state.model, state.observed_context)
+        reason = skipped(name, subject, found) if state.backend.engine in ENGINES else "not a chat server"
+        if reason is None and left is None:
+            reason = _busy(state)
+        if reason is not None:
+            observation = Observation("untested", reason)
+        else:
+            observation = await _look(state, name, subject, replies, patience)
+        found[name] = observation = replace(observation, at=time.time())
+        if not any(reply.ours for reply in replies.values()):
+            state.observe({name: observation})
+        on_seen(name, observation)
+    return found
+
+
+async def wait_idle(state: BackendState, seconds: float) -> float | None:
+    """Wait until nothing is under way there. The seconds that are left of those given; None = it is still busy."""
+    until = time.monotonic() + seconds
+    while state.under_way:
+        if time.monotonic() >= until:
+            return None
+        await asyncio.sleep(LOOK)
+    return until - time.monotonic()
+
+
+def _busy(state: BackendState) -> str:
+    return f"busy for {IDLE_WAIT:.0f} s ({state.inflight} under way): ask again, or with --now"
+
+
+async def _look(
+    state: BackendState, name: str, subject: Subject, replies: dict[bytes, Reply], patience: float | None
+) -> Observation:
+    """One check. What was asked before in the same words is not asked again."""
+    body = CHECKS[name].ask(subject)
+    key = _encode(body)
+    if key not in replies:
+        replies[key] = await ask(state, body, patience)
+    return judge(name, subject, replies[key], body)
+
+
+# -- one request ------------------------------------------------------------------------------------------------------
+
+
+async def ask(state: BackendState, body: Body, patience: float | None = None, *, endpoint: Endpoint = CHAT) -> Reply:
+    """Send a request (without `model`) through the backend's engine. Raises nothing: a failure is in the reply."""
+    seconds = patience or budget(state, body)
+    state.inflight += 1
+    try:
+        async with asyncio.timeout(seconds):
+            return await _exchange(state, _call(state, body, endpoint))
+    except TimeoutError:
+        return Reply(failure=f"none within {seconds:.0f} s", silent=True)
+    except OwnFailure as failure:
+        return Reply(failure=str(failure), ours=True)
+    except ConnectFailure as failure:
+        return Reply(failure=f"no connection ({failure})", gone=True)
+    except UpstreamFailure as failure:
+        return Reply(failure=f"{failure.kind}: {failure}" if str(failure) else failure.kind)
+    except Exception as error:
+        if (kind := shortage_of(error)) is not None:
+            return Reply(failure=str(OwnShortage(kind)), ours=True)
+        log.exception("the probe of %s failed inside the gateway", state.name)
+        return Reply(failure=f"the gateway failed: {type(error).__name__}: {error}", ours=True)
+    finally:
+        state.inflight -= 1
+
+
+def budget(state: BackendState, body: Body) -> float:
+    """Seconds that an answer may take."""
+    first = state.backend.timeouts.first_byte
+    if first is not None and first != inf:
+        return first
+    loading = LOADING if state.backend.engine == "ollama" else 0.0
+    return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
+
+
+def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
+    request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
+    if state.model is None and state.backend.engine == "vllm":
+        del request.fields["model"]  # none is its first served name
+    request_id = f"probe-{uuid.uuid4().hex}"
+    return Call(endpoint, request.stream, request.fields, headers_up({}, request_id), request_id)
+
+
+async def _exchange(state: BackendState, call: Call) -> Reply:
+    engine = ENGINES[state.backend.engine]
+    try:
+        response = await engine.send(state, call)
+    except StaleConnection:
+        call.fresh = True
+        response = await engine.send(state, call)
+    try:
+        body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
+        return Reply(response.status, dict(response.headers), state.without_key(body))
+    finally:
+        response.release()
+
+
+async def _read_stream(response: Response) -> bytes:
+    """All events up to [DONE], whether or not the server then ends its body."""
+    body = bytearray()
+    while not body[-TAIL:].rstrip().endswith(b"[DONE]") and (data := await response.read_some()):
+        body += data
+        if len(body) > BODY_MOST:
+            raise TooLarge(f"the stream is larger than {BODY_MOST} bytes")
+    return bytes(body)

@@ -1,0 +1,1 @@
+"""The server's side of HTTP: listener, connections, and the ASGI application."""

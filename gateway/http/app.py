@@ -1,0 +1,55 @@
+"""The ASGI app: inference POSTs go straight to the relay, everything else to FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.api import build_api
+from gateway.config.snapshot import Snapshot
+from gateway.domain.request import ENDPOINTS, Endpoint
+from gateway.errors import GatewayError
+from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
+from gateway.proxy.handler import Relay
+from gateway.proxy.reply import send_whole
+from gateway.runtime.gateway import Gateway
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class App:
+    """Inference paths are looked up here, so that they pay for no router, middleware or response class. Under our own
+    listener they do not even come here (connection.py)."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.gateway = Gateway(snapshot)
+        self.api: FastAPI = build_api(self.gateway, self._lifespan)
+        self._endpoints: dict[bytes, Endpoint] = {}
+        for endpoint in ENDPOINTS:
+            path = endpoint.path.encode()
+            self._endpoints[path] = self._endpoints[b"/v1" + path] = endpoint
+
+    def endpoint_of(self, url: bytes) -> Endpoint | None:
+        """The inference endpoint that a POST to this path (a query may follow) means."""
+        return self._endpoints.get(url.partition(b"?")[0] if b"?" in url else url)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        await self.gateway.open()
+        try:
+            yield
+        finally:
+            await self.gateway.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self.endpoint_of(scope["path"].encode()) if scope["type"] == "http" else None
+        if endpoint is None:
+            await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
+        elif scope["method"] == "POST":
+            await Relay(self.gateway, endpoint, AsgiExchange(scope, receive, send, self.gateway.memory)).run()
+        else:
+            wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
+            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
+            await send_whole(exchange, wrong.status, wrong.envelope(), [(b"allow", b"POST")])

@@ -1,0 +1,77 @@
+"""One request that goes to the ASGI app: uvicorn's own cycle, on a connection that ends as ours do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.http.request_head import Head
+from gateway.proxy.exchange import CONNECTION
+
+if TYPE_CHECKING:
+    from gateway.http.connection import Connection
+
+
+class _LastingTransport:
+    """The transport as the cycle sees it: closing it lets the client read the answer first."""
+
+    __slots__ = ("_connection", "is_closing", "write")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        self._connection.close_after_answer()
+
+
+class AsgiCycle(RequestResponseCycle):
+    """The request's body comes through `body`, `more_body` and `message_event` (connection.py)."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        logger = logging.getLogger("uvicorn.error")
+        super().__init__(
+            scope=_scope(connection, head),  # type: ignore[arg-type]  # uvicorn's TypedDict lacks our extension
+            transport=_LastingTransport(connection),  # type: ignore[arg-type]  # all of one that is used here
+            flow=connection.flow,
+            logger=logger,
+            access_logger=logger,
+            access_log=False,
+            default_headers=connection.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=head.expects_continue,
+            keep_alive=connection.keep_alive,
+            on_response=connection.on_response_complete,
+        )
+        self._connection = connection
+
+    async def send(self, message: Any) -> None:
+        """As uvicorn's; an answer before the request's end says that the connection ends with it."""
+        if not self.response_started and not self._connection.request_whole:
+            self.keep_alive = False
+        await super().send(message)
+
+
+def _scope(connection: Connection, head: Head) -> dict[str, Any]:
+    path, _, query = head.target.partition(b"?")
+    return {
+        "type": "http",
+        "asgi": {"version": connection.config.asgi_version, "spec_version": "2.3"},
+        "http_version": "1.0" if head.http_1_0 else "1.1",
+        "server": connection.server,
+        "client": connection.client,
+        "scheme": "http",
+        "root_path": "",
+        "headers": head.headers,
+        "state": connection.app_state.copy(),
+        "method": head.method.decode(),
+        "path": urllib.parse.unquote(path.decode()) if b"%" in path else path.decode(),
+        "raw_path": path,
+        "query_string": query,
+        "extensions": {CONNECTION: connection},
+    }

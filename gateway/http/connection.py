@@ -1,0 +1,393 @@
+"""Our listener's connection: HTTP/1.1 read by ourselves, one request at a time (request_reader.py).
+
+The inference POSTs go straight to a `DirectExchange` (direct.py), because ASGI messages, the scope and the task that
+would watch `receive` cost more than all that the gateway does with a request. Everything else goes to the ASGI app in
+uvicorn's way. The next request is looked at when the one before is read to its end and answered; an answer that comes
+before the end of its request is the connection's last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from gateway.domain.request import Endpoint
+from gateway.errors import GatewayError
+from gateway.http.asgi_cycle import AsgiCycle
+from gateway.http.direct import CONTINUE, DirectExchange
+from gateway.http.listener import Limits, Listener, address_of
+from gateway.http.request_head import Head
+from gateway.http.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
+from gateway.http.unread import Flow, Unread
+from gateway.proxy.exchange import too_large
+
+if TYPE_CHECKING:
+    from gateway.http.app import App
+
+_APPS_OWN_LIMIT = 256 * 1024  # bytes beyond `max_body` in which the app itself may notice
+
+
+class Connection(RequestReader, asyncio.Protocol):
+    """One client connection. `on_leave` is called once when the client closes it, or its sending half."""
+
+    hot_app: App  # set by the class that `for_app` makes
+    listener: Listener
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.server_state = server_state
+        self.app_state = app_state
+        self.loop = _loop or asyncio.get_event_loop()
+        self.transport: asyncio.Transport
+        self.flow: Flow
+        self.unread: Unread
+        self.server: tuple[str, int | None] | None = None
+        self.client: tuple[str, int] | None = None
+        self.address: str | None = None  # by which it is counted
+        self.on_leave: Callable[[], object] | None = None
+        self.gone = False
+        # The request that is read or answered, None before the first.
+        self.cycle: DirectExchange | AsgiCycle | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.url = b""
+        self.http_1_0 = False
+        self.keep_alive = True
+        self._waits: dict[Connection, float] = self.listener.heads  # where it stands while it waits for a head
+        self._ahead = b""  # what came behind the request that is being answered
+        self._ahead_at = 0
+        self._crowded_at: float | None = None  # since when there is more of that than is kept
+        # The pace of its client.
+        self._window = (0.0, 0)  # since when, and from how many bytes on, its body's pace is measured
+        self._end = (0.0, 0.0, 0)  # of one being closed: since when; last progress, and the bytes then
+        self._dropped = 0
+
+    # -- asyncio ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.transport = transport
+        self.flow = Flow(transport)
+        self.unread = Unread(transport, self._answers_inference)
+        self.server = get_local_addr(transport)
+        self.client = get_remote_addr(transport)
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # what uvicorn asks of one, it has
+        peer = self.client[0] if self.client else None
+        self.address = address_of(peer, self.hot_app.gateway.snapshot.server.proxies)
+        refusal = self.listener.admit(self)
+        if refusal is None:
+            self.listener.heads[self] = self.loop.time()
+        else:
+            self._answer(refusal)
+            self.read_nothing()
+            transport.write_eof()
+            self.listener.turn_away(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.state == NOTHING:
+            self._dropped += len(data)
+        elif self.state == AHEAD:
+            self._keep(data)
+        else:
+            self._read(data, 0)
+
+    def eof_received(self) -> None:
+        """The client has closed its sending half: it has left. (The transport is closed.)"""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.forget(self)
+        self.unread.resumed()
+        self.server_state.connections.discard(self)
+        cycle, self.gone = self.cycle, True
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+        if isinstance(cycle, AsgiCycle):
+            cycle.message_event.set()
+        elif cycle is not None and not cycle.complete:
+            cycle.abandoned()
+        self.flow.resume_writing()
+        self._ahead = b""
+        if exc is None:
+            self.transport.close()
+        callback, self.on_leave = self.on_leave, None
+        if callback is not None:
+            callback()
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+        self.unread.paused()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
+        self.unread.resumed()
+
+    def _answers_inference(self) -> bool:
+        return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes, at: int) -> None:
+        """Take `data` apart, from `at` on: the rest of this request, and the next if this one is answered."""
+        try:
+            data, at = self.feed(data, at)
+        except GatewayError as error:
+            self.listener.count(error.code)
+            self.refuse(error)
+            return
+        if self.state == AHEAD:
+            if at < len(data):
+                self._ahead, self._ahead_at = data, at
+        elif self.state == BODY and self not in self.listener.bodies:
+            self.listener.bodies[self] = now = self.loop.time()
+            self._window = (now, self.received)
+
+    def head_began(self) -> None:
+        """A later head has the same time as the first, from its first byte on."""
+        heads = self.listener.heads
+        if self._waits is not heads:
+            self._waits.pop(self, None)
+            self._waits = heads
+            heads[self] = self.loop.time()
+
+    def take_head(self, head: Head) -> None:
+        self._waits.pop(self, None)
+        self.headers, self.url, self.http_1_0 = head.headers, head.target, head.http_1_0
+        self.keep_alive = head.keep_alive and not self.listener.stopping
+        endpoint = self.hot_app.endpoint_of(head.target) if head.method == b"POST" else None
+        if endpoint is not None:
+            self._take(endpoint, head)
+        else:
+            self._pass_on(head)
+
+    def _keep(self, data: bytes) -> None:
+        """A request behind the one that is being answered. The connection is read on, since otherwise nobody would
+        notice that its client leaves; too much is not kept."""
+        self._ahead = self._ahead[self._ahead_at :] + data if self._ahead else data
+        self._ahead_at = 0
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Read on only while little has come ahead."""
+        limits = self.listener.limits
+        kept = limits.ahead_most if self in self.listener.deep else limits.ahead
+        if len(self._ahead) - self._ahead_at > kept:
+            self.flow.full = True
+            self.flow.pause_reading()
+            self.listener.crowded[self] = now = self.loop.time()
+            if self._crowded_at is None:
+                self._crowded_at = now
+        elif self.flow.full:
+            self.flow.full = False
+            self.flow.resume_reading()
+
+    def look_ahead(self, now: float) -> None:
+        """Its reading has stopped for a while: read on as far as there is room, so that its leaving shows."""
+        listener = self.listener
+        if self._crowded_at is not None and now - self._crowded_at >= listener.limits.ahead_longest:
+            self.drop_rest()
+            return
+        if len(listener.deep) < listener.limits.ahead_deep:
+            listener.deep.add(self)
+        listener.crowded[self] = now
+        if len(self._ahead) - self._ahead_at <= listener.limits.ahead_most and self in listener.deep:
+            listener.crowded.pop(self)
+            self._hold_back()
+
+    def drop_rest(self) -> None:
+        """Nothing more is read as a request; what still comes is thrown away, so that its client's leaving shows."""
+        self.read_nothing()
+        self._ahead, self._ahead_at = b"", 0
+        self.listener.bodies.pop(self, None)
+        self.listener.crowded.pop(self, None)
+        self.listener.deep.discard(self)
+        self.flow.full = False
+        self.flow.resume_reading()
+
+    # -- the request -----------------------------------------------------------------------------------------------
+
+    def _take(self, endpoint: Endpoint, head: Head) -> None:
+        exchange = self.cycle = DirectExchange(self, self.hot_app.gateway, endpoint)
+        limit = self.hot_app.gateway.snapshot.server.max_body
+        if head.length is not None and head.length > limit:
+            exchange.refuse(too_large(limit))
+        elif exchange.is_welcome() and head.expects_continue:
+            self.transport.write(CONTINUE)
+
+    def _pass_on(self, head: Head) -> None:
+        """Not an inference POST: uvicorn's way."""
+        self.cycle = AsgiCycle(self, head)
+        self._run(self.cycle.run_asgi(self.config.loaded_app))
+
+    def start(self, exchange: DirectExchange) -> None:
+        """Run the relay in a task of its own."""
+        exchange.own_task = self._run(exchange.run())
+
+    def _run(self, request: Any) -> asyncio.Task[None]:
+        task = self.loop.create_task(request)
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
+        return task
+
+    def take_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if isinstance(cycle, DirectExchange):
+            cycle.add_body(body)
+            return
+        assert cycle is not None
+        limit = self.hot_app.gateway.snapshot.server.max_body
+        if self.received > limit + _APPS_OWN_LIMIT:
+            raise too_large(limit)
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
+
+    def end_of_body(self) -> None:
+        self.listener.bodies.pop(self, None)
+        cycle = self.cycle
+        if isinstance(cycle, DirectExchange):
+            cycle.complete = True
+            self.start(cycle)
+        elif cycle is not None:
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer what has not come whole, and close the connection."""
+        cycle, waiting = self.cycle, self.state == HEAD
+        self.drop_rest()
+        self._waits.pop(self, None)
+        if waiting or cycle is None:
+            self._answer(error)
+            self.close_after_answer()
+        elif isinstance(cycle, DirectExchange):
+            if not cycle.complete:
+                cycle.refuse(error)
+        else:
+            if not cycle.response_started:
+                self._answer(error)
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.close_after_answer()
+
+    def _answer(self, error: GatewayError) -> None:
+        body = error.envelope()
+        parts = [STATUS_LINE[error.status]]
+        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *error.headers()]
+        for name, value in (*self.server_state.default_headers, *fields):
+            parts += (name, b": ", value, b"\r\n")
+        self.transport.write(b"".join((*parts, b"connection: close\r\n\r\n", body)))
+
+    # -- after the answer ------------------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        """The next request, if one is here or comes."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing() or self in self.listener.closing:
+            return
+        if self.state != AHEAD or self.listener.stopping:
+            self.close_after_answer()
+            return
+        self.next_request()
+        self._waits = self.listener.idle
+        self._waits[self] = self.loop.time()
+        if self._ahead:
+            data, at = self._ahead, self._ahead_at
+            self._ahead, self._ahead_at = b"", 0
+            self.listener.crowded.pop(self, None)
+            self.listener.deep.discard(self)
+            self._crowded_at = None
+            self._read(data, at)
+            self._hold_back()
+        self.flow.resume_reading()
+
+    def close_after_answer(self) -> None:
+        """The answer was the last. A connection that is closed with bytes still to read is reset, and its client would
+        not read the answer: what still comes is thrown away, for a while."""
+        if self.transport.is_closing() or self in self.listener.closing:
+            return
+        now = self.loop.time()
+        self._end = (now, now, self._progress())
+        self.listener.closing[self] = now
+        if self.state == AHEAD and not self._ahead:
+            self.transport.close()
+        else:
+            self.drop_rest()
+            self.transport.write_eof()
+
+    def shutdown(self) -> None:
+        """The gateway stops (uvicorn calls it): no further request. What is being read or answered: `Listener.stop`."""
+        if self in self.listener.idle:
+            self.listener.idle.pop(self)
+            self.state = AHEAD
+            self.close_after_answer()
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    # -- pace ------------------------------------------------------------------------------------------------------
+
+    def is_answering(self) -> bool:
+        """A request is under way, or an interrupted one is being told so."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def sends_slowly(self, now: float) -> bool:
+        """Its body has come at less than the rate so far."""
+        since, before = self._window
+        return self.received - before < self.listener.limits.body_rate * (now - since)
+
+    def look_at_body(self, now: float) -> None:
+        """End a body that comes too slowly. What we do not read does not count."""
+        since, _ = self._window
+        if self.flow.read_paused:
+            self._window = (now, self.received)
+        elif now - since >= self.listener.limits.body_window:
+            if self.sends_slowly(now):
+                self.listener.count("slow_body")
+                self.refuse(GatewayError("request_timeout", "The request's body came too slowly."))
+            else:
+                self._window = (now, self.received)
+
+    def still_sends(self) -> bool:
+        """Some of its last answer was taken since this was asked last, but not all."""
+        before, self._end = self._end, (0.0, 0.0, self._progress())
+        return bool(self.transport.get_write_buffer_size()) and before[2] != self._end[2]
+
+    def look_at_end(self, now: float) -> None:
+        """Close for good what has had its time: its client takes nothing of the answer, or sends on and on."""
+        limits, (since, last, before) = self.listener.limits, self._end
+        linger = limits.begun if self.listener.stopping else limits.linger
+        progress = self._progress()
+        if progress != before:
+            self._end = (since, now, progress)
+            last = now
+        if self.transport.get_write_buffer_size():
+            if now - last >= limits.idle:
+                self.transport.abort()
+        elif now - last >= linger or now - since >= limits.linger_most:
+            self.transport.abort()
+
+    def _progress(self) -> int:
+        """Changes when something is sent or thrown away."""
+        return self._dropped - self.transport.get_write_buffer_size()
+
+
+def for_app(app: App, limits: Limits | None = None) -> type[Connection]:
+    """A connection class whose connections serve `app`: uvicorn takes a class, not a factory."""
+    return type("AppConnection", (Connection,), {"hot_app": app, "listener": Listener(app.gateway, limits)})

@@ -1,0 +1,216 @@
+"""One inference POST on our listener's connection (connection.py), without ASGI between: its body is what the
+connection hands over, its answer is written straight to the transport, head and first body in one system call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from gateway.admission import access
+from gateway.admission.memory import Share
+from gateway.domain.request import Endpoint
+from gateway.errors import GatewayError
+from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
+from gateway.proxy.handler import Relay
+from gateway.proxy.header_map import header_map
+from gateway.runtime.gateway import Gateway
+
+if TYPE_CHECKING:
+    from gateway.http.connection import Connection
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
+_CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+_CLOSE = b"connection: close\r\n"
+
+
+class DirectExchange:
+    """An `Exchange` (exchange.py) straight on the connection."""
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_connection",
+        "_endpoint",
+        "_gateway",
+        "_head",
+        "_http_1_0",
+        "_refused",
+        "complete",
+        "disconnected",
+        "headers",
+        "keep_alive",
+        "own_task",
+        "response_complete",
+        "share",
+        "started",
+    )
+
+    def __init__(self, connection: Connection, gateway: Gateway, endpoint: Endpoint) -> None:
+        self._connection = connection
+        self._gateway = gateway
+        self._endpoint = endpoint
+        self.share = Share(gateway.memory)
+        self._body: bytes | bytearray = b""
+        self._refused: GatewayError | None = None
+        self._head = b""
+        self._chunked = False
+        self.headers: dict[bytes, bytes] = header_map(connection.headers)
+        self._http_1_0 = connection.http_1_0  # knows no chunks: the end of the connection ends
+        self.keep_alive = connection.keep_alive
+        self.own_task: asyncio.Task[None] | None = None
+        self.complete = False  # the body is there
+        self.started = False
+        self.response_complete = False
+        self.disconnected = False
+
+    def task(self) -> asyncio.Task[None]:
+        return self.own_task or running_task()  # asking asyncio costs more
+
+    @property
+    def peer(self) -> str:
+        client = self._connection.client
+        return client[0] if client else "local"
+
+    # -- the request ----------------------------------------------------------------------------------------------
+
+    def is_welcome(self) -> bool:
+        """Looked at as soon as the head is there: whoever is nobody's client is refused, and costs no memory."""
+        try:
+            access.identify(self._gateway.snapshot, self.headers, self.peer)
+        except GatewayError as error:
+            self.refuse(error)
+            return False
+        return True
+
+    def add_body(self, data: bytes) -> None:
+        if self._refused is not None:
+            return
+        try:
+            self.share.take(len(data))
+        except GatewayError as full:
+            self.refuse(full)
+            return
+        body = self._body
+        if not body:
+            self._body = data  # nearly always the whole of it
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body) + data  # a list of the pieces would cost a multiple where they are tiny
+        if self.share.size > self._gateway.snapshot.server.max_body:
+            self.refuse(too_large(self._gateway.snapshot.server.max_body))
+
+    def refuse(self, error: GatewayError) -> None:
+        """Answer now; what still arrives of the body is thrown away and the connection not used again."""
+        self._refused = error
+        self._body = b""
+        self.share.close()
+        self.keep_alive = False
+        self.complete = True
+        self._connection.drop_rest()
+        self._connection.start(self)
+
+    def abandoned(self) -> None:
+        """The client left before its body was there: no request was made of it, but it is counted."""
+        self.share.close()
+        self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
+
+    async def run(self) -> None:
+        """In a task of its own, once the body is there or refused."""
+        try:
+            await Relay(self._gateway, self._endpoint, self).run()
+        finally:
+            if not self.response_complete and not self.disconnected:
+                self._cut()
+
+    def _cut(self) -> None:
+        """End the connection without ending the answer. What was written is still sent, for a while."""
+        connection, transport = self._connection, self._connection.transport
+        self.response_complete = True
+        if self._head:
+            transport.write(self._head)
+        connection.close_after_answer()
+        if not transport.is_closing() or transport.get_write_buffer_size():
+            connection.loop.call_later(FLUSH, transport.abort)
+
+    async def read_body(self, limit: int) -> bytes:
+        """As `Exchange.read_body`."""
+        if self._refused is not None:
+            raise self._refused
+        if self.disconnected:
+            raise ClientGone
+        body, self._body = bytes(self._body), b""
+        encoding = self.headers.get(b"content-encoding")
+        return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
+
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        if self._connection.gone:
+            self._connection.loop.call_soon(callback)
+        else:
+            self._connection.on_leave = callback
+
+    def stop_watching(self) -> None:
+        if not self.response_complete:  # else what is set is the next request's
+            self._connection.on_leave = None
+
+    # -- the answer -----------------------------------------------------------------------------------------------
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """The head; it leaves with the first bytes of the body."""
+        self.started = True
+        if not self._connection.request_whole:
+            self.keep_alive = False
+        parts = [STATUS_LINE[status]]
+        self._chunked = not self._http_1_0
+        for name, value in (*self._connection.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+            if name == b"content-length":
+                self._chunked = False
+        if not self.keep_alive:
+            parts.append(_CLOSE)
+        parts.append(_CHUNKED if self._chunked else b"\r\n")
+        self._head = b"".join(parts)
+
+    async def write(self, data: bytes) -> None:
+        connection = self._connection
+        if connection.flow.write_paused:
+            await connection.flow.drain()
+        if self.disconnected or self.response_complete or not data:
+            return
+        if self._chunked:
+            data = b"%s%x\r\n%s\r\n" % (self._head, len(data), data)
+        elif self._head:
+            data = self._head + data
+        self._head = b""
+        connection.transport.write(data)
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        if len(data) > PIECE:
+            data = await self._write_pieces(data, progress)
+        connection = self._connection
+        if connection.flow.write_paused:
+            await connection.flow.drain()
+        if self.disconnected:
+            return
+        if self._chunked:
+            data = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        connection.transport.write(self._head + data)
+        self._head = b""
+        self.response_complete = True
+        if not self.keep_alive:
+            connection.close_after_answer()
+        connection.on_response_complete()
+
+    async def _write_pieces(self, data: bytes, progress: Callable[[], object]) -> bytes:
+        """Nobody is given more at once than there is room for: what a client does not read would stay here. Returns the
+        last piece."""
+        view, at = memoryview(data), 0
+        while len(view) - at > PIECE and not self.disconnected:
+            await self.write(bytes(view[at : at + PIECE]))
+            progress()
+            at += PIECE
+        return bytes(view[at:])

@@ -1,0 +1,129 @@
+"""The listener: uvicorn with our connections (connection.py), stopped the way streams need it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import signal
+import socket
+import struct
+import sys
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, cast
+
+import uvicorn
+
+from gateway.http.connection import Connection, for_app
+from gateway.http.listener import Limits
+
+if TYPE_CHECKING:
+    from gateway.http.app import App
+
+_ATTACH_REUSEPORT_CBPF = 51  # Linux' number; the socket module does not know it
+
+
+class _CutIsDeliberate(logging.Filter):
+    """uvicorn logs an error when an app returns without completing its response: here that is how a broken stream is
+    told from a whole one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.getMessage() != "ASGI callable returned without completing response."
+
+
+class Server(uvicorn.Server):
+    """Stops in the order streams need: no new connections, running ones end by themselves up to `server.shutdown`, then
+    they are interrupted. A second signal ends at once."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self._app = app
+        self.listener = cast("type[Connection]", config.http).listener
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        reloader = self._app.gateway.reloader
+        if reloader is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
+        await super().startup(sockets=sockets)
+        for sock in sockets or ():
+            draw_connections(sock)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.listener.stop(asyncio.get_running_loop(), self._app.gateway.snapshot.server.shutdown)
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            self._app.gateway.interrupt_all()
+            return
+        if sig == signal.SIGTERM:
+            self.should_exit = True  # and not raised again after the shutdown: stopping as asked is success
+        else:
+            super().handle_exit(sig, frame)
+        self._app.gateway.begin_stop()
+
+
+def make_server(app: App, limits: Limits | None = None) -> Server:
+    """A server for `app`; `serve(sockets=[...])` runs it on listening sockets made by `listen`. Without `limits` there
+    may be as many connections as the process may have files open for."""
+    config = uvicorn.Config(
+        app,
+        http=for_app(app, limits),
+        proxy_headers=False,
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        # Our own timer interrupts the streams at `server.shutdown`; this is for what does not end even then.
+        timeout_graceful_shutdown=int(app.gateway.snapshot.server.shutdown) + 10,
+        log_level="warning",
+        log_config=None,  # its lines go where ours go
+        access_log=False,
+        server_header=False,
+    )
+    error_log = logging.getLogger("uvicorn.error")
+    if not any(isinstance(f, _CutIsDeliberate) for f in error_log.filters):
+        error_log.addFilter(_CutIsDeliberate())
+    return Server(config, app)
+
+
+def listen(host: str, port: int, *, takeover: bool = False) -> socket.socket:
+    """A listening socket. `takeover` = beside a gateway that already listens there (SO_REUSEPORT), so that one can be
+    replaced without a refused connection; without it a taken port is an error, as it should be.
+
+    Raises OSError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not takeover:
+        probe = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with probe:
+            probe.bind((host, port))
+            port = port or probe.getsockname()[1]
+    # The protocol is named because asyncio turns Nagle off only where it sees it.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+        sock.listen(2048)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def draw_connections(sock: socket.socket) -> None:
+    """Have all new connections come here, not to the gateway that listened on the port before: what waits in a
+    listener's queue when it is closed is reset, so that queue must be empty by the time the other one stops. Only Linux
+    can; elsewhere, and where nobody else listens, nothing changes."""
+    if sys.platform != "linux":
+        return
+    # Classic BPF, `return 1`: the second of the sockets that share the port. Where there is none the kernel chooses.
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 1))
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, struct.pack("HP", 1, ctypes.addressof(program)))

@@ -1,0 +1,268 @@
+"""Finds tool calls in text that comes in pieces of any size. What comes out does not depend on how it was cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gateway.inspection.cursor import SPACE
+from gateway.inspection.formats import Format, Parsed
+from gateway.inspection.formats.base import NEED_MORE
+from gateway.inspection.held_text import Hold
+from gateway.inspection.markdown import Prose
+from gateway.inspection.markers import markers_of
+from gateway.inspection.offered_tools import Offered
+from gateway.inspection.segments import Call, Gap, Piece, Text
+
+MAX_HELD = 1 << 20
+EFFORT = 3  # characters read in vain per character of text, beyond which markers inside them are not tried again
+FREE_EFFORT = 1 << 16
+NO_CALL = Parsed()
+_TICKS = re.compile("`*")
+
+
+class CallFinder:
+    """`formats`: in the order in which they are tried. `max_held`: the longest call, in characters.
+
+    Held back are a possible beginning of a marker, white space that may belong to a call (never longer than the longest
+    marker), and a call that is not complete."""
+
+    def __init__(self, formats: Sequence[Format], tools: Offered, max_held: int = MAX_HELD) -> None:
+        self._tools = tools
+        self._max_held = max_held
+        self._markers = markers_of(tuple(dict.fromkeys(formats)))
+        self._hinted = self._markers.hint.search
+        self._prose = Prose(self._markers)
+        self._flows = False  # all went out, and text without a marker's first character may follow at once
+        self._buf = ""  # one character that went out (to look back at), then those that did not
+        self._pos = 0  # where the latter begin
+        self._base = 0  # offset of _buf in the whole text
+        self._at_start = True  # nothing but white space and calls so far
+        self._space: re.Pattern[str] | None = SPACE  # what means nothing when a call follows; None amid text
+        self._after_call = False
+        self._not_before = 0  # no call begins before this offset of the whole text
+        self._wasted = 0  # characters read at markers that began no call
+        self._outside: tuple[int, int] | None = None  # inside code: the latter two as they were before it
+        self._hold: Hold | None = None
+
+    def feed(self, text: str) -> list[Piece]:
+        if self._flows and self._hinted(text) is None:  # by far the most usual
+            if not text:
+                return []
+            self._base += len(text)  # one character is always kept
+            self._buf = text[-1]
+            return [Text(text)]
+        if self._hold is None:
+            self._buf += text
+        elif self._hold.worth_a_look(text):
+            self._buf += self._hold.take()
+        else:
+            return []
+        return self._scan(final=False)
+
+    def finish(self) -> list[Piece]:
+        """What is still held back: the text is at its end."""
+        if self._hold is not None:
+            self._buf += self._hold.take()
+        return self._scan(final=True)
+
+    def _scan(self, final: bool) -> list[Piece]:
+        out: list[Piece] = []
+        hold, self._hold = self._hold, None
+        at = self._end_run(final) if self._prose.amid_run else self._pos
+        not_closed = 0  # up to here nothing closes the code that we are in
+        while True:
+            if self._space is not None and at == self._pos:
+                at = self._space_end(at)
+                if self._space is not None and at == len(self._buf) and not final:
+                    break
+            match = self._prose.pattern(self._at_start).search(self._buf, at)
+            if match is None:
+                self._send_rest(out)
+                break
+            start = match.start()
+            if match.lastgroup != "marker":
+                self._enter(match, final)
+                at, not_closed = match.end(), 0
+                continue
+            if start > at:
+                self._space = None
+            found = match["marker"]
+            if self._prose.plain:
+                parsed = self._look(start, found, final)
+            elif self._prose.example:
+                parsed = self._first_in_block(match, final)
+            else:
+                if start >= not_closed:
+                    closing, not_closed = self._prose.closing(self._buf, start, final)
+                    if closing is not None:
+                        at = closing
+                        continue
+                parsed = self._look_inside(start, found, final)
+            if parsed.need_more:
+                self._wait(out, start, found, hold)
+                break
+            if parsed.calls:
+                self._prose.leave()
+                self._outside = None
+                self._send_calls(out, start, parsed)
+                at = self._pos
+            else:
+                self._space, self._at_start = None, False
+                at = start + max(parsed.consumed, 1)
+        self._forget_sent()
+        return out
+
+    def _enter(self, match: re.Match[str], final: bool) -> None:
+        self._space, self._at_start = None, False
+        if match.lastgroup == "end":
+            self._outside = None
+        self._prose.enter(match, at_end=match.end() == len(self._buf) and not final)
+        self._keep_effort()
+
+    def _keep_effort(self) -> None:
+        """What is read in vain inside code that is closed does not count: had all come at once, it had been passed
+        over."""
+        if self._prose.in_code:
+            self._outside = self._outside or (self._wasted, self._not_before)
+        elif self._outside:
+            self._wasted, self._not_before = self._outside
+            self._outside = None
+
+    def _first_in_block(self, match: re.Match[str], final: bool) -> Parsed:
+        """A marker that is the first thing in a fenced block, and so an example of one."""
+        if not final and not all(one.length is None for one in self._markers.started_by(match["marker"])):
+            return NEED_MORE
+        self._prose.enter(match, at_end=False)
+        return NO_CALL
+
+    def _look_inside(self, start: int, found: str, final: bool) -> Parsed:
+        """The same as `_look`, inside code or a quotation that is not closed before the call begins: if more than the
+        end of the line (or, in a block, of the text) comes behind the call, or nothing stands before it, it is refused
+        as a whole."""
+        parsed = self._look(start, found, final)
+        if not parsed.calls:
+            return parsed
+        end = start + parsed.consumed
+        if self._prose.quotes(self._buf[start - 1]):
+            return Parsed(consumed=parsed.consumed)
+        while True:
+            end, ends_line = self._prose.behind(self._buf, end)
+            if ends_line or end == len(self._buf):
+                if end - start <= self._max_held:
+                    return parsed if ends_line or final else NEED_MORE
+                break
+            match = self._markers.block.match(self._buf, end)
+            if end - start > self._max_held or match is None or match.lastgroup != "marker":
+                break
+            another = self._look(end, match["marker"], final)
+            if another.need_more:
+                return NEED_MORE
+            if not another.calls:
+                break
+            end += another.consumed
+        # What comes behind the last of them refuses them all: none is read a second time.
+        return Parsed(consumed=end - start)
+
+    def _end_run(self, final: bool) -> int:
+        """Where to go on: behind the rest of a run of backticks that was cut."""
+        match = _TICKS.match(self._buf, self._pos)
+        assert match is not None  # the pattern also matches nothing
+        self._prose.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
+        self._keep_effort()
+        return match.end()
+
+    def _space_end(self, at: int) -> int:
+        assert self._space is not None
+        match = self._space.match(self._buf, at)
+        assert match is not None  # the pattern also matches nothing
+        if match.end() - at > self._markers.longest:
+            self._space = None  # more than is held back: it is text
+        return match.end()
+
+    def _look(self, start: int, found: str, final: bool) -> Parsed:
+        """What begins at `start` with the marker `found`: NEED_MORE, calls, or none. The first format that does not
+        refuse decides."""
+        if self._base + start < self._not_before:
+            return NO_CALL
+        if self._at_start and self._space is None and self._text_before(start):
+            self._at_start = False
+        looked = 0
+        for format_, length, follow in self._markers.started_by(found):
+            if format_.only_at_start and not self._at_start:
+                continue
+            if length is None:
+                if final or start + len(found) < len(self._buf):
+                    continue
+                parsed = NEED_MORE
+            elif follow.match(self._buf, start + length):
+                parsed = format_.parse(self._buf, start, self._tools, final=final)
+            else:
+                continue
+            looked = max(looked, parsed.looked)
+            too_long = len(self._buf) - start >= self._max_held if parsed.need_more else looked > self._max_held
+            if too_long:
+                self._not_before = self._base + start + self._max_held
+                return NO_CALL
+            if parsed.need_more or parsed.calls:
+                return parsed
+        self._wasted += looked
+        if self._wasted > EFFORT * (self._base + start) + FREE_EFFORT:
+            self._not_before = self._base + start + looked
+        return NO_CALL
+
+    def _text_before(self, start: int) -> bool:
+        match = SPACE.match(self._buf, self._pos)
+        return match is not None and match.end() < start
+
+    def _wait(self, out: list[Piece], start: int, found: str, hold: Hold | None) -> None:
+        """Holds the text from `start` on, and white space before it that may turn out to mean nothing."""
+        if self._space is None:
+            self._send_text(out, start)
+        offset = self._base + start
+        if hold is None or hold.offset != offset:
+            hold = Hold(offset, len(self._buf) - start, self._max_held)
+        hold.closing = self._markers.closing(found)
+        self._hold = hold
+
+    def _send_calls(self, out: list[Piece], start: int, parsed: Parsed) -> None:
+        if self._space is None:
+            self._send_text(out, start)
+        elif start > self._pos:
+            out.append(Gap(self._buf[self._pos : start]))
+        raw = self._buf[start : start + parsed.consumed]
+        for call in parsed.calls:
+            out.append(Call(call.name, call.arguments, raw))
+            raw = ""
+        self._pos = start + parsed.consumed
+        self._after_call = True
+        self._space = self._markers.space
+
+    def _send_rest(self, out: list[Piece]) -> None:
+        if self._space is None:
+            self._send_text(out, len(self._buf))
+            return
+        rest = self._buf[self._pos :]
+        if not rest:
+            return
+        nothing = self._space.fullmatch(rest) is not None
+        out.append(Gap(rest) if nothing and self._after_call else Text(rest))
+        self._pos = len(self._buf)
+        if not nothing:
+            self._space, self._at_start = None, False
+
+    def _send_text(self, out: list[Piece], end: int) -> None:
+        if end <= self._pos:
+            return
+        text = self._buf[self._pos : end]
+        self._at_start = self._at_start and text.isspace()
+        out.append(Text(text))
+        self._pos = end
+
+    def _forget_sent(self) -> None:
+        if self._pos > 1:
+            self._base += self._pos - 1
+            self._buf = self._buf[self._pos - 1 :]
+            self._pos = 1
+        hold_back = self._space is not None or self._hold is not None or self._at_start
+        self._flows = not hold_back and self._pos == len(self._buf) == 1 and self._prose.idle

@@ -1,0 +1,190 @@
+"""What a tool-call format is, and the steps that several share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gateway.inspection.cursor import Cursor, NeedMore, NotACall
+from gateway.inspection.offered_tools import Offered, as_json
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """`arguments`: a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class Parsed(NamedTuple):
+    """What a format says of the text from a marker on.
+
+    `calls` and `consumed` characters | not a call (no calls) | `need_more`. `looked`: so many characters from the
+    marker on settled it; the answer is the same for every longer text."""
+
+    calls: tuple[ParsedCall, ...] = ()
+    consumed: int = 0
+    looked: int = 0
+    need_more: bool = False
+
+
+NEED_MORE = Parsed(need_more=True)
+
+
+def one_of(chars: str) -> str:
+    """A pattern for one of a class of characters, or the end of the text."""
+    return rf"(?:\Z|[{chars}])"
+
+
+def literal(text: str) -> str:
+    """A pattern for `text`, or as much of it as there is before the end of the text."""
+    pattern = ""
+    for char in reversed(text):
+        pattern = rf"(?:\Z|{re.escape(char)}{pattern})"
+    return pattern
+
+
+class Format:
+    """One way of writing tool calls as text. Stateless."""
+
+    name: str
+    markers: tuple[str, ...]
+    """The strings that can start a call."""
+    closers: tuple[str, ...]
+    """The strings whose arrival may complete a call: only a hint when to look."""
+    separators: str = ""
+    """Characters, beside white space, that may stand between two calls."""
+    only_at_start = False
+    """Calls count only where no other content precedes them."""
+
+    def follow(self, marker: str) -> str:
+        """A pattern for what must come behind `marker`, that also matches where the text ends too early: a quick way to
+        tell it from other text. Empty where anything may come."""
+        return ""
+
+    def parse(self, text: str, start: int, tools: Offered, *, final: bool) -> Parsed:
+        """Reads the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
+        cursor = Cursor(text, start, final=final)
+        try:
+            calls = self.read(cursor, tools)
+        except NeedMore:
+            return NEED_MORE
+        except NotACall as error:
+            return Parsed(looked=max(error.at, cursor.looked) - start)
+        return Parsed(tuple(calls), cursor.pos - start, max(cursor.looked, cursor.pos) - start)
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        """At least one call; leaves the cursor behind it. Raises NeedMore or NotACall."""
+        raise NotImplementedError
+
+
+SPACED = r"\s*+"
+_KEYED = "{" + SPACED + one_of('"')
+JSON_CALLS = rf"{SPACED}(?:\Z|\{_KEYED}|\[{SPACED}{one_of('{')})"  # an object with a key, or a list of objects
+NAMED = one_of(r"^\s<>{}\[\]()\"'`,;=|｜\\")  # what a tool's name may begin with, as in cursor.NAME
+
+
+def read_name(cursor: Cursor, tools: Offered) -> str:
+    return cursor.name(tools.has, tools.could_become)
+
+
+def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bool]) -> list[ParsedCall]:
+    """Calls until `done` says that the wrapper is closed. One that is none ends the list: those before it count."""
+    calls = [one()]
+    while True:
+        whole = cursor.pos
+        try:
+            if done():
+                return calls
+            cursor.space()
+            calls.append(one())
+        except NotACall as error:
+            cursor.looked = max(cursor.looked, error.at)
+            cursor.pos = whole
+            return calls
+
+
+def make_call(
+    cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
+) -> ParsedCall:
+    """`fit`: `Offered.fitted`, where models of the format mistake types that the schema declares."""
+    try:
+        if fit is not None:
+            arguments = {key: fit(name, key, value) for key, value in arguments.items()}
+        return ParsedCall(name, as_json(arguments))
+    except (ValueError, RecursionError):
+        cursor.fail()
+
+
+def call_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> ParsedCall:
+    """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
+    its arguments get the types that the schema declares."""
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if isinstance(function, str) and isinstance(value, dict):
+        function = {"name": function, **value}
+    if not isinstance(function, dict):
+        cursor.fail()
+    name = function.get("name")
+    if not isinstance(name, str) or name not in tools:
+        cursor.fail()
+    given = function.get("arguments", function.get("parameters"))
+    if given is None and not tools.required(name):
+        given = {}
+    return make_call(cursor, name, as_object(cursor, given), tools.fitted if fit else None)
+
+
+def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
+    """Arguments as an object, also when they were written as a JSON string of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value, strict=False)
+        except (ValueError, RecursionError):
+            cursor.fail()
+    if not isinstance(value, dict):
+        cursor.fail()
+    return value
+
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+# A look before the decoder, whose errors are dear: a brace must be followed by a key.
+_BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
+
+
+def read_calls(cursor: Cursor, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
+    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name. Of
+    a list that is cut, or goes on with something else, those before that count."""
+    if not cursor.skip("["):
+        return [_read_call(cursor, tools, fit)]
+    cursor.space()
+    return several(cursor, lambda: _read_call(cursor, tools, fit), lambda: cursor.close("]") or _next_item(cursor))
+
+
+def _next_item(cursor: Cursor) -> bool:
+    cursor.space()
+    cursor.expect(",")
+    return False
+
+
+def _read_call(cursor: Cursor, tools: Offered, fit: bool) -> ParsedCall:
+    head = _HEAD.match(cursor.text, cursor.pos)
+    if head and head.group(1) not in tools:
+        cursor.fail(head.end())
+    broken = _BROKEN.match(cursor.text, cursor.pos)
+    if broken:
+        cursor.fail(broken.end())
+    cursor.space()
+    if cursor.at("{") is None:
+        cursor.fail(cursor.pos + 1)
+    return call_of(cursor, cursor.json(), tools, fit=fit)
+
+
+def read_object(cursor: Cursor) -> dict[str, Any]:
+    """A JSON object, white space before it allowed."""
+    cursor.space()
+    if cursor.at("{") is None:
+        cursor.fail(cursor.pos + 1)
+    return as_object(cursor, cursor.json())

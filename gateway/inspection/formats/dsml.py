@@ -1,0 +1,135 @@
+"""DeepSeek's DSML, of V3.2 on: `<｜DSML｜invoke name="..."><｜DSML｜parameter name="..." string="true">...`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from gateway.inspection.cursor import Cursor
+from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
+from gateway.inspection.formats.tagged import read_value, value_end
+from gateway.inspection.offered_tools import ANY, Offered, typed
+
+ANYTHING = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
+_KEYS = {
+    '"': re.compile(r'[^<>\n"]{0,256}'),
+    "'": re.compile(r"[^<>\n']{0,256}"),
+    "": re.compile(r"[^<>\n\"'\s]{0,256}"),
+}
+_ATTRIBUTES = (
+    r"\s+name=(?P<quote>[\"']?)(?P<key>[^<>\n\"']{1,256})(?P=quote)(?:\s+string=\"(?P<word>true|false)\")?\s*>"
+)
+
+
+class Dsml(Format):
+    """`wrapper`: the tag around all calls, which may be missing; `also`: other names that it has at times. `prefix`:
+    what every tag begins with. `arguments`: keys under which models put all arguments again."""
+
+    def __init__(
+        self,
+        name: str,
+        wrapper: str,
+        prefix: str = "｜DSML｜",
+        also: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = ("arguments", "input"),
+    ) -> None:
+        self.name = name
+        self._opens = tuple(f"<{prefix}{tag}>" for tag in (wrapper, *also))
+        self._closes = tuple(f"</{prefix}{tag}>" for tag in (wrapper, *also))
+        self._arguments = arguments
+        self._invoke, self._invoke_end = f"<{prefix}invoke", f"</{prefix}invoke>"
+        self._parameter, self._parameter_end = f"<{prefix}parameter", f"</{prefix}parameter>"
+        self._invoked = SPACED + literal("name=") + rf"(?:\Z|[\"']?{NAMED})"
+        self.markers = (*self._opens, self._invoke)
+        self.closers = (*self._closes, self._invoke_end)
+        self._inner = re.compile(re.escape(self._parameter) + _ATTRIBUTES)
+        self._end = value_end(self._parameter_end, self._parameter, self._invoke_end, *self._closes)
+
+    def follow(self, marker: str) -> str:
+        return self._invoked if marker == self._invoke else SPACED + literal(self._invoke) + self._invoked
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        if not cursor.skip(*self._opens):
+            return [self._call(cursor, tools)]
+        cursor.space()
+        return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(*self._closes))
+
+    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+        cursor.expect(self._invoke)
+        quote = self._name(cursor)
+        name = read_name(cursor, tools)
+        if quote:
+            cursor.expect(quote)
+        cursor.space()
+        cursor.expect(">")
+        arguments: dict[str, Any] = {}
+        while True:
+            cursor.space()
+            if cursor.skip(self._parameter):
+                key, word = self._argument(cursor)
+                for part_key, part_word, part in self._parts(key, word, read_value(cursor, self._end), name, tools):
+                    arguments[part_key] = self._value(part_key, part_word, part, name, tools)
+            elif cursor.close(self._invoke_end, torn=2) or cursor.at(*self._closes):
+                return make_call(cursor, name, self._unwrapped(arguments, name, tools))
+            else:
+                cursor.fail(cursor.pos + 1)
+
+    def _name(self, cursor: Cursor) -> str:
+        """Moves to the name that a tag has, and tells the quote before it."""
+        before = cursor.pos
+        cursor.space()
+        if cursor.pos == before and cursor.pos < len(cursor.text):
+            cursor.fail(cursor.pos + 1)
+        cursor.expect("name=")
+        return '"' if cursor.skip('"') else "'" if cursor.skip("'") else ""
+
+    def _argument(self, cursor: Cursor) -> tuple[str, str]:
+        """Its name, and whether the model says that it is a text: "true", "false" or nothing."""
+        quote = self._name(cursor)
+        match = _KEYS[quote].match(cursor.text, cursor.pos)
+        assert match is not None  # the patterns also match nothing
+        if match.end() == len(cursor.text):
+            cursor.short()
+        cursor.pos = match.end()
+        if quote:
+            cursor.expect(quote)
+        cursor.space()
+        word = "true" if cursor.skip('string="true"') else "false" if cursor.skip('string="false"') else ""
+        cursor.space()
+        cursor.expect(">")
+        return match.group().strip(), word
+
+    def _parts(self, key: str, word: str, value: str, name: str, tools: Offered) -> list[tuple[str, str, str]]:
+        """An argument, and those behind it that it ran into because its closing tag was missing: a tag that opens
+        another argument *of this tool* is one; any other is part of the value."""
+        parts, start = [], 0
+        closed = value.find(self._parameter_end)
+        for match in self._inner.finditer(value, 0, closed if closed >= 0 else len(value)):
+            if tools.declares(name, match["key"]):
+                parts.append((key, word, value[start : match.start()]))
+                key, word, start = match["key"], match["word"] or "", match.end()
+        return [*parts, (key, word, value[start:])]
+
+    def _value(self, key: str, word: str, text: str, name: str, tools: Offered) -> Any:
+        """The schema decides what it is; the model's word does where the schema leaves a choice."""
+        types = tools.types(name, key)
+        if word == "true" and (types == ANY or "string" in types):
+            return text
+        return tools.fitted(name, key, typed(text, ANYTHING if word == "false" and types == ANY else types))
+
+    def _unwrapped(self, arguments: dict[str, Any], name: str, tools: Offered) -> dict[str, Any]:
+        """Without a key that was put around all arguments, and that the tool does not have."""
+        if len(arguments) != 1:
+            return arguments
+        ((key, inner),) = arguments.items()
+        if key not in self._arguments or tools.declares(name, key):
+            return arguments
+        if isinstance(inner, str):
+            try:
+                inner = json.loads(inner, strict=False)
+            except (ValueError, RecursionError):
+                return arguments
+        if not isinstance(inner, dict) or not inner or not all(tools.declares(name, inner_key) for inner_key in inner):
+            return arguments
+        return {inner_key: tools.fitted(name, inner_key, value) for inner_key, value in inner.items()}

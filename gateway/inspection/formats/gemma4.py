@@ -1,0 +1,121 @@
+"""Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,count:3}<tool_call|>`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.inspection.cursor import Cursor
+from gateway.inspection.formats.base import (
+    NAMED,
+    SPACED,
+    Format,
+    ParsedCall,
+    literal,
+    make_call,
+    read_name,
+    read_object,
+)
+from gateway.inspection.offered_tools import Offered, Shape, typed
+
+MAX_DEPTH = 100
+# Bare text in an object ends at its brace or at a comma that a key follows; in a list at any comma.
+_BARE_FIELD = re.compile(r"(?=\}|,\s*[\w.-]{1,128}\s*:)")
+_BARE_ITEM = re.compile(r"(?=[}\],])")
+_KEY = re.compile(r"[\w.$-]{0,256}")
+_SCALARS = frozenset(("null", "boolean", "integer", "number"))
+
+
+class Gemma4(Format):
+    """Arguments look like JSON with bare keys and quotes of their own; real JSON is taken too."""
+
+    name = "gemma4"
+    opening, closing, quote = "<|tool_call>", "<tool_call|>", '<|"|>'
+
+    def __init__(self) -> None:
+        self.markers = (self.opening,)
+        self.closers = (self.closing, "}")
+        self._quoted = re.compile(re.escape(self.quote))
+
+    def follow(self, marker: str) -> str:
+        return f"{SPACED}(?:{literal('call:')}|{literal(':')}|){NAMED}"
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        cursor.expect(self.opening)
+        cursor.space()
+        cursor.skip("call:", ":")
+        name = read_name(cursor, tools)
+        cursor.space()
+        arguments = self._json(cursor)
+        if arguments is None:
+            arguments = self._object(cursor, MAX_DEPTH, tools.shape(name))
+        cursor.close(self.closing)
+        return [make_call(cursor, name, arguments)]
+
+    def _json(self, cursor: Cursor) -> dict[str, Any] | None:
+        start = cursor.pos
+        cursor.expect("{")
+        cursor.space()
+        is_json = cursor.at('"') is not None
+        cursor.pos = start
+        return read_object(cursor) if is_json else None
+
+    def _object(self, cursor: Cursor, depth: int, shape: Shape) -> dict[str, Any]:
+        cursor.expect("{")
+        fields: dict[str, Any] = {}
+        while True:
+            cursor.space()
+            if cursor.skip("}"):
+                return fields
+            key = self._key(cursor)
+            fields[key] = self._value(cursor, depth - 1, shape.field(key), _BARE_FIELD)
+            cursor.space()
+            if not cursor.skip(","):
+                cursor.expect("}")
+                return fields
+
+    def _key(self, cursor: Cursor) -> str:
+        if cursor.skip(self.quote):
+            key = self._text(cursor)
+        else:
+            match = _KEY.match(cursor.text, cursor.pos)
+            assert match is not None  # the pattern also matches nothing
+            if match.end() == len(cursor.text):
+                cursor.short()
+            key, cursor.pos = match.group(), match.end()
+        cursor.space()
+        cursor.expect(":")
+        return key
+
+    def _value(self, cursor: Cursor, depth: int, shape: Shape, bare: re.Pattern[str]) -> Any:
+        """Models quote what is no text too: the schema decides. Where it does not, quotes make a text."""
+        cursor.space()
+        if depth <= 0:
+            cursor.fail()
+        if cursor.skip(self.quote):
+            return shape.fitted(self._text(cursor))
+        if cursor.at("{"):
+            return self._object(cursor, depth, shape)
+        if cursor.skip("["):
+            return self._list(cursor, depth, shape.item())
+        if cursor.at('"'):
+            return shape.fitted(cursor.json())
+        start = cursor.pos
+        text = cursor.text[start : cursor.until(bare).start()].strip()
+        return typed(text, shape.types or _SCALARS)
+
+    def _list(self, cursor: Cursor, depth: int, item: Shape) -> list[Any]:
+        items: list[Any] = []
+        while True:
+            cursor.space()
+            if cursor.skip("]"):
+                return items
+            items.append(self._value(cursor, depth - 1, item, _BARE_ITEM))
+            cursor.space()
+            if not cursor.skip(","):
+                cursor.expect("]")
+                return items
+
+    def _text(self, cursor: Cursor) -> str:
+        start = cursor.pos
+        return cursor.text[start : cursor.until(self._quoted).start()]

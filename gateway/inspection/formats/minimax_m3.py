@@ -1,0 +1,101 @@
+"""MiniMax M3: as M2, every tag behind `]<]minimax[>[`, and each argument in a tag of its own name; an object or a list
+has more of them in it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.inspection.cursor import Cursor
+from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
+from gateway.inspection.formats.tagged import read_key
+from gateway.inspection.offered_tools import Offered, Shape, typed
+
+PREFIX = "]<]minimax[>["
+OPEN, CLOSE = f"{PREFIX}<tool_call>", f"{PREFIX}</tool_call>"
+INVOKE, INVOKE_END = f'{PREFIX}<invoke name="', f"{PREFIX}</invoke>"
+ARGUMENT, ARGUMENT_END = f"{PREFIX}<", f"{PREFIX}</"
+MAX_DEPTH = 100
+_PREFIX = re.compile(re.escape(PREFIX))
+
+Element = str | list[tuple[str, "Element"]]  # its text, or the elements in it with their names
+
+
+class MinimaxM3(Format):
+    """The wrapper may be missing."""
+
+    name = "minimax_m3"
+    markers = (OPEN, INVOKE)
+    closers = (CLOSE, INVOKE_END)
+
+    def follow(self, marker: str) -> str:
+        return NAMED if marker == INVOKE else SPACED + literal(INVOKE) + NAMED
+
+    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+        if not cursor.skip(OPEN):
+            return [self._call(cursor, tools)]
+        cursor.space()
+        return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CLOSE))
+
+    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+        cursor.expect(INVOKE)
+        name = read_name(cursor, tools)
+        cursor.expect('">')
+        fields: list[tuple[str, Element]] = []
+        while not cursor.close(INVOKE_END, torn=len(ARGUMENT_END)):
+            cursor.space()
+            cursor.expect(ARGUMENT)
+            fields.append(self._element(cursor, MAX_DEPTH))
+        return make_call(cursor, name, _object(fields, tools.shape(name)))
+
+    def _element(self, cursor: Cursor, depth: int) -> tuple[str, Element]:
+        """Behind an opening `<`: its name and what is in it."""
+        if depth == 0:
+            cursor.fail()
+        key = read_key(cursor, ">")
+        end = f"{ARGUMENT_END}{key}>"
+        text = ""
+        fields: list[tuple[str, Element]] = []
+        while True:
+            start = cursor.pos
+            cursor.until(_PREFIX)
+            cursor.pos -= len(PREFIX)
+            text += cursor.text[start : cursor.pos]
+            if cursor.skip(end):
+                if fields and text.strip():
+                    fields.append((_free(fields), text))
+                return key, (fields or text)
+            if cursor.at(ARGUMENT_END, INVOKE, OPEN):
+                cursor.fail(cursor.pos + 1)
+            cursor.expect(ARGUMENT)
+            fields.append(self._element(cursor, depth - 1))
+
+
+def _free(fields: list[tuple[str, Element]]) -> str:
+    """A name for text that stands between elements."""
+    name = "$text"
+    while any(key == name for key, _ in fields):
+        name = "$" + name
+    return name
+
+
+def _value(element: Element, shape: Shape) -> Any:
+    """An element of elements is an object, or a list where the schema declares one; an empty one is an empty list or
+    object where the schema allows no text."""
+    types = shape.types
+    if isinstance(element, str):
+        if not element.strip() and "string" not in types and not types.isdisjoint(("array", "object")):
+            return [] if "array" in types else {}
+        return shape.fitted(typed(element, types))
+    if "array" in types:
+        item = shape.item()
+        return [_value(value, item) for _, value in element]
+    return _object(element, shape)
+
+
+def _object(elements: list[tuple[str, Element]], shape: Shape) -> dict[str, Any]:
+    """What has one name several times is a list."""
+    found: dict[str, list[Any]] = {}
+    for key, element in elements:
+        found.setdefault(key, []).append(_value(element, shape.field(key)))
+    return {key: values[0] if len(values) == 1 else values for key, values in found.items()}

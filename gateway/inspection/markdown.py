@@ -1,0 +1,136 @@
+"""What is code or quotation in an answer, so that a marker somebody only writes *about* is left alone."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from gateway.inspection.markers import Markers
+
+_FENCE = 3  # backticks from which a run opens a block, which lines do not end
+_BLOCK_LINE = re.compile(r"(?P<ticks>`+)|(?P<end>\n)")
+_BLOCK_END = re.compile(r"(?P<ticks>`+)")
+_LINE_REST = re.compile(r"[^\S\n]*+")
+_REST = re.compile(r"\s*+")
+
+
+class _Block(Enum):
+    """How far a fenced block has come."""
+
+    OPENING = "amid its first line"
+    BLANK = "nothing in it yet"
+    SAID = "something in it"
+    EXAMPLE = "it began with a marker: it shows one, be it closed or not"
+
+
+class Prose:
+    """Follows code fences, inline code and quotations through a text that comes in pieces.
+
+    What opens one may turn out to be no such thing: an apostrophe, an inch sign, a block that is never closed. So a
+    call inside counts when something was said before it and nothing but the end comes behind it: of the line, or, in a
+    block, of the whole text."""
+
+    __slots__ = ("_block", "_markers", "_quote", "_run", "_ticks")
+
+    def __init__(self, markers: Markers) -> None:
+        self._markers = markers
+        self._ticks = 0  # length of the run of backticks that opened the code we are in
+        self._quote = ""
+        self._block = _Block.OPENING
+        self._run = 0  # backticks at the end of what was seen: more of them may follow
+
+    @property
+    def plain(self) -> bool:
+        """Outside code and quotations."""
+        return not (self._ticks or self._quote)
+
+    @property
+    def in_code(self) -> bool:
+        return self._ticks > 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing but a marker or a backtick changes anything."""
+        inside_block = self._ticks >= _FENCE and self._block in (_Block.SAID, _Block.EXAMPLE)
+        return not self._run and (self.plain or inside_block)
+
+    @property
+    def example(self) -> bool:
+        """At the start of a block: a marker here makes it an example."""
+        return self._ticks >= _FENCE and self._block is _Block.BLANK
+
+    @property
+    def amid_run(self) -> bool:
+        return self._run > 0
+
+    def pattern(self, at_start: bool) -> re.Pattern[str]:
+        """What to look for next. `at_start`: no content so far."""
+        if self._quote:
+            return self._markers.quotes[self._quote]
+        if not self._ticks:
+            return self._markers.start if at_start else self._markers.text
+        if self._ticks < _FENCE:
+            return self._markers.line
+        if self._block is _Block.SAID:
+            return self._markers.block
+        if self._block is _Block.BLANK:
+            return self._markers.block_start
+        return _BLOCK_LINE if self._block is _Block.OPENING else _BLOCK_END
+
+    def enter(self, match: re.Match[str], at_end: bool) -> None:
+        """Takes note of a match of `pattern`. `at_end`: it ends the text so far."""
+        kind = match.lastgroup
+        if kind == "ticks":
+            self.ticks(match.end() - match.start(), at_end)
+        elif kind == "quote":
+            self._quote = match.group()
+        elif kind == "end" and self._ticks >= _FENCE:
+            self._block = _Block.BLANK
+        elif kind == "end":
+            self.leave()
+        elif kind == "said":
+            self._block = _Block.SAID
+        elif kind == "marker":
+            self._block = _Block.EXAMPLE
+
+    def ticks(self, count: int, at_end: bool) -> None:
+        """`count` more backticks in a row."""
+        self._run += count
+        if at_end:
+            return
+        run, self._run = self._run, 0
+        if not self._ticks:
+            self._ticks, self._block = run, _Block.OPENING
+        elif run == self._ticks or (self._ticks >= _FENCE and run > self._ticks):
+            self._ticks = 0
+
+    def leave(self) -> None:
+        """The code or quotation is over, closed or not."""
+        self._ticks, self._quote = 0, ""
+
+    def closing(self, text: str, at: int, final: bool) -> tuple[int | None, int]:
+        """Where behind `at` the code that we are in is closed, if it is; and the offset up to which that holds. A
+        quotation is never told to be closed: calls have quotes in them."""
+        if self._quote:
+            return None, len(text)
+        if self._ticks >= _FENCE:
+            found, end = text.find("`" * self._ticks, at), len(text)
+        else:
+            newline = text.find("\n", at)
+            end = len(text) if newline < 0 else newline + 1
+            last = "(?!`)" if final else "(?=[^`])"  # more may follow at the end
+            match = re.compile(f"(?<!`)`{{{self._ticks}}}{last}").search(text, at, end)
+            found = match.start() if match else -1
+        return (None if found < 0 else found), end
+
+    def quotes(self, before: str) -> bool:
+        """Is a call on which this character borders the first thing in a quotation or in inline code?"""
+        return self._ticks < _FENCE and before == (self._quote or "`")
+
+    def behind(self, text: str, at: int) -> tuple[int, bool]:
+        """Behind a call inside code or a quotation: past white space that does not matter, and whether the line ends
+        there, where that is what counts."""
+        rest = _REST if self._ticks >= _FENCE else _LINE_REST
+        match = rest.match(text, at)
+        assert match is not None  # the pattern also matches nothing
+        return match.end(), rest is _LINE_REST and text.startswith("\n", match.end())

@@ -1,0 +1,139 @@
+"""Where a call may begin: the patterns that find the markers of several formats, and which formats each could start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from gateway.inspection.formats.base import Format
+
+# A quote opens at the start of a word only: 15" is a size.
+_AT_WORD = r"(?<![^\s(\[{>])"
+_TICKS = r"(?P<ticks>`+)"
+_QUOTE_ENDS = {'"': r'["\n]', "“": r"[”\n]"}
+
+
+class Start(NamedTuple):
+    """A format whose call may begin here. `length`: of its marker, None while that is not all there. `follow`: what
+    must come behind it."""
+
+    format: Format
+    length: int | None
+    follow: re.Pattern[str]
+
+
+class Markers:
+    """Made once per set of formats.
+
+    Patterns: `start` and `text` find what opens code or a quotation, or a `marker`, at the start of a text and later
+    on; `line`, `block` and `quotes` what ends inline code, a fenced block, a quotation, or a `marker` in it. A marker
+    that is only begun at the end of the text is found too; one that is refuted by what comes behind it is not."""
+
+    def __init__(self, formats: tuple[Format, ...]) -> None:
+        self._formats = formats
+        self.longest = max((len(m) for f in formats for m in f.markers), default=0)
+        self.space = re.compile(rf"[\s{re.escape(''.join(f.separators for f in formats))}]*")
+        self._later = _marker([f for f in formats if not f.only_at_start])
+        firsts = sorted({marker[0] for f in formats for marker in f.markers})
+        self._openers = _openers(re.escape("".join(firsts)))
+        self.hint = re.compile("[" + re.escape("".join(sorted({"`", '"', "“", *firsts}))) + "]")
+        marks = sorted({marker for f in formats for marker in f.markers})
+        self.anywhere = re.compile("|".join(map(re.escape, marks)) if marks else r"(?!)")  # a whole marker
+        self._started_by: dict[str, tuple[Start, ...]] = {}
+        self._closing: dict[str, re.Pattern[str]] = {}
+
+    # Compiled when they are first needed: with many formats each takes tens of milliseconds.
+    @cached_property
+    def start(self) -> re.Pattern[str]:
+        return re.compile(self._openers + _marker(self._formats))
+
+    @cached_property
+    def text(self) -> re.Pattern[str]:
+        return re.compile(self._openers + self._later)
+
+    @cached_property
+    def line(self) -> re.Pattern[str]:
+        return re.compile(rf"{_TICKS}|(?P<end>\n){self._later}")
+
+    @cached_property
+    def block(self) -> re.Pattern[str]:
+        return re.compile(_TICKS + self._later)
+
+    @cached_property
+    def block_start(self) -> re.Pattern[str]:
+        return re.compile(rf"{_TICKS}{_marker(self._formats, follow=False)}|(?P<said>\S)")
+
+    @cached_property
+    def quotes(self) -> dict[str, re.Pattern[str]]:
+        return {quote: re.compile(f"(?P<end>{end}){self._later}") for quote, end in _QUOTE_ENDS.items()}
+
+    def started_by(self, found: str) -> tuple[Start, ...]:
+        """What `found`, a marker or the beginning of one at the end of the text, may start, in the formats' order."""
+        if found not in self._started_by:
+            starts = [_start(format_, found) for format_ in self._formats]
+            self._started_by[found] = tuple(start for start in starts if start is not None)
+        return self._started_by[found]
+
+    def closing(self, found: str) -> re.Pattern[str]:
+        """Finds what may complete a call that `found` starts."""
+        if found not in self._closing:
+            closers = {re.escape(closer) for start in self.started_by(found) for closer in start.format.closers}
+            self._closing[found] = re.compile("|".join(sorted(closers)))
+        return self._closing[found]
+
+
+def _start(format_: Format, found: str) -> Start | None:
+    for marker in format_.markers:
+        if found.startswith(marker):
+            return Start(format_, len(marker), re.compile(format_.follow(marker)))
+    begun = any(marker.startswith(found) for marker in format_.markers)
+    return Start(format_, None, re.compile("")) if begun else None
+
+
+@lru_cache(maxsize=256)
+def markers_of(formats: tuple[Format, ...]) -> Markers:
+    return Markers(formats)
+
+
+@lru_cache(maxsize=256)
+def begun(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds any of `words`, and any beginning of one at the end of the text."""
+    return re.compile(_alternatives(dict.fromkeys(words, "")))
+
+
+def _openers(marker_starts: str) -> str:
+    """What opens code or a quotation. `whole`: one that ends on its line with nothing in it that may be a marker."""
+    code, quoted, quotation = (rf"[^{end}\n{marker_starts}]*" for end in '`"”')
+    return (
+        rf"(?P<whole>`(?!`){code}\n|{_AT_WORD}(?:\"{quoted}[\"\n]|“{quotation}[”\n]))"
+        rf"|{_TICKS}|(?P<quote>{_AT_WORD}[\"“])"
+    )
+
+
+def _marker(formats: Iterable[Format], follow: bool = True) -> str:
+    """The last alternative of a pattern: any marker of `formats`; with `follow`, and what must come behind it."""
+    behind: dict[str, str] = {}
+    for format_ in formats:
+        for marker in format_.markers:
+            more = format_.follow(marker) if follow else ""
+            behind[marker] = f"{behind[marker]}|{more}" if behind.get(marker, "") and more else more
+    return f"|(?P<marker>{_alternatives(behind)})" if behind else ""
+
+
+def _alternatives(words: Mapping[str, str]) -> str:
+    """A pattern for any of `words` with what must come behind it, and for any beginning of one at the end of the text.
+    Shared beginnings are written once, so that a text of nothing but near-markers costs no more than any other."""
+    parts = []
+    for first in sorted({word[0] for word in words if word}):
+        rest = {word[1:]: behind for word, behind in words.items() if word[:1] == first}
+        parts.append(re.escape(first) + _rest(rest))
+    return "|".join(parts)
+
+
+def _rest(words: Mapping[str, str]) -> str:
+    if list(words) == [""]:
+        return f"(?={words['']})" if words[""] else ""
+    ends = f"(?={words['']})" if words.get("") else "" if "" in words else r"\Z"
+    return f"(?:{_alternatives({word: behind for word, behind in words.items() if word})}|{ends})"

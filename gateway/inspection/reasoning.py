@@ -1,0 +1,228 @@
+"""Thoughts that stand in the content, split from it while they come."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gateway.inspection.markers import begun
+from gateway.inspection.segments import Gap, Piece, Reasoning, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """How a family of models marks its thoughts. An opener counts only at the start of the content.
+
+    `implied`: the opener may be missing, as where the prompt ended with it: all is thoughts until `closer`, or, where
+    `bare` names strings, what begins with one of them. `other_closers`: what also ends them. `answer`: the tags that
+    stand around the content, if any."""
+
+    openers: tuple[str, ...]
+    closer: str
+    bare: tuple[str, ...] = ("",)
+    implied: bool = False
+    other_closers: tuple[str, ...] = ()
+    answer: tuple[str, str] | None = None
+
+    def with_opener_implied(self) -> Thoughts:
+        return dataclasses.replace(self, implied=True)
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (self.closer, *self.other_closers)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All that a text must have for anything in it to change."""
+        return (*self.openers, *self.closers, *(self.answer or ()))
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """All that may open, longest first."""
+        return tuple(sorted(self.openers + (self.bare if self.implied else ()), key=len, reverse=True))
+
+
+THINK = Thoughts(("<think>",), "</think>")
+_THINKERS = (
+    *("qwen3", "deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "kimi_k2", "nemotron_v3", "minimax_m2"),
+    *("minimax_m2_append_think", "step3", "step3p5", "mimo", "ernie45", "holo2", "olmo3"),
+)
+REASONING: Mapping[str, Thoughts] = MappingProxyType(
+    {
+        **dict.fromkeys(_THINKERS, THINK),
+        "openai_gptoss": Thoughts(("<|channel|>analysis<|message|>",), "<|end|>"),
+        "seed_oss": Thoughts(("<seed:think>",), "</seed:think>"),
+        "mistral": Thoughts(("[THINK]",), "[/THINK]"),
+        "granite": Thoughts(
+            ("Here is my thought process:", "Here's my thought process:"),
+            "Here is my response:",
+            other_closers=("Here's my response:",),
+        ),
+        "hunyuan_a13b": Thoughts(("<think>",), "</think>", answer=("<answer>", "</answer>")),
+        "gemma4": Thoughts(("<|channel>thought\n", "<|channel>"), "<channel|>", bare=("thought\n",)),
+    }
+)
+"""By the names of vLLM's `--reasoning-parser`."""
+
+
+class Splitter:
+    """Gives thoughts as Reasoning, their tags (and white space where nothing was thought) as Gap, the rest as Text."""
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        self._starts = thoughts.starts
+        self._closers = thoughts.closers
+        self._closing = begun(self._closers)
+        self._answer = thoughts.answer[0] if thoughts.answer is not None else ""
+        self._most_space = max(map(len, (*self._starts, *self._closers)))
+        self._state = self._opening
+        self._held = ""
+        self._said = False  # some thought other than white space
+
+    @property
+    def done(self) -> bool:
+        """From here on all is content."""
+        return self._state == self._outside
+
+    def feed(self, text: str) -> list[Piece]:
+        return self._step(text, False)
+
+    def finish(self) -> list[Piece]:
+        return self._step("", True)
+
+    def _step(self, text: str, final: bool) -> list[Piece]:
+        text, self._held = self._held + text, ""
+        return self._state(text, final) if text else []
+
+    def _opening(self, text: str, final: bool) -> list[Piece]:
+        begin = len(text) - len(text.lstrip())
+        if begin <= self._most_space:
+            for start in self._starts:
+                if text.startswith(start, begin):
+                    return self._open(text, begin + len(start) if start else 0, final)
+                if not final and start.startswith(text[begin:]):
+                    self._held = text
+                    return []
+        elif "" in self._starts:
+            return self._open(text, 0, final)
+        self._state = self._before_answer
+        return self._before_answer(text, final)
+
+    def _open(self, text: str, end: int, final: bool) -> list[Piece]:
+        self._state = self._inside
+        tag: list[Piece] = [Gap(text[:end])] if end else []
+        return tag + (self._inside(text[end:], final) if end < len(text) else [])
+
+    def _inside(self, text: str, final: bool) -> list[Piece]:
+        match = self._closing.search(text)
+        closed = match.group() if match is not None and match.group() in self._closers else ""
+        end = len(text) if match is None or (final and not closed) else match.start()
+        thought = text[:end]
+        if not self._said and not thought.strip() and len(thought) <= self._most_space:
+            return self._silence(text, end, closed, final)
+        self._said = True
+        pieces: list[Piece] = [Reasoning(thought)] if thought else []
+        if not closed:
+            self._held = text[end:]
+            return pieces
+        return pieces + self._close(text, end, end + len(closed), final)
+
+    def _silence(self, text: str, end: int, closed: str, final: bool) -> list[Piece]:
+        """Nothing but white space was thought so far."""
+        if closed:
+            return self._close(text, 0, end + len(closed), final)
+        if final:
+            return [Gap(text)]
+        self._held = text
+        return []
+
+    def _close(self, text: str, start: int, end: int, final: bool) -> list[Piece]:
+        self._state = self._before_answer
+        return [Gap(text[start:end]), *(self._before_answer(text[end:], final) if end < len(text) else [])]
+
+    def _before_answer(self, text: str, final: bool) -> list[Piece]:
+        """The tag that opens the answer, with the white space around it, says nothing."""
+        begin = len(text) - len(text.lstrip())
+        rest = text[begin:]
+        if self._answer and begin <= self._most_space:
+            if not final and self._answer.startswith(rest):
+                self._held = text
+                return []
+            if rest.startswith(self._answer):
+                end = begin + len(self._answer)
+                if end == len(text) and not final:
+                    self._held = text
+                    return []
+                end += text.startswith("\n", end)
+                self._state = self._outside
+                return [Gap(text[:end]), *([Text(text[end:])] if end < len(text) else [])]
+        self._state = self._outside
+        return [Text(text)]
+
+    def _outside(self, text: str, final: bool) -> list[Piece]:
+        return [Text(text)]
+
+
+class AnswerEnd:
+    """Takes the tag that ends the answer, and the newline before it, out of the content."""
+
+    __slots__ = ("_begun", "_closing", "_held")
+
+    def __init__(self, closer: str) -> None:
+        self._closing = (f"\n{closer}", closer)
+        self._begun = begun(self._closing)
+        self._held = ""
+
+    def take(self, pieces: list[Piece], *, final: bool = False) -> list[Piece]:
+        out: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, Text):
+                out += self._text(piece.text)
+            else:
+                out += [*self._rest(), piece]
+        return out + (self._rest() if final else [])
+
+    def _rest(self) -> list[Piece]:
+        held, self._held = self._held, ""
+        return [Text(held)] if held else []
+
+    def _text(self, text: str) -> list[Piece]:
+        text, self._held = self._held + text, ""
+        out: list[Piece] = []
+        at = 0
+        for match in self._begun.finditer(text):
+            if match.start() > at:
+                out.append(Text(text[at : match.start()]))
+            at = match.end()
+            if match.group() in self._closing:
+                out.append(Gap(match.group()))
+            else:
+                self._held = match.group()
+        return [*out, Text(text[at:])] if at < len(text) else out
+
+
+class Later:
+    """Watches content for tags of thoughts at the start of a line, behind where they count."""
+
+    __slots__ = ("_line", "_most", "_pattern", "seen")
+
+    def __init__(self, thoughts: Thoughts) -> None:
+        tags = [tag for tag in (*thoughts.openers, *thoughts.closers) if tag]
+        self._pattern = re.compile(rf"^[^\S\n]*(?:{'|'.join(map(re.escape, tags))})", re.M)
+        self._most = 2 * max(map(len, tags))
+        self._line: str | None = ""  # the present line so far, while a tag may still begin it
+        self.seen = False
+
+    def feed(self, text: str) -> None:
+        if self._line is None:
+            if "\n" not in text:  # by far the most usual
+                return
+            self._line = text[text.index("\n") + 1 :]
+        else:
+            self._line += text
+        if self._pattern.search(self._line):
+            self.seen = True
+        line = self._line[self._line.rfind("\n") + 1 :]
+        self._line = line if len(line) <= self._most else None

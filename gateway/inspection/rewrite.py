@@ -1,0 +1,119 @@
+"""What is changed in a reply's bytes: the model's name; in a stream that another attempt began, id and created; and the
+choices of an event that was mended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.upstream import ProtocolFailure
+from gateway.transport.sse import Choice, Chunk, data_of, number_of
+
+Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Any).decode
+_decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_VALUE = rb'\s*:\s*("(?:[^"\\]|\\.)*"|[0-9]+)'
+_KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("model", "id", "created")}
+
+
+class Identity:
+    """`id` and `created` of all chunks of one reply; fixed by the first chunk that is sent, whoever made it."""
+
+    __slots__ = ("created", "id", "role_sent")
+
+    def __init__(self) -> None:
+        self.id: Any = None
+        self.created: Any = None
+        self.role_sent = False
+
+    def fix(self, id_: Any, created: Any) -> None:
+        """Only a text becomes the id, and only a number the time: another attempt may have to go on with them."""
+        if self.id is None and isinstance(id_, str):
+            self.id, self.created = id_, created if isinstance(created, int) else None
+
+
+def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes, bytes] | None:
+    """The exact bytes of `"name": value` in this event and what to put there; None when nothing has to change."""
+    if value == wanted or value is None:
+        return None
+    for found in _KEYS[name].finditer(event):
+        if _says(found.group(1), value):
+            old = found.group(0)
+            return old, old[: found.start(1) - found.start(0)] + _encode(wanted)
+    return None
+
+
+def _says(data: bytes, value: object) -> bool:
+    try:
+        return bool(_decode(data) == value)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # of a field that nobody has looked into
+        return False
+
+
+def apply(event: bytes, rewrites: Rewrites, wanted: dict[str, object]) -> bytes:
+    """The event with its rewrites. Each pattern is replaced once; where one is not there, the event is parsed."""
+    for old, new in rewrites:
+        replaced = event.replace(old, new, 1)
+        if replaced is event:  # CPython's answer when there was nothing to replace
+            return _reparsed(event, wanted)
+        event = replaced
+    return event
+
+
+def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
+    data = data_of(event)
+    if data is None:
+        return event
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return event
+    if fields.keys().isdisjoint(wanted):
+        return event
+    for name, value in wanted.items():
+        if name in fields:
+            fields[name] = Raw(_encode(value))
+    return b"data: " + _encode(fields) + b"\n\n"
+
+
+def learn_all(event: bytes, chunk: Chunk, wanted: dict[str, object]) -> Rewrites:
+    """The rewrites of one attempt, from its first event."""
+    seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
+    learned = (learn(event, name, seen[name], value) for name, value in wanted.items())
+    return [pair for pair in learned if pair is not None]
+
+
+def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
+    """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
+    the text as it was. Raises ProtocolFailure for one that cannot be read."""
+    data = data_of(event)
+    assert data is not None  # it was read as a chunk before
+    try:
+        fields = _decode_fields(data)
+        given = {number_of(_decode(one.get("index", b"0"))): one for one in _decode_choices(fields["choices"])}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise ProtocolFailure(f"sent an event that is no chunk: {error}") from None
+    events = []
+    for choice in choices:
+        kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}
+        changed = kept | {"index": choice.index, "delta": choice.delta, "finish_reason": choice.finish_reason}
+        events.append(b"data: " + _encode({**fields, "choices": Raw(_encode([changed]))}) + b"\n\n")
+    return events
+
+
+def whole(body: bytes, served: object, model: str) -> bytes:
+    """A reply that came in one piece, under the name it was asked by instead of `served`, the name in it; every other
+    byte stays."""
+    if served is None or served == model:
+        return body
+    old = b'"model":' + _encode(served)
+    if old in body and body.count(b'"model"') == 1:  # inside a text the quotes are escaped
+        return body.replace(old, b'"model":' + _encode(model), 1)
+    return _encode({**_decode_fields(body), "model": Raw(_encode(model))})

@@ -1,0 +1,1 @@
+"""The counters that every layer adds to; Prometheus reads them."""

@@ -1,0 +1,124 @@
+"""The Prometheus metrics that are counted as things happen (those that are read at a scrape: gauges.py). Label values
+come from routes.yaml or from fixed lists, never from a client's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from gateway.metrics.counters import Count, Family, Spread
+from gateway.supervision import Failures
+
+OPEN = "open"  # the client label where routes.yaml has no `clients`
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._families: list[Family] = []
+        ProcessCollector(registry=self.registry)
+        self.requests = self._family(
+            "gateway_requests_total",
+            "Requests by outcome: the HTTP status of an answer, or the error code, or client_gone",
+            "alias backend endpoint code",
+        )
+        self.attempts = self._family("gateway_attempts_total", "Attempts by outcome", "backend outcome")
+        self.failovers = self._family(
+            "gateway_failovers_total", "Attempts on a further backend, by why the one before was left", "alias reason"
+        )
+        self.queue_seconds = self._family("gateway_queue_seconds", "Seconds waited for a slot", "", _SECONDS)
+        self.first_token = self._family(
+            "gateway_time_to_first_token_seconds",
+            "Seconds from the request to the first content sent",
+            "alias backend",
+            _SECONDS,
+        )
+        self.inter_token = self._family(
+            "gateway_inter_token_seconds", "Seconds between two arrivals in a stream", "backend", _GAPS
+        )
+        self.request_seconds = self._family(
+            "gateway_request_seconds", "Seconds from the request to its end", "", _SECONDS
+        )
+        self.tokens = self._family(
+            "gateway_tokens_total",
+            "Tokens that backends reported: prompt, completion, cached, reasoning",
+            "client alias backend kind",
+        )
+        self.violations = self._family(
+            "gateway_violations_total", "Answers that were not what was asked for", "backend kind"
+        )
+        self.mended = self._family(
+            "gateway_mended_total", "Answers in which calls or thoughts were put where they belong", "backend kind"
+        )
+        self.adapted = self._family("gateway_adapted_total", "Requests that were changed to be served", "alias kind")
+        self.transitions = self._family(
+            "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
+        )
+        self.queue_depth: Callable[[], Iterable[tuple[str, int]]] = tuple  # of each backend; the waiting set's to tell
+        self.cloud_usd = self._family(
+            "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
+        )
+        self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
+        self.internal_failures = self._family(
+            "gateway_internal_failures_total",
+            "Times that a part of the gateway itself failed and was begun anew",
+            "part",
+        )
+        self.failures = Failures(self.internal_failures)
+        self.connections_closed = self._family(
+            "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
+        )
+        self.connections: Callable[[], int] = int  # open ones; the listener's to tell
+        self.shortages = self._family(
+            "gateway_shortages_total",
+            "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
+            "kind",
+        )
+        self.seconds: Spread = self.request_seconds.child()
+        self._routes: dict[tuple[str, str, str, str], Route] = {}
+
+    def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> Family:
+        family = Family(name, meaning, labels.split(), bounds)
+        self.registry.register(family)
+        self._families.append(family)
+        return family
+
+    def route(self, client: str, alias: str, backend: str, endpoint: str) -> Route:
+        """The counters that a request of this client, alias, backend and endpoint needs."""
+        key = (client, alias, backend, endpoint)
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = Route(self, *key)
+        return route
+
+    def keep(self, **names: Iterable[str]) -> None:
+        """Forget every series of a `backend`, `alias` or `client` that is none of these; and the few names of ours."""
+        for label, values in names.items():
+            kept = {"", OPEN, *values}
+            for family in self._families:
+                family.keep(label, kept)
+        self._routes.clear()
+
+
+class Route:
+    """The counters of one (client, alias, backend, endpoint), looked up once."""
+
+    __slots__ = ("_tokens", "answered", "attempt_ok", "first_token", "inter_token")
+
+    def __init__(self, metrics: Metrics, client: str, alias: str, backend: str, endpoint: str) -> None:
+        self.answered: Count = metrics.requests.child(alias, backend, endpoint, "200")
+        self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
+        self.first_token: Spread = metrics.first_token.child(alias, backend)
+        self.inter_token: Spread = metrics.inter_token.child(backend)
+        kinds = ("prompt", "completion", "cached", "reasoning")
+        self._tokens: dict[str, Count] = {kind: metrics.tokens.child(client, alias, backend, kind) for kind in kinds}
+
+    def count_tokens(self, kind: str, tokens: int) -> None:
+        """`tokens`: as `read_usage` has read them."""
+        self._tokens[kind].value += tokens

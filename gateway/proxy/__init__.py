@@ -1,0 +1,1 @@
+"""One client request from its bytes to its answer. Read handler.py first."""

@@ -1,0 +1,167 @@
+"""The failures of one request that it may have caused itself, until it is known whose they are (routing/culprits.py).
+
+Nothing counts against a backend before that. When another backend answers the request, the one that failed is
+suspected; else a harmless request to those that failed tells. Clouds are asked none, for that costs money: what they
+answered to others lately is the evidence, and it takes several bodies to bring one down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import SERVING
+from gateway.domain.request import InferenceRequest
+from gateway.errors import GatewayError
+from gateway.health.suspicion import Asking, Suspicion
+from gateway.inspection.error_replies import Verdict
+from gateway.routing.culprits import Culprit, Culprits, Failure, fault_of, has_broken_them, key_of
+from gateway.routing.refusal import MISLEADING
+
+PATIENCE = 5.0  # seconds that a failing request waits for the harmless one
+KEY_PATIENCE = 1.0  # the same for one whose key was refused: it goes on to the next backend anyway
+SETTLED = 0.2  # seconds after a stream broke until its backend is asked: whatever dies there has died by then
+LATELY = 60.0  # seconds since a cloud answered others in which it is held to live
+
+
+@dataclass(slots=True)
+class Held:
+    """One failed attempt. `alone`: the backend ran nothing else of ours. `at`: monotonic seconds."""
+
+    state: BackendState
+    verdict: Verdict
+    alone: bool
+    at: float
+    asking: Asking | None = None
+    counted: bool = False  # against its backend
+
+    def failure(self) -> Failure:
+        """As far as is known by now. Where nobody says otherwise, a backend lives that has answered others since."""
+        state, asking = self.state, self.asking
+        since = True if max(state.answered_at, state.last_event) > self.at else None
+        if asking is None and not state.backend.cloud:
+            return Failure(state.name, since if state.health.state in SERVING else False)
+        if asking is None:
+            return Failure(state.name, True if _answered_lately(state) else None)
+        if not asking.done() or asking.cancelled() or asking.exception() is not None:
+            return Failure(state.name, since)
+        found = asking.result()
+        lives = since if found.lives is None else found.lives
+        return Failure(state.name, lives, broke=found.gone and self.alone)
+
+
+class Blame:
+    """Made when the first attempt fails, or for a body that is known to. `alias`, `client`: names."""
+
+    def __init__(
+        self, culprits: Culprits, suspicion: Suspicion, request: InferenceRequest, alias: str, client: str
+    ) -> None:
+        self._culprits = culprits
+        self._suspicion = suspicion
+        self._request = request
+        self._key = key_of(request, alias, client)
+        self._held: list[Held] = []
+        self._weighed = 0  # of these
+        self._trying: Asking | None = None  # whether others are refused, too
+        self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
+        self._known = False  # it is a culprit from before
+
+    def recall(self, culprit: Culprit) -> None:
+        """This body failed before."""
+        self._before, self._known = culprit.failures, culprit.proven
+
+    def hold(self, state: BackendState, verdict: Verdict) -> None:
+        """An attempt failed in a way that the request may have caused."""
+        self._held.append(Held(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
+
+    def refused(self, state: BackendState) -> None:
+        """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
+        self._trying = self._suspicion.try_key(state)
+
+    def unserved(self, state: BackendState) -> None:
+        """A backend answered that it does not serve this endpoint; likewise."""
+        self._trying = self._suspicion.try_endpoint(state, self._request.endpoint)
+
+    def broke(self, state: BackendState, verdict: Verdict) -> None:
+        """Its stream broke after content: nobody else can be asked, so it is suspected at once."""
+        self.hold(state, verdict)
+        self._count(self._held[-1])
+        self._ask(self._held[-1], after=SETTLED)
+
+    def answered(self) -> None:
+        """Another backend answers this request, so it is no culprit: those that failed it are suspected."""
+        for held in self._held:
+            if not held.counted:
+                self._count(held)
+                self._ask(held)
+        if self._known or self._before:
+            self._culprits.acquit(self._key)
+
+    async def weigh(self, *, last: bool = False) -> None:
+        """After a failed attempt (`last`: nobody is left to ask). Raises the backend's error where the request is to
+        blame; what others are to blame for is counted."""
+        if self._trying is not None:
+            await asyncio.wait({self._trying}, timeout=KEY_PATIENCE)
+            self._trying = None
+        if len(self._held) == self._weighed and not last:
+            return
+        self._weighed = len(self._held)
+        if self._known or len(self._before) + len(self._held) >= 2 or last:
+            await self._ask_all(wait=not self._known)
+        failures = [held.failure() for held in self._held]
+        fault = fault_of([*self._before, *failures], known=self._known and bool(failures))
+        if fault == "request":
+            broke = has_broken_them(failures)
+            self._culprits.convict(self._key, self._request.prompt_bytes, time.monotonic(), broke=broke)
+            raise error_of(self._held[-1].verdict)
+        for held in self._held:
+            if last and held.asking is None and not held.counted:  # nobody else will tell
+                self._count(held)
+        if last and (mine := [Failure(failure.backend) for failure in failures if failure.lives is not False]):
+            self._culprits.suspect(self._key, self._request.prompt_bytes, mine, time.monotonic())
+
+    def close(self) -> None:
+        """The request has ended. What nobody found out is asked in the background."""
+        for held in self._held:
+            if not held.counted:
+                self._ask(held)
+
+    async def _ask_all(self, *, wait: bool) -> None:
+        for held in self._held:
+            self._ask(held)
+        asking = {held.asking for held in self._held if held.asking is not None and not held.asking.done()}
+        if asking and wait:
+            await asyncio.wait(asking, timeout=PATIENCE)
+
+    def _ask(self, held: Held, *, after: float = 0.0) -> None:
+        if held.asking is not None or held.state.backend.cloud or held.state.health.state not in SERVING:
+            return
+        endpoint, stream = self._request.endpoint, self._request.stream
+        held.asking = self._suspicion.ask(held.state, endpoint, stream=stream, after=after)
+
+    def _count(self, held: Held) -> None:
+        held.counted = True
+        if held.state.backend.cloud:
+            held.state.failed_by(self._key, held.verdict.reason)
+        else:
+            held.state.failed(held.verdict.reason, disputed=True)
+
+
+def _answered_lately(state: BackendState) -> bool:
+    return state.answered_at > 0 and time.monotonic() - state.answered_at < LATELY
+
+
+def shunned(seconds: float) -> GatewayError:
+    """What is said to a body that backends died of."""
+    message = "The backends that got this very request broke on it, so it is sent to nobody for a while."
+    return GatewayError("no_backend_available", message, retry_after=seconds)
+
+
+def error_of(verdict: Verdict) -> GatewayError:
+    """The backend's own error, in our envelope; of an answer that was no error, what was wrong with it."""
+    own = 500 <= verdict.status < 600
+    message = MISLEADING.sub("[...]", verdict.message if own and verdict.message else verdict.reason)
+    status = verdict.status if own else None
+    return GatewayError("upstream_error", message, status=status, retry_after=1.0 if status == 503 else None)

@@ -1,0 +1,232 @@
+"""One exchange with a client, as the request path sees it: a body to read, an answer to write, and the news that the
+client has left. `AsgiExchange` is its own ASGI response: nothing wraps `send`."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol
+
+from gateway.admission.memory import Memory, Share
+from gateway.errors import GatewayError
+from gateway.proxy.header_map import header_map
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+# Where our listener (connection.py) puts itself, so that leaving needs no task that watches `receive`.
+CONNECTION = "gateway.connection"
+
+PIECE = 64 * 1024  # bytes of an answer that are written at a time: for the rest the client must have taken some
+STEP = 1024 * 1024  # bytes of a compressed body that are inflated until others run
+
+
+def nothing() -> None:
+    """What is called where nobody wants to be."""
+
+
+class ClientGone(Exception):
+    """The client closed its connection, or its sending half of it."""
+
+
+class Exchange(Protocol):
+    """`headers` have lower-case names; a repeated one has its values joined (header_map.py). `started` = a head was
+    sent."""
+
+    headers: dict[bytes, bytes]
+    share: Share  # the bytes that the request holds; its relay gives them back
+
+    @property
+    def started(self) -> bool: ...
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        ...
+
+    def task(self) -> asyncio.Task[None]:
+        """The task that runs the request: what an interruption cancels."""
+        ...
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body, decoded if it is gzip. Raises `request_too_large` beyond `limit` bytes, `memory_full`,
+        `ClientGone`."""
+        ...
+
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once when the client leaves. Only after the body was read; until `stop_watching`."""
+        ...
+
+    def stop_watching(self) -> None:
+        """Before the answer is complete: a client may close its connection then."""
+        ...
+
+    async def start(self, status: int, headers: Headers) -> None: ...
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body. Waits while the client reads slower than we send."""
+        ...
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        """Send the last part. An answer that is *not* finished when the request ends is cut off: the client sees the
+        end of the connection instead of the end of the answer. A long one is sent in pieces, and `progress` is called
+        whenever the client has taken some."""
+        ...
+
+
+class AsgiExchange:
+    """An exchange on any ASGI server."""
+
+    __slots__ = ("_finished", "_peer", "_receive", "_scope", "_send", "_watcher", "headers", "share", "started")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
+        self.share = Share(memory)
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._watcher: asyncio.Task[None] | None = None
+        self._finished = False
+        self.headers: dict[bytes, bytes] = header_map(scope["headers"])
+        client = scope.get("client")
+        self._peer: str = client[0] if client else "local"
+        self.started = False
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def task(self) -> asyncio.Task[None]:
+        return running_task()
+
+    async def read_body(self, limit: int) -> bytes:
+        """Reads to the end before anything else happens: uvicorn stops reading at 64 KiB of unread body and would then
+        not see the client leave."""
+        if declares_more(self.headers.get(b"content-length", b""), limit):
+            raise too_large(limit)
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body: bytes = message.get("body", b"")
+        self.share.take(len(body))
+        if message.get("more_body"):
+            body = await self._read_rest(body, limit)
+        if len(body) > limit:
+            raise too_large(limit)
+        encoding = self.headers.get(b"content-encoding")
+        return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
+
+    async def _read_rest(self, first: bytes, limit: int) -> bytes:
+        body = bytearray(first)  # a list of its pieces would cost a multiple of them where they are tiny
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            self.share.take(len(piece))
+            body += piece
+            if len(body) > limit:
+                raise too_large(limit)
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        connection = self._scope.get("extensions", {}).get(CONNECTION)
+        if connection is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch(callback))
+        elif connection.gone:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            connection.on_leave = callback
+
+    def stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+        elif not self._finished and (connection := self._scope.get("extensions", {}).get(CONNECTION)) is not None:
+            connection.on_leave = None  # once finished, what is set there is the next request's
+
+    async def _watch(self, callback: Callable[[], object]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        callback()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        for at in range(0, len(data) - PIECE, PIECE):
+            await self._send({"type": "http.response.body", "body": data[at : at + PIECE], "more_body": True})
+            progress()
+        last = data[-(len(data) % PIECE or PIECE) :] if len(data) > PIECE else data
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        self._finished = True
+
+
+def bounded(receive: Receive, limit: int) -> Receive:
+    """`receive` of a request whose body is at most `limit` bytes, for whatever reads a body into memory as a whole.
+    It raises `request_too_large`."""
+    size = 0
+
+    async def receive_some() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise too_large(limit)
+        return message
+
+    return receive_some
+
+
+def too_large(limit: int) -> GatewayError:
+    return GatewayError("request_too_large", f"The request body is larger than {limit} bytes (`server.max_body`).")
+
+
+def declares_more(length: bytes, limit: int) -> bool:
+    """Does a content-length say more than `limit`? (Python takes no number of thousands of digits.)"""
+    return length.isdigit() and (len(length) > 18 or int(length) > limit)
+
+
+async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> bytes:
+    """A body without its content-encoding. Raises 415 for other encodings than gzip, 413 beyond `limit`, `memory_full`
+    as soon as what it inflates to has no room; others run in between."""
+    if encoding in (b"identity", b""):
+        return body
+    if encoding not in (b"gzip", b"x-gzip"):
+        message = "Send the request body plain or with content-encoding gzip."
+        raise GatewayError("unsupported_encoding", message)
+    inflater = zlib.decompressobj(wbits=31)
+    decoded, at, rest = bytearray(), 0, b""
+    while not inflater.eof:
+        if not rest:
+            rest = body[at : at + PIECE]
+            at += len(rest)
+        try:
+            piece = inflater.decompress(rest, min(STEP, limit + 1 - len(decoded)))
+        except zlib.error as error:
+            raise GatewayError("invalid_request_body", f"The request body is not valid gzip: {error}") from None
+        if not piece and not rest:
+            raise GatewayError("invalid_request_body", "The gzip request body ends too early.")
+        rest = inflater.unconsumed_tail
+        share.take(len(piece))
+        decoded += piece
+        if len(decoded) > limit:
+            raise too_large(limit)
+        if len(decoded) >= STEP:
+            await asyncio.sleep(0)
+    share.give(len(body))  # of which only this is left
+    return bytes(decoded)
+
+
+def running_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

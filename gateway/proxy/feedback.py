@@ -1,0 +1,120 @@
+"""What an attempt that did not answer teaches about its backend, and what it says of the request alone.
+
+A request may use all that its own refusal said. Other requests believe only what is the server's own words
+(`Verdict.hearsay` is not), and what goes against routes.yaml, or against what was seen, only from a second
+source. Failures are weighed elsewhere (blame.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState, Source
+from gateway.domain.families import may_lack_opener
+from gateway.domain.request import InferenceRequest, Refusal
+from gateway.engines.outgoing import limits_up
+from gateway.inspection.error_replies import Verdict
+from gateway.routing.echo import asked_about
+from gateway.routing.expect import CLOSER, STRAY_THOUGHTS
+
+COOLDOWN = 5.0  # seconds, for a 429 that names none
+WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again
+
+
+@dataclass(slots=True)
+class Teacher:
+    """A request that may teach. `told_apart`: several clients have keys."""
+
+    request: InferenceRequest
+    request_id: str
+    told_apart: bool = False
+
+    def source(self) -> Source:
+        """Reads the whole prompt, so it is asked for only when there is something to learn."""
+        digest = blake2b(digest_size=16)
+        for name in self.request.endpoint.prompt:
+            if name in self.request.fields:
+                digest.update(memoryview(self.request.fields[name]))
+        return Source(self.request_id, self.request.sender, digest.digest(), self.told_apart)
+
+
+def learn(state: BackendState, teacher: Teacher, verdict: Verdict, now: float) -> bool:
+    """Take the verdict into the backend's state. True = it says something that the backend's own list of models can
+    confirm at once."""
+    if verdict.kind == "cooldown":
+        state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
+    if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
+        return False
+    if verdict.lack is not None and _may_teach(teacher.request, verdict.lack):
+        source = teacher.source()
+        if not _is_known(state, verdict.lack) or state.confirmed(verdict.lack, True, source, now):
+            state.learn_lack(verdict.lack, now, source)
+    if verdict.kind == "too_long" and verdict.window is not None:
+        return _learn_window(state, verdict.window, teacher, now)
+    return False
+
+
+def _learn_window(state: BackendState, window: int, teacher: Teacher, now: float) -> bool:
+    known = state.context
+    if known is not None and known <= window:
+        return False
+    source = teacher.source()
+    if known is None or state.confirmed("window", window, source, now):
+        state.learn_window(window, now, source)
+        return False
+    return state.heard["window"].source == source
+
+
+def learn_stray_thoughts(state: BackendState, teacher: Teacher, now: float) -> None:
+    """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
+    answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
+    if not may_lack_opener(state.model) or asked_about(teacher.request, CLOSER):
+        return
+    source = teacher.source()
+    if state.confirmed(STRAY_THOUGHTS, True, source, now):
+        state.learn_lack(STRAY_THOUGHTS, now, source)
+
+
+def _may_teach(request: InferenceRequest, lack: str) -> bool:
+    """Did this request ask for what it was refused for?"""
+    if lack in ("tools", "tool_parser"):
+        return request.tools
+    if lack == "images":
+        request.measure_media()
+        return request.images > 0 or request.audio
+    return True
+
+
+def _is_known(state: BackendState, lack: str) -> bool:
+    """Does routes.yaml say, or was it seen, that the backend does not lack this?"""
+    backend = state.backend
+    if lack in ("tools", "tool_parser"):
+        declared, check = backend.tool_parser not in (None, "none") or bool(backend.auto_tools), "tool_auto"
+    elif lack == "thinking":
+        declared, check = backend.thinking in ("optional", "always"), "thinking_on"
+    else:
+        return backend.vision is True
+    seen = state.observed.get(check)
+    return declared or (seen is not None and seen.result in ("yes", "mended"))
+
+
+def ask_again(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
+    """Note what the refusal says of this very request. True = with what it said the same backend is asked for a smaller
+    limit, with which the prompt fits."""
+    if verdict.kind != "too_long":
+        return False
+    before = limits_up(request, alias, state)
+    prompt = verdict.prompt_tokens
+    if prompt is not None and not verdict.least:
+        request.exact[state.name] = prompt
+    least = prompt if prompt is not None and verdict.least else 0
+    sums = verdict.limit_only and prompt is not None
+    request.refused = {**(request.refused or {}), state.name: Refusal(verdict.window, least, sums)}
+    after = limits_up(request, alias, state)
+    return verdict.limit_only and _smaller(before, after)
+
+
+def _smaller(before: list[object], after: list[object]) -> bool:
+    pairs = [(was, now) for was, now in zip(before, after, strict=True) if type(was) is int and type(now) is int]
+    return any(now < was for was, now in pairs) and min(now for _, now in pairs) >= WORTH_ASKING

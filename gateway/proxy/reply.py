@@ -1,0 +1,159 @@
+"""What the client has been told so far, and the two commits.
+
+*Status commit*: our 200 and headers are out; another backend may still take over. *Content commit*: content is out;
+from here no other backend is tried. Until the first content both wait, at most `hold` seconds; then the status goes out
+early and heartbeats follow, which are data chunks because comments reset no client's watchdog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections.abc import Callable
+from time import time
+
+import msgspec
+
+from gateway.domain.request import Endpoint
+from gateway.domain.request_timer import Watch
+from gateway.errors import STREAM_INTERRUPTED, GatewayError
+from gateway.inspection.rewrite import Identity
+from gateway.proxy.exchange import Exchange, nothing
+
+_REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
+HEARTBEAT = 10.0  # seconds without anything sent
+LAST_WORDS = 5.0  # seconds until a stream's error event must have been taken
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_JSON = (b"content-type", b"application/json")
+Header = tuple[bytes, bytes]
+
+
+class StreamReply:
+    """The client's side of one streamed request. `base` are the headers known before any attempt."""
+
+    def __init__(
+        self, exchange: Exchange, watch: Watch, endpoint: Endpoint, model: str, request_id: str, base: list[Header]
+    ) -> None:
+        self._exchange = exchange
+        self._watch = watch
+        self._endpoint = endpoint
+        self._model = model
+        self._request_id = request_id
+        self._base = base
+        self.identity = Identity()
+        self.committed = False  # status
+        self.early = False  # status committed before any backend had said anything
+        self.content = False  # content committed
+        self.served_by = ""  # the backend that the headers or the last comment named
+
+    async def begin(self, backend: str, headers: list[Header]) -> None:
+        """Status commit, with all that is known of how it is served; after an early one a comment says it."""
+        if not self.committed:
+            self.committed = True
+            self.served_by = backend
+            await self._exchange.start(200, _STREAM_HEADERS + self._base + headers)
+        elif self.served_by != backend:
+            self.served_by = backend
+            told = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
+            await self.send(b": x-gateway " + told + b"\n\n")
+
+    async def send(self, data: bytes) -> None:
+        watch = self._watch
+        watch.writing = watch.now()
+        await self._exchange.write(data)
+        watch.writing = 0.0
+        watch.beat_at = watch.now() + HEARTBEAT
+
+    async def finish(self, rest: bytes = b"") -> None:
+        """The last events, and [DONE]: a whole stream ends with it, whether upstream sent one or not."""
+        self._exchange.stop_watching()
+        self._watch.last_write()
+        await self._exchange.finish(rest + b"data: [DONE]\n\n")
+        self._watch.rest()
+
+    async def beat(self) -> None:
+        """Commit the status early if need be, and send one empty chunk."""
+        if self._watch.writing:
+            return  # the client is not even reading what is there
+        if not self.committed:
+            self.committed = self.early = True
+            await self._exchange.start(200, [*_STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
+        self.identity.fix(self._endpoint.id_prefix + self._request_id, int(time()))
+        await self.send(self._heartbeat())
+
+    def _heartbeat(self) -> bytes:
+        said: dict[str, object] = {"delta": {}} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}
+        chunk = {
+            "id": self.identity.id,
+            "object": self._endpoint.chunk_object,
+            "created": self.identity.created,
+            "model": self._model,
+            "choices": [{"index": 0, **said, "finish_reason": None}],
+        }
+        return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+    async def fail(self, error: GatewayError) -> None:
+        """A final failure after the status went out: told in-band, then the stream is cut, never ended."""
+        self._exchange.stop_watching()
+        self._watch.rest()
+        with contextlib.suppress(TimeoutError):  # a client that does not read is not waited for
+            async with asyncio.timeout(LAST_WORDS):
+                await self._exchange.write(b"data: " + error.envelope() + b"\n\n")
+
+    async def interrupt(self) -> None:
+        """The stream broke after content: one error event, then the cut."""
+        await self.fail(GatewayError("stream_interrupted", STREAM_INTERRUPTED))
+
+
+async def send_whole(
+    exchange: Exchange,
+    status: int,
+    body: bytes,
+    headers: list[Header],
+    progress: Callable[[], object] = nothing,
+) -> None:
+    """An answer in one piece. `progress` is called whenever the client has taken some of a long one."""
+    exchange.stop_watching()
+    await exchange.start(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
+    await exchange.finish(body, progress)
+
+
+def request_id(given: bytes | None) -> str:
+    """The client's own id if it is one, else a new one."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return f"{random.getrandbits(128):032x}"  # unique is all it has to be
+
+
+def base_headers(request_id: str, alias: str) -> list[Header]:
+    """What every answer says, errors too."""
+    headers = [(b"x-request-id", request_id.encode())]
+    if alias:
+        headers.append((b"x-gateway-alias", _latin(alias)))
+    return headers
+
+
+def attempt_headers(
+    backend: str, attempts: int, queued: int, detour: tuple[str, str] | None, adapted: list[str]
+) -> list[Header]:
+    """How the request is served. `queued` is in milliseconds, `detour` ("fallback" | "routed", reason)."""
+    headers = [
+        (b"x-gateway-backend", _latin(backend)),
+        (b"x-gateway-attempts", b"%d" % attempts),
+        (b"x-gateway-queue-ms", b"%d" % queued),
+    ]
+    if detour is not None:
+        headers.append((b"x-gateway-" + detour[0].encode(), detour[1].encode()))
+    if adapted:
+        headers.append((b"x-gateway-adapted", ",".join(adapted).encode()))
+    return headers
+
+
+def _latin(text: str) -> bytes:
+    return text.encode("latin-1", "replace")

@@ -1,0 +1,68 @@
+"""What a backend lacks, in words for the operator: with the launch flag that is missing."""
+
+from __future__ import annotations
+
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import PARSER_FREE, Capabilities
+from gateway.domain.families import family_of
+from gateway.routing.needs import Lack, Needs
+
+
+def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilities) -> str:
+    """Fits behind the backend's name."""
+    if lack == "tools":
+        return _tools(state)
+    if lack == "tool_choice":
+        return _tool_choice(needs, state, able)
+    if lack == "thinking":
+        return _thinking(needs, state, able)
+    if lack == "json_schema":
+        return "did not keep to a JSON schema when it was checked"
+    flags = "--language-model-only or --limit-mm-per-prompt" if state.backend.engine == "vllm" else ""
+    started = f", or was started with {flags}" if flags else ""
+    return f"takes no {lack} (it serves a text model{started})"
+
+
+def parser_flags(state: BackendState) -> str:
+    """The flags that a vLLM with this model needs to call tools."""
+    backend = state.backend
+    family = family_of(state.model)
+    parser = backend.tool_parser if backend.tool_parser not in (None, "none") else None
+    parser = parser or (family.tool_parser if family is not None else None) or "PARSER"
+    return f"--enable-auto-tool-choice --tool-call-parser {parser}"
+
+
+def _tools(state: BackendState) -> str:
+    if state.backend.engine != "vllm":
+        return "cannot call tools: serve a model that can"
+    return f"cannot call tools: start vLLM with {parser_flags(state)}"
+
+
+def _tool_choice(needs: Needs, state: BackendState, able: Capabilities) -> str:
+    engine = state.backend.engine
+    source = able.sources["named" if needs.tools == "named" else "required"]
+    if source == "engine":
+        return f"cannot be made to call a tool: engine {engine} ignores tool_choice"
+    if source == "observed":
+        return "did not call the tool it was told to call when it was checked"
+    if engine != "vllm":
+        return "cannot be made to call a tool (tool_parser: none)"
+    since = ".".join(map(str, PARSER_FREE))
+    return f"cannot be made to call a tool: start vLLM (since {since}) with {parser_flags(state)}"
+
+
+def _thinking(needs: Needs, state: BackendState, able: Capabilities) -> str:
+    source = able.sources["thinking"]
+    what = "cannot think" if needs.thinking == "on" else "cannot be kept from thinking"
+    if source == "declared":
+        return f"{what} (thinking: {state.backend.thinking} in routes.yaml)"
+    if source == "family":
+        family = family_of(state.model)
+        return f"{what}: its model ({family.name if family else state.model}) has no switch for it"
+    if source == "observed" and needs.thinking == "on" and state.backend.engine == "vllm":
+        family = family_of(state.model)
+        parser = (family.reasoning_parser if family else None) or "PARSER"
+        return f"{what}: it did not when it was checked; start vLLM with --reasoning-parser {parser}"
+    if source == "observed":
+        return f"{what}: it did not obey when it was checked; is thinking_switch in routes.yaml right?"
+    return f"{what}: its model refused to"

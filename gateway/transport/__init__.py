@@ -1,0 +1,1 @@
+"""Connections to backends, and how bytes are framed on them. Knows nothing of models or routes."""

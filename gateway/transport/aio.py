@@ -1,0 +1,317 @@
+"""The upstream client on aiohttp: TLS, names with several addresses, everything that is not a plain LAN backend.
+
+aiohttp speaks; this module only translates its failures and keeps the promises of the seam that it does not make:
+knowing whether a connection was reused, never sending a request twice by itself, closing sockets at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from gateway.domain.upstream import (
+    ConnectFailure,
+    OwnFailure,
+    ProtocolFailure,
+    ResetFailure,
+    StaleConnection,
+    UpstreamFailure,
+    read_counted,
+)
+from gateway.shortage import shortage_of
+
+from .inflate import Inflater, inflater_for
+
+if TYPE_CHECKING:
+    from aiohttp.tracing import Trace
+
+MAX_HEAD = 64 * 1024
+READ_BUFFER = 64 * 1024
+LARGE_BODY = 512 * 1024  # beyond this aiohttp wants a file: it warns when it must write 1 MiB in one go
+
+
+class _Attempt:
+    """One `send` and the connection it got."""
+
+    __slots__ = ("content", "protocol", "reused", "transport")
+
+    def __init__(self) -> None:
+        self.reused = False
+        self.protocol: ResponseHandler | None = None
+        self.transport: asyncio.Transport | None = None
+        self.content: aiohttp.StreamReader | None = None
+
+    def abort(self) -> None:
+        # transport.close() would first flush: to a peer that does not read, never.
+        if self.transport is not None:
+            self.transport.abort()
+
+    def answered(self, response: aiohttp.ClientResponse) -> None:
+        """The head is there; `lost` looks after the body from now on."""
+        self.content = response.content
+        if self.protocol is not None and not self.protocol.connected:
+            self.lost()
+
+    def lost(self) -> None:
+        """The connection is gone. When aiohttp closed it over bytes that are not HTTP, it has told nobody: the reader
+        of the body would wait for ever."""
+        content, protocol = self.content, self.protocol
+        if content is not None and protocol is not None and not content.is_eof() and content.exception() is None:
+            error = protocol.exception()
+            failure = ProtocolFailure if isinstance(error, HttpProcessingError) else ResetFailure
+            content.set_exception(failure(f"the connection ended in the body: {error}"))
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells the running attempt which connection it got. The attempt travels in the task's context, so concurrent
+    requests cannot mix theirs up."""
+
+    def __init__(self, running: ContextVar[_Attempt], *, max_idle: float, force_close: bool = False) -> None:
+        super().__init__(
+            limit=0,
+            force_close=force_close,
+            keepalive_timeout=None if force_close else max_idle,
+            ttl_dns_cache=30,
+            socket_factory=_keepalive_socket,
+        )
+        self._running_attempt = running
+        self._last: WeakKeyDictionary[ResponseHandler, _Attempt] = WeakKeyDictionary()  # of each connection
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            assert protocol is not None
+            reused = protocol in self._last
+            if not (reused and protocol.should_close):
+                break
+            connection.close()  # bytes came while it was idle: they are not the answer to this request
+        if not reused and (closed := protocol.closed) is not None:
+            closed.add_done_callback(partial(self._lost, protocol))
+        attempt = self._running_attempt.get()
+        attempt.reused, attempt.protocol, attempt.transport = reused, protocol, protocol.transport
+        self._last[protocol] = attempt
+        return connection
+
+    def _lost(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
+        closed.exception()  # the reason is in the response too; unread here it would be logged
+        if (attempt := self._last.get(protocol)) is not None:
+            attempt.lost()
+
+
+def _keepalive_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, proto, _, _ = info
+    sock = socket.socket(family, kind, proto)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+class AioResponse:
+    """See `client.Response`. `reused`: the answer came over a pooled connection."""
+
+    __slots__ = ("_attempt", "_client", "_failure", "_inflater", "_over", "_response", "headers", "reused", "status")
+
+    def __init__(self, client: AioClient, attempt: _Attempt, response: aiohttp.ClientResponse) -> None:
+        self._client = client
+        self._attempt = attempt
+        self._response = response
+        self._failure: UpstreamFailure | None = None
+        self._over = False
+        self.status = response.status
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
+        self.reused = attempt.reused
+        self._inflater: Inflater | None = inflater_for(self.headers)
+
+    async def read_some(self) -> bytes:
+        if self._inflater is not None and self._inflater.more:
+            await asyncio.sleep(0)  # little on the wire may be much to read: others run in between
+        inflater = self._inflater
+        if inflater is None:  # a plain body, or aborted meanwhile
+            return await self._read_wire()
+        while not (data := inflater.step()):
+            wire = await self._read_wire()
+            if not wire:
+                inflater.finish()
+                return b""
+            inflater.feed(wire)
+        return data
+
+    async def _read_wire(self) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return await self._response.content.readany()
+        except UpstreamFailure:
+            raise
+        except Exception as error:
+            self._failure = _body_failure(error)
+            raise self._failure from error
+
+    async def read_all(self, limit: int) -> bytes:
+        return await read_counted(self, limit)
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._inflater = None
+        self._failure = reason or ResetFailure("aborted by the gateway")
+        self._response.content.set_exception(self._failure)  # wakes a pending read
+        # At the end of a body aiohttp has already taken its connection back; it may serve someone else by now.
+        if not self._response.closed:
+            self._attempt.abort()
+        self._response.close()
+        self._client.forget(self)
+
+    def release(self) -> None:
+        if self._over:
+            return
+        if not self._response.content.is_eof():
+            self.abort()
+            return
+        self._over = True
+        self._response.release()
+        self._client.forget(self)
+
+
+class AioClient:
+    """See `client.Client`. `origin` is (scheme, host, port); `connect_timeout` and `max_idle` are in seconds."""
+
+    def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
+        scheme, host, port = origin
+        self._address = host.strip("[]"), port
+        self._base = str(URL.build(scheme=scheme, host=host.strip("[]"), port=port))
+        self.connect_timeout = connect_timeout
+        self._max_idle = max_idle
+        self._running: ContextVar[_Attempt] = ContextVar("attempt")
+        self._pooled: aiohttp.ClientSession | None = None
+        self._unpooled: aiohttp.ClientSession | None = None
+        self._busy: set[AioResponse | _Attempt] = set()
+        self._closed = False
+
+    @property
+    def connect_timeout(self) -> float:
+        return self._timeout.sock_connect or 0.0
+
+    @connect_timeout.setter
+    def connect_timeout(self, seconds: float) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=seconds, sock_connect=seconds)
+
+    async def send(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+    ) -> AioResponse:
+        if self._closed:
+            raise ConnectFailure("the client is closed")
+        session = self._session(fresh)
+        attempt = _Attempt()
+        self._running.set(attempt)
+        self._busy.add(attempt)
+        try:
+            response = await session.request(
+                method,
+                URL(self._base + path, encoded=True),
+                headers=[*headers, ("Accept-Encoding", "identity")],
+                data=io.BytesIO(body) if len(body) > LARGE_BODY else body or None,
+                allow_redirects=False,
+                timeout=self._timeout,
+            )
+            return self._accept(attempt, response)
+        except UpstreamFailure:
+            raise
+        except Exception as error:
+            attempt.abort()
+            raise _send_failure(error, attempt, self._address) from error
+        except BaseException:
+            attempt.abort()
+            raise
+        finally:
+            self._busy.discard(attempt)
+
+    def _accept(self, attempt: _Attempt, response: aiohttp.ClientResponse) -> AioResponse:
+        try:
+            if response.status < 200:
+                raise ProtocolFailure(f"status {response.status} without having asked for it")
+            if sum(len(name) + len(value) + 4 for name, value in response.raw_headers) > MAX_HEAD:
+                raise ProtocolFailure(f"the head of the answer is larger than {MAX_HEAD} bytes")
+            attempt.answered(response)
+            answer = AioResponse(self, attempt, response)
+        except UpstreamFailure:
+            response.close()
+            raise
+        self._busy.add(answer)
+        return answer
+
+    def _session(self, fresh: bool) -> aiohttp.ClientSession:
+        session = self._unpooled if fresh else self._pooled
+        if session is not None:
+            return session
+        session = aiohttp.ClientSession(
+            connector=_Connector(self._running, max_idle=self._max_idle, force_close=fresh),
+            trust_env=False,
+            auto_decompress=False,  # `inflate.py` does it in bounded steps, alike for both clients
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            read_bufsize=READ_BUFFER,
+            max_line_size=MAX_HEAD,
+            max_field_size=MAX_HEAD,
+        )
+        # Idempotent methods would be sent a second time on a dead connection; that decision is the caller's.
+        session._retry_connection = False
+        if fresh:
+            self._unpooled = session
+        else:
+            self._pooled = session
+        return session
+
+    def forget(self, response: AioResponse) -> None:
+        """The response no longer holds a connection."""
+        self._busy.discard(response)
+
+    async def close(self) -> None:
+        self._closed = True
+        for busy in list(self._busy):
+            busy.abort()
+        for session in (self._pooled, self._unpooled):
+            if session is not None:
+                await session.close()
+
+
+def _send_failure(error: Exception, attempt: _Attempt, address: tuple[str, int]) -> Exception:
+    """The seam's name for what aiohttp raised before the head of the answer."""
+    text = str(error) or type(error).__name__
+    if (kind := shortage_of(error, address=address)) is not None:
+        return OwnFailure(kind, unsent=attempt.transport is None)
+    if attempt.transport is None:
+        return ConnectFailure(text) if isinstance(error, aiohttp.ClientError | OSError) else error
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ProtocolFailure(text)
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # aiohttp hands over what it had parsed; only a text means that not one byte had come.
+        silent = isinstance(error.message, str)
+        return StaleConnection(text) if attempt.reused and silent else ResetFailure("the connection ended in the head")
+    if isinstance(error, aiohttp.ClientConnectionError | OSError):
+        return StaleConnection(text) if attempt.reused else ResetFailure(text)
+    return error
+
+
+def _body_failure(error: Exception) -> UpstreamFailure:
+    """The seam's name for what aiohttp raised inside the body."""
+    text = str(error) or type(error).__name__
+    if (kind := shortage_of(error)) is not None:
+        return OwnFailure(kind, unsent=False)
+    broken = isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError)
+    return ResetFailure(text) if broken else ProtocolFailure(text)

@@ -1,0 +1,204 @@
+"""Answers that are read over httpx, whoever sends them: so many bytes, so many seconds, and nothing is kept of them.
+
+For everything that is not a request's answer: probes, exporters, what the commands ask. A compressed body is undone in
+steps, so that a small one that is much to read costs a bound's memory and never holds up the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+
+import httpx
+
+from gateway.domain.upstream import ProtocolFailure
+from gateway.transport.inflate import Inflater, inflater_for
+
+KEPT = 64 * 1024  # bytes of an answer that is too large
+RECEIVE_BUFFER = 64 * 1024  # bytes
+PIECES = 64  # small pieces of a body that are taken before others run
+
+
+class Oversized(httpx.HTTPError):
+    """The answer is larger than it may be. `status` is what it said before, `beginning` its first `KEPT` bytes."""
+
+    def __init__(self, message: str, status: int, beginning: bytes) -> None:
+        super().__init__(message)
+        self.status = status
+        self.beginning = beginning
+
+
+class Undecodable(httpx.HTTPError):
+    """The body is not what its `content-encoding` says."""
+
+
+def async_client(timeout: httpx.Timeout | float, **options: Any) -> httpx.AsyncClient:
+    """A client that follows no redirect, keeps no cookie, reads no proxy from the environment, and in which one server
+    that holds its connections takes no place from another."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    # What has arrived and is never read stays with a closed connection until the collector comes by: a little.
+    buffer = [(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)]
+    transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, socket_options=buffer)
+    return httpx.AsyncClient(
+        timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), transport=transport, **options
+    )
+
+
+def client(timeout: httpx.Timeout | float, **options: Any) -> httpx.Client:
+    """The same for commands that ask one thing at a time."""
+    return httpx.Client(timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), **options)
+
+
+async def fetch(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    most: int,
+    seconds: float,
+    headers: Mapping[str, str] | None = None,
+    **options: Any,
+) -> httpx.Response:
+    """The whole answer, its body decoded: at most `most` bytes, after at most `seconds` in all. Raises
+    `httpx.HTTPError`: `Oversized`, `Undecodable`, `httpx.ReadTimeout` beyond the seconds, and httpx's own."""
+    try:
+        async with asyncio.timeout(seconds):
+            async with client.stream(method, url, headers=identity(headers), **options) as response:
+                body = await _read(response, most)
+    except TimeoutError:
+        late = f"no whole answer within {seconds:g} s"
+        raise httpx.ReadTimeout(late, request=httpx.Request(method, url)) from None
+    return _whole(response, body.finished())
+
+
+async def read(response: httpx.Response, most: int) -> bytes:
+    """The body of a streamed answer, decoded. Raises `Oversized` beyond `most` bytes, else as `fetch`."""
+    return (await _read(response, most)).finished()
+
+
+async def _read(response: httpx.Response, most: int) -> _Body:
+    """So much of the body as is wanted. It fails later, in `finished`: an exception from in here would keep httpx's
+    buffers in its traceback until the collector comes by."""
+    body = _Body(response, most)
+    pieces = 0
+    async for wire in response.aiter_raw():
+        for _ in body.take(wire):
+            await asyncio.sleep(0)
+        if body.failure is not None:
+            break
+        pieces += 1
+        if pieces % PIECES == 0:
+            await asyncio.sleep(0)
+    return body
+
+
+async def lines(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
+    """The lines of a streamed answer, without their ends. Raises `Oversized` for one of more than `most` bytes, and for
+    a compressed answer `Undecodable`: ask for `identity`."""
+    if inflater_of(response) is not None:
+        raise Undecodable("the answer is compressed though it was asked for as it is")
+    rest = bytearray()
+    async for wire in response.aiter_raw():
+        *whole, last = wire.split(b"\n")
+        for line in whole:
+            yield bytes(rest) + line
+            rest.clear()
+        rest += last
+        if len(rest) > most:
+            raise Oversized(f"answers a line of more than {most:,} bytes", response.status_code, bytes(rest[:KEPT]))
+    if rest:
+        yield bytes(rest)
+
+
+def fetch_now(
+    client: httpx.Client,
+    method: str,
+    url: str,
+    *,
+    most: int,
+    seconds: float,
+    headers: Mapping[str, str] | None = None,
+    **options: Any,
+) -> httpx.Response:
+    """The same for who waits for it. The seconds are looked at whenever something has arrived."""
+    until = time.monotonic() + seconds
+    with client.stream(method, url, headers=identity(headers), **options) as response:
+        body = _Body(response, most)
+        for wire in response.iter_raw():
+            for _ in body.take(wire):
+                pass
+            if body.failure is not None:
+                break
+            if time.monotonic() >= until:
+                raise httpx.ReadTimeout(f"no whole answer within {seconds:g} s")
+    return _whole(response, body.finished())
+
+
+class _Body:
+    """What has been read of one answer. `failure`: why no more of it is read."""
+
+    def __init__(self, response: httpx.Response, most: int) -> None:
+        self.failure: httpx.HTTPError | None = None
+        self._status = response.status_code
+        self._most = most
+        self._read = bytearray()
+        self._inflater = inflater_of(response)
+
+    def take(self, wire: bytes) -> Iterator[None]:
+        """Adds what came off the wire; yields after each step of decoding."""
+        if self._inflater is None:
+            self._add(wire)
+            return
+        try:
+            self._inflater.feed(wire)
+            while self.failure is None and (data := self._inflater.step()):
+                self._add(data)
+                yield
+        except ProtocolFailure as failure:
+            self.failure = Undecodable(str(failure))
+
+    def _add(self, data: bytes) -> None:
+        room = self._most - len(self._read)
+        self._read += data[:room]
+        if len(data) > room:
+            beginning = bytes(self._read[:KEPT])
+            self._read.clear()
+            self.failure = Oversized(f"answers more than {self._most:,} bytes", self._status, beginning)
+
+    def finished(self) -> bytes:
+        """The whole body. Raises `Oversized` and `Undecodable`."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            if self._inflater is not None:
+                self._inflater.finish()
+        except ProtocolFailure as failure:
+            raise Undecodable(str(failure)) from None
+        return bytes(self._read)
+
+
+def inflater_of(response: httpx.Response) -> Inflater | None:
+    """What its body needs. Raises `Undecodable`."""
+    try:
+        return inflater_for(response.headers)
+    except ProtocolFailure as failure:
+        raise Undecodable(str(failure)) from None
+
+
+def _whole(response: httpx.Response, body: bytes) -> httpx.Response:
+    kept = {name: value for name in ("content-type", "location") if (value := response.headers.get(name)) is not None}
+    return httpx.Response(response.status_code, headers=kept, content=body, request=response.request)
+
+
+def identity(headers: Mapping[str, str] | None = None) -> dict[str, str]:
+    """These headers, and that the answer is wanted as it is."""
+    return {**(headers or {}), "accept-encoding": "identity"}
+
+
+def _no_cookies() -> CookieJar:
+    """A jar that stays empty: httpx would send what one server sets to every other one of the same host."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))

@@ -1,0 +1,138 @@
+"""The upstream client for plain http: its own connections on httptools, a fraction of a general client's cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure
+from gateway.shortage import shortage_of
+
+from .h1_connection import Connection
+from .h1_response import H1Response
+
+
+class H1Client:
+    """See `client.Client`. `origin` is ("http", host, port); `connect_timeout` and `max_idle` are in seconds.
+
+    Idle connections are used last in, first out, so that those that are not needed grow old and are closed. A host
+    name with several addresses is tried in the resolver's order within the one timeout.
+    """
+
+    def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
+        scheme, host, port = origin
+        if scheme != "http":
+            raise ValueError(f"H1Client speaks plain http only, not {scheme!r}")
+        self._host = host.strip("[]")
+        self._port = port
+        self.connect_timeout = connect_timeout
+        self._max_idle = max_idle
+        name = f"[{self._host}]" if ":" in self._host else self._host
+        authority = name if port == 80 else f"{name}:{port}"
+        self._head = f" HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\nConnection: keep-alive\r\n"
+        self._idle: list[Connection] = []  # the longest idle first
+        self._open: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._all_lost: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def send(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+    ) -> H1Response:
+        head = self._request_head(method, path, headers, len(body))
+        connection = None if fresh else self._take_idle()
+        reused = connection is not None
+        if connection is None:
+            connection = await self._connect()
+        answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
+        del body  # the connection forgets it when it is sent, long before there is an answer
+        return await answer
+
+    def _request_head(self, method: str, path: str, headers: Sequence[tuple[str, str]], length: int) -> bytes:
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        if fields.count("\n") != len(headers) or fields.count("\r") != len(headers) or not _one_word(path):
+            raise ValueError("a line break in a request header, or white space in the path")
+        if length or method not in ("GET", "HEAD"):
+            fields += f"Content-Length: {length}\r\n"
+        return f"{method} {path}{self._head}{fields}\r\n".encode("latin-1")
+
+    async def _connect(self) -> Connection:
+        if self._closed:
+            raise ConnectFailure("the client is closed")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.connect_timeout):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._put_idle, self._forget), self._host, self._port
+                )
+        except TimeoutError as error:
+            raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
+        except (OSError, RuntimeError, MemoryError) as error:
+            kind = shortage_of(error, address=(self._host, self._port))
+            if kind is not None:
+                raise OwnFailure(kind, unsent=True) from error
+            if not isinstance(error, OSError):
+                raise
+            raise ConnectFailure(str(error)) from error
+        if self._closed:
+            connection.drop()
+            raise ConnectFailure("the client is closed")
+        if connection.transport is not None:
+            self._open.add(connection)
+        return connection
+
+    def _take_idle(self) -> Connection | None:
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.transport is None or connection.transport.is_closing():
+                continue
+            if connection.loop.time() - connection.idle_since > self._max_idle:
+                connection.drop()
+                continue
+            return connection
+        return None
+
+    def _put_idle(self, connection: Connection) -> None:
+        if self._closed:
+            connection.drop()
+            return
+        connection.idle_since = connection.loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = connection.loop.call_later(self._max_idle, self._drop_old)
+
+    def _drop_old(self) -> None:
+        """One timer for all idle connections, set to when the oldest is due."""
+        self._sweep = None
+        idle = self._idle
+        while idle:
+            connection = idle[0]
+            due = connection.idle_since + self._max_idle - connection.loop.time()
+            if due > 0.001:
+                self._sweep = connection.loop.call_later(due, self._drop_old)
+                return
+            idle.pop(0).drop()
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if not self._open and self._all_lost is not None and not self._all_lost.done():
+            self._all_lost.set_result(None)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._idle.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self._open):
+            connection.fail(ResetFailure("the client was closed"))
+        if self._open:
+            self._all_lost = asyncio.get_running_loop().create_future()
+            await self._all_lost
+
+
+def _one_word(path: str) -> bool:
+    return path.isascii() and path.isprintable() and " " not in path

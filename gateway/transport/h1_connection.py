@@ -1,0 +1,284 @@
+"""One plain HTTP/1.1 connection: httptools calls straight into it, and it fills the answer that is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import httptools
+
+from gateway.domain.upstream import OwnFailure, ProtocolFailure, ResetFailure, StaleConnection, UpstreamFailure
+from gateway.shortage import shortage_of
+
+from .h1_response import H1Response
+
+MAX_HEAD = 64 * 1024
+NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
+READ_AHEAD = 256 * 1024
+JOIN_BELOW = 64 * 1024  # up to here copying the body behind the head is cheaper than a second buffer
+PIECES_MOST = 64  # pieces of a body that wait as they came; further ones are joined, for they may be tiny
+PIECE = 256 * 1024  # of a request body larger than this, so much is given to the transport at a time
+
+
+class Connection(asyncio.Protocol):
+    """A connection serves one exchange at a time. `on_free` gets it back when it can take the next one, `on_lost` is
+    told when it is closed."""
+
+    __slots__ = (
+        "_bodiless",
+        "_eof",
+        "_head",
+        "_heard",
+        "_keep",
+        "_moved",
+        "_names",
+        "_on_free",
+        "_on_lost",
+        "_parser",
+        "_response",
+        "_unfinished",
+        "_unsent",
+        "_writing_paused",
+        "idle_since",
+        "loop",
+        "reading_paused",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_free: Callable[[Connection], None],
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self.loop = loop
+        self.transport: asyncio.Transport | None = None  # None when closed
+        self.idle_since = 0.0
+        self.reading_paused = False
+        self._on_free = on_free
+        self._on_lost = on_lost
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._response: H1Response | None = None
+        self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
+        self._names: dict[bytes, str] = {}  # as the backend writes them -> in lower case
+        self._unfinished = 0  # bytes of a head that is not complete yet, or of chunks and trailers without content
+        self._moved = False  # the latest read had a part of the body
+        self._heard = False
+        self._keep = False
+        self._bodiless = False
+        self._eof = False
+        self._unsent: memoryview | None = None
+        self._writing_paused = False
+
+    # The exchange
+
+    async def exchange(self, head: bytes, body: bytes, *, reused: bool, bodiless: bool) -> H1Response:
+        """Sends one request and waits for the head of its answer. `bodiless`: the answer to HEAD."""
+        if self.transport is None:
+            raise ResetFailure(_lost("before the request", None))
+        response = self._response = H1Response(self, reused)
+        self._head = []
+        self._unfinished = 0
+        self._heard = False
+        self._keep = False
+        self._bodiless = bodiless
+        self._write(head, body)
+        del body
+        try:
+            await response.arrival()
+            if not response.status:
+                raise response.failure or ResetFailure(_lost("before the answer's head", None))
+        except BaseException:
+            self.drop()
+            raise
+        return response
+
+    def _write(self, head: bytes, body: bytes) -> None:
+        transport = self.transport
+        assert transport is not None
+        if len(body) <= JOIN_BELOW:
+            transport.write(head + body if body else head)
+        elif len(body) <= PIECE:
+            transport.writelines((head, body))
+        else:
+            self._unsent = memoryview(body)
+            transport.write(head)
+            self._write_more()
+
+    def _write_more(self) -> None:
+        # Called from resume_writing too, so within the event loop's handling of the socket, after it has read: an
+        # early answer followed by a reset is seen before a write runs into that reset.
+        while self._unsent is not None and not self._writing_paused and self.transport is not None:
+            piece, self._unsent = self._unsent[:PIECE], self._unsent[PIECE:] or None
+            self.transport.write(piece)
+
+    def free(self) -> None:
+        """The answer was read: back to the pool, or closed when it cannot be used again."""
+        self._response = None
+        transport = self.transport
+        if transport is None:
+            return
+        if self._keep and self._unsent is None and not transport.is_closing() and not transport.get_write_buffer_size():
+            if self.reading_paused:
+                self.resume_reading()
+            self._on_free(self)
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Closes the socket now; nothing is flushed."""
+        self._response = None
+        self._unsent = None
+        if self.transport is not None:
+            self.transport.abort()
+
+    def fail(self, failure: UpstreamFailure) -> None:
+        """Ends the exchange, if there is one, with `failure`, and closes the socket."""
+        if self._response is not None:
+            self._response.fail(failure)
+        self.drop()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        response = self._response
+        if response is None:  # nobody asked: a 408, or bytes left over from an answer
+            self.drop()
+            return
+        self._heard = True
+        self._moved = False
+        try:
+            self._parser.feed_data(data)
+        except Exception as error:
+            if response.complete:
+                self._keep = False
+            else:
+                cause = error.__context__
+                self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
+            return
+        if not (self._moved or response.complete):
+            self._unfinished += len(data)
+            if self._unfinished > MAX_HEAD:
+                self.fail(_head_too_large())
+            return
+        self._unfinished = 0
+        if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
+            self.reading_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._eof = True
+        if self.transport is not None:
+            self.transport.abort()  # close() would wait until the rest of a request is flushed that nobody reads
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        response = self._response
+        self.transport = None
+        self._response = None
+        self._unsent = None
+        self._parser = None  # it holds this connection's methods
+        self._on_lost(self)
+        if response is None or response.complete:
+            return
+        if exc is not None and (kind := shortage_of(exc)) is not None:
+            response.fail(OwnFailure(kind, unsent=False))
+        elif response.status and self._eof and exc is None and response.ends_with_connection:
+            response.complete = True
+            response.wake()
+        elif response.reused and not self._heard:
+            response.fail(StaleConnection(_lost("before the answer", exc)))
+        else:
+            response.fail(ResetFailure(_lost("in the body" if response.status else "before the answer's head", exc)))
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._write_more()
+
+    def resume_reading(self) -> None:
+        self.reading_paused = False
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    # httptools.HttpResponseParser
+
+    def on_message_begin(self) -> None:
+        if self._response is not None and self._response.complete:
+            self._keep = False  # a second answer to one request
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head is not None:  # else a trailer
+            self._head.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        response = self._response
+        head = self._head
+        if response is None or head is None:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._head = []
+            if status == 101 or self._parser.should_upgrade():
+                raise ProtocolFailure("status 101 without having asked for it")
+            return
+        self._head = None
+        self._keep = self._parser.should_keep_alive()
+        response.begin(status, self._decoded(head))
+        if self._bodiless:
+            self._keep = False  # the parser would wait for the body that its headers speak of
+            response.complete = True
+
+    def _decoded(self, head: list[tuple[bytes, bytes]]) -> dict[str, str]:
+        names = self._names
+        headers: dict[str, str] = {}
+        size = 0
+        for raw, value in head:
+            size += len(raw) + len(value) + 4
+            name = names.get(raw)
+            if name is None:
+                name = raw.lower().decode("latin-1")
+                if len(names) < NAMES:
+                    names[raw] = name
+            headers[name] = value.decode("latin-1").rstrip(" \t")
+        if size > MAX_HEAD:
+            raise _head_too_large()
+        return headers
+
+    def on_body(self, data: bytes) -> None:
+        response = self._response
+        if response is not None and not response.complete:
+            self._moved = True
+            self._unfinished = 0
+            pieces = response.pieces
+            if len(pieces) < PIECES_MOST:
+                pieces.append(data)
+            elif len(pieces) == PIECES_MOST:
+                pieces.append(bytearray(data))
+            else:
+                pieces[-1] += data
+            response.size += len(data)
+            response.wake()
+
+    def on_message_complete(self) -> None:
+        response = self._response
+        if response is not None and response.status:  # else it was a 1xx
+            response.complete = True
+            response.wake()
+
+
+def _head_too_large() -> ProtocolFailure:
+    return ProtocolFailure(f"the head of the answer, or what follows its body, is larger than {MAX_HEAD} bytes")
+
+
+def _lost(where: str, exc: Exception | None) -> str:
+    return f"the connection ended {where}: {exc}" if exc is not None else f"the backend closed the connection {where}"

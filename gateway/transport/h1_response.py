@@ -1,0 +1,145 @@
+"""An answer that comes over an `h1_connection.Connection`.
+
+The connection keeps the body's pieces here as they come off the wire. A reader that finds pieces takes them without
+suspending; only a reader that has to wait makes a Future. No task, timer or lock per chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
+
+from .inflate import Inflater, inflater_for
+
+if TYPE_CHECKING:
+    from .h1_connection import Connection
+
+
+class H1Response:
+    """See `client.Response`. `reused`: the answer came over a pooled connection."""
+
+    __slots__ = (
+        "_connection",
+        "_inflater",
+        "_waiter",
+        "complete",
+        "failure",
+        "headers",
+        "pieces",
+        "reused",
+        "size",
+        "status",
+    )
+
+    def __init__(self, connection: Connection, reused: bool) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.reused = reused
+        self.pieces: list[bytes | bytearray] = []  # what has arrived and was not read, as it came off the wire
+        self.size = 0  # bytes in `pieces`
+        self.complete = False
+        self._connection: Connection | None = connection
+        self.failure: UpstreamFailure | None = None
+        self._inflater: Inflater | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read_some(self) -> bytes:
+        if self._inflater is not None:
+            return await self._read_decoded(self._inflater)
+        if not self.pieces and not self.complete:
+            await self.arrival()
+        return self._take()
+
+    async def _read_decoded(self, inflater: Inflater) -> bytes:
+        if inflater.more:  # little on the wire may be much to read: others run in between
+            await asyncio.sleep(0)
+            if self._inflater is None:  # aborted meanwhile
+                return self._take()
+        while not (data := inflater.step()):
+            if not self.pieces and not self.complete:
+                await self.arrival()
+            wire = self._take()
+            if not wire:
+                inflater.finish()
+                return b""
+            inflater.feed(wire)
+        return data
+
+    async def read_all(self, limit: int) -> bytes:
+        return await read_counted(self, limit)
+
+    def abort(self, reason: UpstreamFailure | None = None) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        self._connection = None
+        self._inflater = None
+        self.pieces.clear()
+        self.complete = False
+        self.failure = None
+        self.fail(reason or ResetFailure("aborted by the gateway"))
+        connection.drop()
+
+    def release(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if not self.complete:
+            self.abort()
+            return
+        self._connection = None
+        connection.free()
+
+    def _take(self) -> bytes:
+        pieces = self.pieces
+        if not pieces:
+            if self.failure is not None:
+                raise self.failure
+            return b""
+        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.size = 0
+        if self._connection is not None and self._connection.reading_paused:
+            self._connection.resume_reading()
+        return data
+
+    async def arrival(self) -> None:
+        """Waits for whatever comes next: the head, a piece of the body, its end, or a failure."""
+        if self.failure is not None:
+            return
+        assert self._connection is not None
+        waiter = self._waiter = self._connection.loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def fail(self, failure: UpstreamFailure) -> None:
+        """What arrived before stays readable; after it, reads raise `failure`."""
+        if self.failure is None and not self.complete:
+            self.failure = failure
+            self.wake()
+
+    def begin(self, status: int, headers: dict[str, str]) -> None:
+        """The head is there. Raises `ProtocolFailure` for a body that could not be decoded."""
+        if "content-encoding" in headers:
+            self._inflater = inflater_for(headers)
+        self.headers = headers
+        self.status = status
+        self.wake()
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """RFC 9112 6.3: neither chunked nor a length, so that the end of the connection is the end of the body."""
+        transfer = self.headers.get("transfer-encoding")
+        if transfer is not None:
+            return not transfer.lower().rstrip().endswith("chunked")
+        return "content-length" not in self.headers

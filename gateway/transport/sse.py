@@ -1,0 +1,211 @@
+"""Server-sent events as bytes: where one event ends, and what it says. Whole events in, the same bytes out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from gateway.domain.upstream import ProtocolFailure
+
+# A blank line ends an event. Atomic groups (3.11): else backtracking takes one CRLF for two line ends.
+_END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_LINES = re.compile(rb"\r\n|\r|\n")
+_BOM = b"\xef\xbb\xbf"
+EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: beyond this it is not a stream of events
+
+
+class Framer:
+    """Cuts a byte stream into events, however it arrives. Events keep their bytes, the whole blank line included. A
+    byte order mark at the start of the stream is dropped: behind other bytes it would hide the first field."""
+
+    __slots__ = ("_begins", "_cr", "_head", "_lf", "_owed", "_rest", "_searched")
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._searched = 0  # no event ends before here
+        self._begins = True  # the stream may still begin with a byte order mark
+        self._cr = False  # lines of this stream end in CR or CRLF
+        self._lf = False  # an LF was seen in this stream
+        self._owed = False  # the last event left with CR CR: an LF that follows ends the same line
+        self._head = b""  # that LF: it leaves in front of the next event, and ends no line of it
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that are complete now. Raises `ProtocolFailure` for an event of more than `EVENT_MOST` bytes."""
+        if self._lf and not (self._rest or self._cr) and b"\r" not in data:
+            if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # one whole event: nearly always
+                return [data]
+        elif self._begins:
+            data = self._begin(data)
+        self._cr = self._cr or b"\r" in data
+        return self._feed_any(data) if self._cr else self._feed_plain(data)
+
+    def _begin(self, data: bytes) -> bytes:
+        """The stream's first bytes without its byte order mark; b"" while they may still become one."""
+        data = bytes(self._rest) + data
+        self._rest.clear()
+        if len(data) < len(_BOM) and _BOM.startswith(data):
+            self._rest += data
+            return b""
+        self._begins = False
+        return data.removeprefix(_BOM)
+
+    def _feed_any(self, data: bytes) -> list[bytes]:
+        """Any line ends. A CR at the end of what has arrived may be the first half of a CRLF, and an event leaves with
+        its whole end: it waits for the next byte. Only where lines have ended in CR alone so far, CR CR is an end."""
+        self._lf = self._lf or b"\n" in data
+        if self._owed and data:
+            self._owed = False
+            if data[0] == 10:
+                self._head, data = data[:1], data[1:]
+        buffer = self._joined(data)
+        events: list[bytes] = []
+        start = 0
+        for end in _END.finditer(buffer, self._searched):
+            if end.end() == len(buffer) and buffer[-1] == 13:
+                if self._lf or buffer[-2] != 13:
+                    break
+                self._owed = True
+            events.append(bytes(buffer[start : end.end()]))
+            start = end.end()
+        self._keep(buffer[start:] if start else buffer)
+        if events and self._head:
+            events[0] = self._head + events[0]
+            self._head = b""
+        return events
+
+    def _feed_plain(self, data: bytes) -> list[bytes]:
+        """The same where lines end in LF alone, as nearly everywhere: without an expression."""
+        self._lf = self._lf or b"\n" in data
+        buffer = self._joined(data)
+        if buffer.find(b"\n\n", self._searched) < 0:
+            self._keep(buffer)
+            return []
+        *events, rest = bytes(buffer).split(b"\n\n")
+        self._keep(rest)
+        return [event + b"\n\n" for event in events]
+
+    def _joined(self, data: bytes) -> bytes | bytearray:
+        if not self._rest:
+            return data
+        self._rest += data  # in place: an event in many small pieces is not copied for each of them
+        return self._rest
+
+    def _keep(self, rest: bytes | bytearray) -> None:
+        if rest is not self._rest:
+            self._rest = bytearray(rest)
+        self._searched = max(0, len(rest) - 3)
+        if len(rest) > EVENT_MOST:
+            raise ProtocolFailure(f"an event of more than {EVENT_MOST} bytes")
+
+    def finish(self) -> list[bytes]:
+        """The last event of a stream that ended without a blank line, completed."""
+        rest = bytes(self._rest)
+        self._rest.clear()
+        if not rest.strip():
+            return []
+        rest = self._head + rest
+        if rest.endswith(b"\r\n\r"):
+            return [rest + b"\n"]
+        return [rest.rstrip(b"\r\n") + b"\n\n"]
+
+
+def data_of(event: bytes) -> bytes | None:
+    """The event's data, its lines joined by LF; None for a comment or an event without data."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2]
+    parts = []
+    for line in _LINES.split(event.removeprefix(_BOM)):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            parts.append(value.removeprefix(b" "))
+    return b"\n".join(parts) if parts else None
+
+
+class Choice(msgspec.Struct):
+    index: Any = 0
+    delta: Any = None
+    text: Any = None
+    finish_reason: Any = None
+
+
+class Chunk(msgspec.Struct):
+    """What the request path reads of a chunk; the bytes themselves are passed on, so nothing unknown is lost."""
+
+    id: Any = None
+    created: Any = None
+    model: Any = None
+    choices: list[Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
+_decode_chunk = msgspec.json.Decoder(Chunk).decode
+DONE = b"[DONE]"
+
+
+def read_chunk(data: bytes) -> Chunk | None:
+    """The data as a chunk; None when it is not one (it is then relayed as it is)."""
+    try:
+        return _decode_chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def says_something(choice: Choice) -> bool:
+    """Does this choice carry content: text, refusal, or part of a tool call? (Role and reasoning are not content.)"""
+    if choice.text:
+        return True
+    delta = choice.delta
+    if not isinstance(delta, dict):
+        return False
+    return bool(
+        delta.get("content")
+        or delta.get("refusal")
+        or delta.get("tool_calls")
+        or delta.get("function_call")
+        or delta.get("audio")
+    )
+
+
+def number_of(index: object) -> int:
+    """Which choice has this index. One that is no number is taken for the first; nothing fails because of it."""
+    return index if isinstance(index, int) else 0
+
+
+def content_of(choice: Choice) -> str:
+    """The text of a chat delta; "" where it has none."""
+    delta = choice.delta
+    content = delta.get("content") if isinstance(delta, dict) else None
+    return content if isinstance(content, str) else ""
+
+
+def thinks(choice: Choice) -> bool:
+    """Does this choice carry reasoning, under either of its names?"""
+    delta = choice.delta
+    return isinstance(delta, dict) and bool(delta.get("reasoning") or delta.get("reasoning_content"))
+
+
+def is_role(event: bytes) -> bool:
+    """Does this event only say who speaks, in each of its choices?"""
+    data = data_of(event)
+    chunk = read_chunk(data) if data is not None else None
+    if chunk is None or not chunk.choices:
+        return False
+    return all(isinstance(c.delta, dict) and "role" in c.delta and c.finish_reason is None for c in chunk.choices)
+
+
+def is_plain(event: bytes) -> bool:
+    """Surely one more delta that ends nothing, told without parsing: nearly every event of a stream.
+
+    Inside JSON strings quotes are escaped, so these byte patterns can only be keys. Only compact JSON (vLLM's) is
+    recognised; everything else is parsed. (A usage in a delta is not the last one.)
+    """
+    return (
+        event.startswith(b"data: {")
+        and b'"finish_reason":null' in event
+        and b'"finish_reason":"' not in event
+        and b'"error":{' not in event
+    )

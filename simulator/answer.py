@@ -1,0 +1,129 @@
+"""One answer of the simulated engine: its tokens, decided beforehand, and the sequences that bring them out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from collections.abc import Sequence as List
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.engine import Engine, EngineDied, Sequence
+from simulator.faults import Fault
+from simulator.say import filler
+from simulator.tokens import pieces
+
+_HANGS = ("hang_before", "hang_before_content", "hang_mid")
+CUTS = ("die_mid", "error_event", "end_without_finish")  # the writer acts when `after` tokens are out
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one choice will say, token by token (the last may be "", the end-of-text token), and how it ends."""
+
+    tokens: list[str]
+    outcome: str
+    stop_reason: str | None = None
+    hold_at: int | None = None
+
+
+def plan(raw: str, body: Mapping[str, Any], room: int, faults: Mapping[str, Fault]) -> Plan:
+    """Cut the raw text by max_tokens, stop and ignore_eos, as sampling would. `room` = tokens left in the window."""
+    asked = body.get("max_completion_tokens") or body.get("max_tokens")
+    limit = max(1, min(asked or room, room))
+    if "garbage" in faults:
+        raw = "!" * 4 * min(limit, 64)
+    if "repetition" in faults:
+        return _ended([" again"] * min(limit, 64), "repetition", faults)
+    tokens, stop_reason = pieces(raw), None
+    if stopped := _stop_at(raw, tokens, body.get("stop")):
+        tokens, stop_reason = stopped
+        return _ended(tokens[:limit], "stop" if len(tokens) <= limit else "length", faults, stop_reason)
+    if body.get("ignore_eos") or len(tokens) < (body.get("min_tokens") or 0):
+        wanted = limit if body.get("ignore_eos") else min(limit, body["min_tokens"])
+        tokens += [filler(i) for i in range(wanted - len(tokens))]
+    if len(tokens) >= limit:
+        return _ended(tokens[:limit], "length", faults)
+    return _ended([*tokens, ""], "stop", faults)
+
+
+def _ended(tokens: list[str], outcome: str, faults: Mapping[str, Fault], stop_reason: str | None = None) -> Plan:
+    for kind, reason in (("abort", "abort"), ("error_finish", "error")):
+        if fault := faults.get(kind):
+            return Plan(_stretched(tokens, fault.after)[: fault.after] or [""], reason)
+    longest = max((f.after for k, f in faults.items() if k in CUTS or k in _HANGS), default=0)
+    hold_at = next((faults[k].after if k == "hang_mid" else 0 for k in _HANGS if k in faults), None)
+    return Plan(_stretched(tokens, longest), outcome, stop_reason, hold_at)
+
+
+def _stretched(tokens: list[str], length: int) -> list[str]:
+    """At least `length` tokens, so that a fault after so many always has them."""
+    if len(tokens) > length:
+        return tokens
+    return [t for t in tokens if t] + [filler(i) for i in range(length + 1 - len(tokens))] + [""]
+
+
+def _stop_at(raw: str, tokens: List[str], stop: Any) -> tuple[list[str], str] | None:
+    """The tokens up to the first stop string (its token counted, its text left out)."""
+    stops = [stop] if isinstance(stop, str) else [s for s in stop or [] if isinstance(s, str)]
+    found = min(((raw.find(s), s) for s in stops if s and s in raw), default=None)
+    if found is None:
+        return None
+    at, text = found
+    kept, length = [], 0
+    for token in tokens:
+        if length + len(token) >= at + len(text):
+            kept.append(token[: max(0, at - length)])
+            break
+        kept.append(token[: max(0, at - length)])
+        length += len(token)
+    return kept, text
+
+
+class Answer:
+    """The running choices of one request. Whoever waits for a dead engine gets EngineDied."""
+
+    def __init__(self, engine: Engine, plans: List[Plan], prompt: int, cached: int, max_tokens: int) -> None:
+        self.plans, self.prompt = plans, prompt
+        self._event = asyncio.Event()
+        self.sequences = [Sequence(engine, prompt, p.tokens, p.outcome, self._event, cached, max_tokens) for p in plans]
+        self._engine = engine
+        for sequence, choice in zip(self.sequences, plans, strict=True):
+            sequence.hold_at = choice.hold_at
+            engine.submit(sequence)
+
+    def cancel(self) -> None:
+        for sequence in self.sequences:
+            self._engine.abort(sequence)
+
+    @property
+    def queued(self) -> bool:
+        return all(not s.scheduled_at and s.finish is None for s in self.sequences)
+
+    @property
+    def ended(self) -> bool:
+        return all(s.finish is not None for s in self.sequences)
+
+    async def changed(self) -> None:
+        """Return when something came out since the last call."""
+        if self._engine.dead:
+            raise EngineDied
+        await self._event.wait()
+        self._event.clear()
+
+    async def begun(self) -> None:
+        """Return when the first token is out, or there will be none."""
+        while not any(s.made or s.finish for s in self.sequences):
+            await self.changed()
+
+    async def finished(self) -> None:
+        while not self.ended:
+            await self.changed()
+
+    def said(self, index: int) -> list[str]:
+        """The tokens of a choice that are out."""
+        return self.plans[index].tokens[: self.sequences[index].made]
+
+    def usage(self, made: int | None = None) -> dict[str, int]:
+        made = sum(s.made for s in self.sequences) if made is None else made
+        return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + made, "completion_tokens": made}

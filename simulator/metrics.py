@@ -1,0 +1,213 @@
+"""vLLM's `/metrics`: the counters of a simulated engine and their text form (names, labels and order of 0.32)."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.engine import Engine, Sequence
+
+_TOKENS = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1000.0,
+    2000.0,
+    5000.0,
+    10000.0,
+    20000.0,
+    50000.0,
+    100000.0,
+)
+_STEP = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_FIRST = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+    2560.0,
+)
+_BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_WHOLE = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
+    *(960.0, 1920.0, 7680.0),
+)
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+class Histogram:
+    """Counts of observations per upper bound."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Counters:
+    """Everything one engine counts. Token counters move only in steps that put out a token."""
+
+    def __init__(self, spec_tokens: int = 0) -> None:
+        self.created = time.time()
+        self.prompt_tokens = self.generation_tokens = 0
+        self.prefix_queries = self.prefix_hits = 0
+        self.rejected = 0
+        self.finished = dict.fromkeys(_REASONS, 0)
+        self.spec_tokens = spec_tokens
+        self.drafts = 0
+        self.accepted = [0] * spec_tokens  # per position
+        self.request_prompt = Histogram(_TOKENS)
+        self.request_generation = Histogram(_TOKENS)
+        self.iteration = Histogram(_STEP)
+        self.params_max_tokens = Histogram(_TOKENS)
+        self.first = Histogram(_FIRST)
+        self.inter_token = Histogram(_BETWEEN)
+        self.e2e = Histogram(_WHOLE)
+        self.queue = Histogram(_WHOLE)
+        self.inference = Histogram(_WHOLE)
+        self.prefill = Histogram(_WHOLE)
+        self.decode = Histogram(_WHOLE)
+
+    def step(self, prompt: int, generated: int) -> None:
+        self.prompt_tokens += prompt
+        self.generation_tokens += generated
+        self.iteration.observe(prompt + generated)
+
+    def prefix(self, queried: int, hit: int) -> None:
+        self.prefix_queries += queried
+        self.prefix_hits += hit
+
+    def drafted(self, accepted: int) -> None:
+        if self.spec_tokens:
+            self.drafts += 1
+            for position in range(accepted):
+                self.accepted[position] += 1
+
+    def first_token(self, sequence: Sequence, at: float) -> None:
+        self.first.observe(at - sequence.arrived)
+        self.queue.observe(sequence.scheduled_at - sequence.arrived)
+
+    def ended(self, sequence: Sequence, reason: str, at: float) -> None:
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.request_prompt.observe(sequence.prompt)
+        self.request_generation.observe(sequence.made)
+        self.params_max_tokens.observe(sequence.max_tokens)
+        self.e2e.observe(at - sequence.arrived)
+        if sequence.first_at:
+            self.inference.observe(at - sequence.scheduled_at)
+            self.prefill.observe(sequence.first_at - sequence.scheduled_at)
+            self.decode.observe(at - sequence.first_at)
+
+
+def render(engine: Engine, model: str, process_start: float) -> bytes:
+    """The page as Prometheus text, version 1.0.0 (counters with `_total` and `_created`)."""
+    return ("\n".join(_lines(engine, model, process_start)) + "\n").encode()
+
+
+def _lines(engine: Engine, model: str, process_start: float) -> Iterator[str]:
+    c = engine.counters
+    label = f'engine="0",model_name="{model}"'
+
+    def gauge(name: str, text: str, value: float) -> Iterator[str]:
+        yield from (f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name}{{{label}}} {float(value)}")
+
+    def counter(name: str, text: str, values: dict[str, float]) -> Iterator[str]:
+        """`values`: full label set -> value."""
+        yield from (f"# HELP {name}_total {text}", f"# TYPE {name}_total counter")
+        yield from (f"{name}_total{{{labels}}} {float(value)}" for labels, value in values.items())
+        yield from (f"# HELP {name}_created {text}", f"# TYPE {name}_created gauge")
+        yield from (f"{name}_created{{{labels}}} {c.created!r}" for labels in values)
+
+    def histogram(name: str, text: str, h: Histogram) -> Iterator[str]:
+        yield from (f"# HELP {name} {text}", f"# TYPE {name} histogram")
+        running = 0
+        for bound, count in zip([*h.bounds, "+Inf"], h.counts, strict=True):
+            running += count
+            yield f'{name}_bucket{{engine="0",le="{bound}",model_name="{model}"}} {float(running)}'
+        yield f"{name}_count{{{label}}} {float(running)}"
+        yield f"{name}_sum{{{label}}} {float(h.total)}"
+        yield from (f"# HELP {name}_created {text}", f"# TYPE {name}_created gauge")
+        yield f"{name}_created{{{label}}} {c.created!r}"
+
+    def only(value: float) -> dict[str, float]:
+        return {label: value}
+
+    yield "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds."
+    yield "# TYPE process_start_time_seconds gauge"
+    yield f"process_start_time_seconds {process_start!r}"
+    if engine.spec_tokens:
+        drafted = c.drafts * engine.spec_tokens
+        yield from counter("vllm:spec_decode_num_drafts", "Number of spec decoding drafts.", only(c.drafts))
+        yield from counter("vllm:spec_decode_num_draft_tokens", "Number of draft tokens.", only(drafted))
+        yield from counter("vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens.", only(sum(c.accepted)))
+        yield from counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens per draft position.",
+            {f'{label},position="{i}"': float(n) for i, n in enumerate(c.accepted)},
+        )
+    running, waiting = len(engine.running), len(engine.waiting)
+    yield from gauge("vllm:num_requests_running", "Number of requests in model execution batches.", running)
+    yield from gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
+    yield from gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
+    queries = "Prefix cache queries, in terms of number of queried tokens."
+    yield from counter("vllm:prefix_cache_queries", queries, only(c.prefix_queries))
+    yield from counter(
+        "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", only(c.prefix_hits)
+    )
+    yield from counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", only(0))
+    yield from counter("vllm:prompt_tokens", "Number of prefill tokens processed.", only(c.prompt_tokens))
+    yield from counter("vllm:generation_tokens", "Number of generation tokens processed.", only(c.generation_tokens))
+    yield from counter(
+        "vllm:request_success",
+        "Count of successfully processed requests.",
+        {f'engine="0",finished_reason="{r}",model_name="{model}"': float(n) for r, n in c.finished.items()},
+    )
+    yield from counter(
+        "vllm:admission_rejections",
+        "Number of admission attempts rejected by a queue limit, by reason.",
+        {f'model_name="{model}",reason="max_num_queued_reqs"': float(c.rejected)},
+    )
+    for name, text, h in (
+        ("request_prompt_tokens", "Number of prefill tokens processed.", c.request_prompt),
+        ("request_generation_tokens", "Number of generation tokens processed.", c.request_generation),
+        ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", c.iteration),
+        ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", c.params_max_tokens),
+        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", c.first),
+        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", c.inter_token),
+        ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", c.e2e),
+        ("request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", c.queue),
+        ("request_inference_time_seconds", "Histogram of time spent in RUNNING phase for request.", c.inference),
+        ("request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", c.prefill),
+        ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", c.decode),
+    ):
+        yield from histogram(f"vllm:{name}", text, h)

@@ -1,0 +1,176 @@
+"""What a simulated model says: deterministic raw text, in the format its family writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.formats import Format
+from simulator.parsers import Reasoning
+
+Request = Mapping[str, Any]
+_FILLER = (
+    *("and", "the", "light", "on", "the", "spark", "kept", "blinking"),
+    *("while", "another", "token", "came", "out", "of", "the", "box"),
+)
+_ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
+_PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
+_PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
+_AT_ONCE = re.compile(r"\bat once\b", re.I)  # asks for several calls in one answer
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # which Claude Code adds to what is said
+_WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """One model's way to speak: `thoughts` None = it never thinks."""
+
+    name: str
+    family: Format
+    thoughts: Reasoning | None
+
+
+def filler(index: int) -> str:
+    """Token `index` of a text that never ends (ignore_eos, long answers)."""
+    return " " + _FILLER[index % len(_FILLER)]
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return " ".join(p.get("text", "") for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+
+
+def raw_reply(request: Request, voice: Voice, thinking: bool, force_call: bool = False) -> str:
+    """The model's raw text for a chat request."""
+    thought = "The user wants an answer. I will keep it short."
+    messages = [m for m in request.get("messages", []) if isinstance(m, dict)]
+    said, result = _turn(messages)
+    answering_tool = result is not None
+    calls = [] if answering_tool and not force_call else _calls(request, said, force_call)
+    if calls:
+        thought = f"I should call {calls[0][0]}."
+        body = voice.family.render(calls)
+    elif (schema := _schema(request)) is not None:
+        body = json.dumps(example(schema, "answer", said), ensure_ascii=False)
+    elif answering_tool:
+        body = f"The tool answered: {(result or '')[:200]}"
+    else:
+        body = sentence(said, voice.name)
+    return think(thought, voice) + body if thinking and voice.thoughts else body
+
+
+def _turn(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """(what the user said, what a tool answered or None) since the model's last turn. Agents put messages of their own
+    behind the user's, and behind a tool's result (OpenClaw does both)."""
+    last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=-1)
+    said = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "user"]
+    results = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "tool"]
+    if not said:
+        said = [text_of(m.get("content")) for m in messages if m.get("role") == "user"][-1:]
+    return _REMINDER.sub("", "\n".join(said)), results[-1] if results else None
+
+
+def think(thought: str, voice: Voice) -> str:
+    """A thought in the marks of this model's family."""
+    rules = voice.thoughts
+    if rules is None:
+        return ""
+    if rules.drop_after_opening:
+        return f"{rules.opening}{rules.drop_after_opening}{thought}{rules.closing}"
+    return f"{rules.opening}\n{thought}\n{rules.closing}\n\n"
+
+
+def sentence(said: str, name: str) -> str:
+    """A short answer to `said`; `N words` in it asks for a text of that length, `A*B` for a product."""
+    if product := _PRODUCT.search(said):
+        return f"{product[1]}*{product[2]} is {int(product[1]) * int(product[2])}."
+    if words := _WORDS.search(said):
+        return "".join(filler(i) for i in range(int(words[1]))).lstrip()
+    quoted = " ".join(said.split())[:80]
+    return f'This is {name}, simulated. You said: "{quoted}"' if quoted else f"This is {name}, simulated."
+
+
+def _objects(value: Any) -> list[Any]:
+    """Of what should be a list of objects, those that are."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _calls(request: Request, said: str, force: bool) -> list[tuple[str, dict[str, Any]]]:
+    functions = [t["function"] for t in _objects(request.get("tools")) if isinstance(t.get("function"), dict)]
+    if not functions:
+        return []
+    choice = request.get("tool_choice")
+    mentioned = next((f for f in functions if _mentions(said, f["name"])), None)
+    if isinstance(choice, dict):
+        name = choice.get("function", {}).get("name")
+        chosen = next((f for f in functions if f["name"] == name), functions[0])
+    elif choice == "required" or force or mentioned or _ASKS.search(said):
+        chosen = mentioned or functions[0]
+    else:
+        return []
+    parameters = chosen.get("parameters") or {}
+    several = request.get("parallel_tool_calls") is not False and _AT_ONCE.search(said) is not None
+    questions = _PLACE.findall(said) if several else []
+    return [(chosen["name"], example(parameters, "", f"in {place}")) for place in dict.fromkeys(questions)] or [
+        (chosen["name"], example(parameters, "", said))
+    ]
+
+
+def _mentions(said: str, tool: str) -> bool:
+    """Whole words only, and a name that is a plain word ("read", "exec") only where something asks for a call."""
+    name = re.escape(tool.lower()).replace("_", "[_ ]")
+    return ("_" in tool or _ASKS.search(said) is not None) and re.search(rf"\b{name}\b", said.lower()) is not None
+
+
+def _schema(request: Request) -> Mapping[str, Any] | None:
+    wanted = request.get("response_format") or {}
+    if wanted.get("type") == "json_schema":
+        return (wanted.get("json_schema") or {}).get("schema") or {}
+    if wanted.get("type") == "json_object":
+        return {"type": "object", "properties": {"answer": {"type": "string"}}}
+    outputs = request.get("structured_outputs") or {}
+    return outputs.get("json") if isinstance(outputs.get("json"), dict) else None
+
+
+def example(schema: Mapping[str, Any], key: str, said: str) -> Any:
+    """A value that satisfies a JSON schema: required properties filled by type, the rest left out."""
+    for fixed in ("const", "default"):
+        if fixed in schema:
+            return schema[fixed]
+    if schema.get("enum"):
+        return next((v for v in schema["enum"] if str(v).lower() in said.lower()), schema["enum"][0])
+    for union in ("anyOf", "oneOf"):
+        if schema.get(union):
+            return example(schema[union][0], key, said)
+    kind = schema.get("type", "object" if "properties" in schema or not key else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        properties = schema.get("properties") or {}
+        required = schema.get("required", list(properties) if key == "answer" else [])
+        return {name: example(properties.get(name, {"type": "string"}), name, said) for name in required}
+    if kind == "array":
+        return [example(schema.get("items") or {"type": "string"}, key, said)] * schema.get("minItems", 1)
+    return _scalar(kind, schema, key, said)
+
+
+def _scalar(kind: str, schema: Mapping[str, Any], key: str, said: str) -> Any:
+    if kind in ("integer", "number"):
+        number = re.search(r"\b\d{1,4}\b", said)
+        low, high = schema.get("minimum", 1), schema.get("maximum", 10**9)
+        value = min(max(int(number[0]) if number else 1, low), high)
+        return int(value) if kind == "integer" else float(value)
+    if kind == "boolean":
+        return True
+    if kind == "null":
+        return None
+    place = _PLACE.search(said)
+    if key.lower() in ("city", "location", "place"):
+        return place[1] if place else "Oslo"
+    return key or "text"

@@ -1,0 +1,299 @@
+"""What Ollama is asked: OpenAI's request in its words, and what is refused because it has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from gateway.engines.ollama.messages import read_messages
+from gateway.engines.ollama.request import OllamaCall, Thinking, chat_call, completion_call, embeddings_call
+from gateway.engines.refusal import Refused
+
+HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+
+
+def chat(window: int | None = 8192, *, thinking: Thinking | None = None, **fields: Any) -> OllamaCall:
+    given = {"model": "qwen3:8b", "messages": HELLO, **fields}
+    return chat_call(raw(given), stream=False, window=window, thinking=thinking)
+
+
+def raw(fields: dict[str, Any]) -> dict[str, Raw]:
+    return {name: Raw(msgspec.json.encode(value)) for name, value in fields.items()}
+
+
+def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    return read_messages(list(messages))[0]
+
+
+def test_the_window_is_the_declared_one_whatever_the_client_says() -> None:
+    body = chat(options={"num_ctx": 512, "mirostat": 2}).body
+    assert body["options"] == {"mirostat": 2, "num_ctx": 8192}
+
+
+def test_an_unknown_window_is_left_to_ollama() -> None:
+    assert "options" not in chat(window=None, options={"num_ctx": 512}).body
+
+
+def test_a_prompt_over_the_window_is_to_be_refused_and_not_cut() -> None:
+    body = chat().body
+    assert (body["truncate"], body["shift"]) == (False, False)
+
+
+def test_sampling_becomes_options() -> None:
+    options = chat(
+        temperature=0.1,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.05,
+        seed=7,
+        stop="END",
+        presence_penalty=0.5,
+        frequency_penalty=0.4,
+        repetition_penalty=1.1,
+        max_tokens=100,
+    ).body["options"]
+    assert options == {
+        "temperature": 0.1,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "seed": 7,
+        "stop": ["END"],
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.4,
+        "repeat_penalty": 1.1,
+        "num_predict": 100,
+        "num_ctx": 8192,
+    }
+
+
+def test_the_clients_limit_wins_over_an_option_and_the_newer_name_over_the_older() -> None:
+    options = chat(options={"num_predict": 9}, max_tokens=10, max_completion_tokens=11).body["options"]
+    assert options["num_predict"] == 11
+
+
+@pytest.mark.parametrize("limit", [0, -1, "many", True, 1.5])
+def test_a_limit_that_ollama_would_read_as_none_is_refused(limit: object) -> None:
+    with pytest.raises(Refused):
+        chat(max_tokens=limit)
+
+
+def test_null_is_absent() -> None:
+    body = chat(temperature=None, tools=None, stop=None, response_format=None, keep_alive=None, think=None, n=None).body
+    assert body.keys() == {"model", "messages", "stream", "truncate", "shift", "options"}
+
+
+def test_tools_go_along_but_not_with_tool_choice_none() -> None:
+    assert msgspec.json.decode(chat(tools=[TOOL]).body["tools"]) == [TOOL]
+    assert "tools" in chat(tools=[TOOL], tool_choice="auto").body
+    assert "tools" not in chat(tools=[TOOL], tool_choice="none").body
+    assert "tools" not in chat(tools=[]).body
+
+
+@pytest.mark.parametrize(
+    ("fields", "think"),
+    [
+        ({"think": True}, True),
+        ({"think": "low"}, "low"),
+        ({"think": False, "reasoning_effort": "high"}, False),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"chat_template_kwargs": {"thinking": True}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "high"}, False),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "low"}, True),
+        ({"reasoning": {"effort": "high"}}, True),
+        ({"model": "gpt-oss:20b", "reasoning_effort": "high"}, "high"),
+        ({"model": "gpt-oss:20b", "reasoning_effort": "minimal"}, "low"),
+        ({}, None),
+    ],
+)
+def test_thinking_is_said_in_ollamas_word(fields: dict[str, Any], think: object) -> None:
+    assert chat(**fields).body.get("think") == think
+
+
+def test_an_effort_is_not_asked_of_a_model_that_never_thinks_but_a_demand_is() -> None:
+    assert "think" not in chat(thinking="never", reasoning_effort="high").body
+    assert chat(thinking="never", reasoning_effort="none").body["think"] is False
+    assert chat(thinking="never", think=True).body["think"] is True
+
+
+def test_formats() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert chat(response_format={"type": "json_object"}).body["format"] == "json"
+    described = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert chat(response_format=described).body["format"] == schema
+    assert "format" not in chat(response_format={"type": "text"}).body
+    with pytest.raises(Refused):
+        chat(response_format={"type": "json_schema"})
+
+
+def test_several_answers_are_refused_in_plain_words() -> None:
+    with pytest.raises(Refused, match="`n` must be 1") as refused:
+        chat(n=2)
+    assert refused.value.param == "n"
+    assert chat(n=1).body["messages"] == HELLO
+
+
+def test_keep_alive_and_logprobs_pass() -> None:
+    body = chat(keep_alive="1h", logprobs=True, top_logprobs=3).body
+    assert (body["keep_alive"], body["logprobs"], body["top_logprobs"]) == ("1h", True, 3)
+
+
+@pytest.mark.parametrize("messages", [None, [], "hello", ["hello"], [{"content": "hello"}]])
+def test_messages_that_are_none_are_refused_since_ollama_would_only_load(messages: object) -> None:
+    with pytest.raises(Refused):
+        chat(messages=messages)
+
+
+def test_parts_become_text_and_pictures() -> None:
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "image_url", "image_url": "data:image/jpeg;base64,BBBB"},
+        {"type": "text", "text": "two"},
+    ]
+    assert said({"role": "user", "content": parts}) == [
+        {"role": "user", "content": "one\ntwo", "images": ["AAAA", "BBBB"]}
+    ]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.invalid/cat.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png,notbase64"}},
+        {"type": "image_url"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "text"},
+        "text",
+    ],
+)
+def test_a_part_that_ollama_cannot_take_is_refused_with_its_place(part: object) -> None:
+    with pytest.raises(Refused, match=r"messages\[0\].content"):
+        said({"role": "user", "content": [part]})
+
+
+def test_a_picture_by_url_is_refused_with_what_to_do() -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.invalid/cat.png"}}
+    with pytest.raises(Refused, match="data:image/png;base64"):
+        said({"role": "user", "content": [part]})
+
+
+def test_developer_speaks_as_system() -> None:
+    assert said({"role": "developer", "content": "be brief"}) == [{"role": "system", "content": "be brief"}]
+
+
+def test_calls_and_results_of_a_conversation() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": '{"zone":"UTC"}'}}
+    ours = said(
+        {"role": "assistant", "content": None, "reasoning": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "noon"}]},
+    )
+    assert ours == [
+        {
+            "role": "assistant",
+            "content": "",
+            "thinking": "hm",
+            "tool_calls": [{"function": {"name": "now", "arguments": {"zone": "UTC"}}, "id": "call_1"}],
+        },
+        {"role": "tool", "content": "noon", "tool_name": "now", "tool_call_id": "call_1"},
+    ]
+
+
+def test_a_result_names_the_tool_of_the_last_call_with_its_id() -> None:
+    def turn(name: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"id": "same", "function": {"name": name, "arguments": ""}}]}
+
+    result = {"role": "tool", "tool_call_id": "same", "content": ""}
+    ours = said(turn("first"), result, turn("second"), result)
+    assert [m["tool_name"] for m in ours if m["role"] == "tool"] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        ("", {}),
+        (None, {}),
+        ({"a": 1}, {"a": 1}),
+        ('{"a": ', {"arguments": '{"a": '}),
+        ("[1]", {"arguments": [1]}),
+    ],
+)
+def test_arguments_are_always_an_object(arguments: object, ours: object) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    assert said({"role": "assistant", "tool_calls": [call]})[0]["tool_calls"][0]["function"]["arguments"] == ours
+
+
+def test_reasoning_content_is_accepted_too() -> None:
+    assert said({"role": "assistant", "content": "x", "reasoning_content": "hm"})[0]["thinking"] == "hm"
+
+
+def test_prompt_text_is_counted_without_pictures_and_thoughts() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9000}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "größe"}, picture]},
+        {"role": "assistant", "content": "yes", "reasoning": "long thoughts"},
+    ]
+    assert read_messages(messages)[1] == len("größe".encode()) + 3
+
+
+# -- completions and embeddings ---------------------------------------------------------------------------------------
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    return completion_call(raw({"model": "m", **fields}), stream=True, window=4096).body
+
+
+def test_a_completion_is_raw_text_in_and_raw_text_out() -> None:
+    assert completion(prompt="Once", max_tokens=5) == {
+        "model": "m",
+        "stream": True,
+        "truncate": False,
+        "shift": False,
+        "options": {"num_predict": 5, "num_ctx": 4096},
+        "prompt": "Once",
+        "raw": True,
+        "think": False,
+    }
+    assert completion(prompt=["Once"])["prompt"] == "Once"
+
+
+def test_a_suffix_needs_the_template_since_raw_mode_would_drop_it() -> None:
+    body = completion(prompt="def f(", suffix="return x")
+    assert (body["suffix"], body["raw"]) == ("return x", False)
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], [[1, 2]], "", None, 5])
+def test_a_prompt_that_is_not_one_text_is_refused(prompt: object) -> None:
+    with pytest.raises(Refused) as refused:
+        completion(prompt=prompt)
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize("fields", [{"echo": True}, {"logprobs": 1}, {"n": 2}, {"best_of": 3}])
+def test_what_a_completion_cannot_give_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        completion(prompt="x", **fields)
+
+
+def test_embeddings_are_asked_whole() -> None:
+    fields = raw({"model": "e", "input": "hello", "dimensions": 64, "encoding_format": "base64"})
+    call = embeddings_call(fields, window=2048)
+    assert call.body == {
+        "model": "e",
+        "input": ["hello"],
+        "truncate": False,
+        "dimensions": 64,
+        "options": {"num_ctx": 2048},
+    }
+    assert call.base64
+
+
+@pytest.mark.parametrize("given", [[1, 2], [[1]], [], None, {"a": 1}])
+def test_tokens_cannot_be_embedded(given: object) -> None:
+    with pytest.raises(Refused, match="not tokens"):
+        embeddings_call(raw({"model": "e", "input": given}), window=None)

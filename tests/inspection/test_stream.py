@@ -1,0 +1,144 @@
+"""What is checked in a stream is checked until nothing more can be found, and not again; no chunk makes it fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.request import CHAT, InferenceRequest
+from gateway.inspection.answer import ChoiceAnswer
+from gateway.inspection.formats import FORMATS
+from gateway.inspection.offered_tools import Offered
+from gateway.inspection.policy import Expected
+from gateway.inspection.reasoning import THINK
+from gateway.inspection.rewrite import Identity
+from gateway.inspection.stream_track import StreamTrack
+
+REQUEST = InferenceRequest(CHAT, {}, "alias", stream=True)
+TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
+CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
+TOOLS_OFFERED = Expected(tools=Offered(TOOLS), formats=(FORMATS["hermes"],))
+EVERYTHING = Expected(
+    tools=Offered(TOOLS),
+    formats=tuple(FORMATS.values()),
+    thoughts=THINK.with_opener_implied(),
+    reasoning_field="both",
+    call="named",
+    name="ping",
+    hold=True,
+)
+
+
+def event(delta: dict[str, Any] | None, finish: str | None = None, *, index: object = 0) -> bytes:
+    """As an engine writes it that puts spaces into its JSON: every event of it is parsed."""
+    choice = {"index": index, "delta": delta, "finish_reason": finish}
+    return (
+        b"data: " + json.dumps({"id": "up-1", "created": 2, "model": "served", "choices": [choice]}).encode() + b"\n\n"
+    )
+
+
+def compact(spaced: bytes) -> bytes:
+    return b"data: " + msgspec.json.encode(json.loads(spaced.removeprefix(b"data: "))) + b"\n\n"
+
+
+def test_after_the_thoughts_were_split_off_no_text_is_taken_for_the_beginning() -> None:
+    """A line of a table is no garbage in the middle of an answer."""
+    expected = Expected(thoughts=THINK.with_opener_implied())
+    track = StreamTrack(REQUEST, Identity(), expected)
+    for text in ("hm", "\n</think>\n", "A table:\n", "-" * 30, "\n"):
+        track.take([event({"content": text})])
+    track.take([event({}, "stop"), b"data: [DONE]\n\n"])
+    track.conclude()
+    assert (track.reasoning, track.content, track.whole) == (True, True, True)
+    assert track.violations == {"reasoning_as_text"}, "that of the thoughts"
+
+
+def test_the_end_of_thoughts_that_never_began_is_noticed_however_the_json_is_written() -> None:
+    begins, ends = event({"content": "hm"}), event({"content": "\n</think>\n"})
+    for first, last in ((begins, ends), (compact(begins), ends), (compact(begins), compact(ends))):
+        track = StreamTrack(REQUEST, Identity())
+        track.take([first])
+        assert not track.stray_close
+        track.take([last])
+        track.conclude()
+        assert track.stray_close
+        assert track.violations == {"reasoning_as_text"}
+
+
+# -- odd chunks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [[0], {"a": 1}, "0", None])
+def test_a_choice_whose_index_is_no_number_is_checked_as_the_first(index: object) -> None:
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    for text in ("Hi", CALL):
+        track.take([event({"content": text}, index=index)])
+    out = track.take([event({}, "stop", index=index)])
+    track.conclude()
+    assert track.whole
+    assert track.mended == {"tool_calls"}
+    [choice] = json.loads(out.removeprefix(b"data: "))["choices"]
+    assert (choice["index"], choice["finish_reason"]) == (0, "tool_calls")
+
+
+@pytest.mark.parametrize("index", [[0], {"a": 1}])
+def test_a_call_whose_index_is_no_number_is_known_by_its_place(index: object) -> None:
+    answer = ChoiceAnswer(TOOLS_OFFERED)
+    first = {"index": index, "id": "up-1", "function": {"name": "ping", "arguments": "{"}}
+    [delta] = answer.delta({"tool_calls": [first]})
+    assert delta["tool_calls"][0]["index"] == 0
+    answer.delta({"tool_calls": [{"index": index, "function": {"arguments": "}"}}]})
+    assert answer.end("tool_calls") == ([], "tool_calls")
+    assert answer.called
+    assert not answer.violations
+
+
+def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    hello, odd = event({"content": "Hello"}), event(None)
+    assert track.take([hello, odd]).count(b"data: ") == 2
+    assert track.failure is None
+
+
+@pytest.mark.parametrize("value", [b'"\xf0\x9f"', b"1e999", b"1.10"])
+def test_what_a_mended_choice_says_besides_keeps_its_bytes_whatever_they_are(value: bytes) -> None:
+    """Half a character, say, as the bytes of a token may be."""
+    track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
+    out = track.take([event({"content": "Hi " + CALL}).replace(b'"index"', b'"more": %s, "index"' % value)])
+    assert out.count(b'"more":' + value) == out.count(b"data: ") == 2, "the text, and the call"
+
+
+odd = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "ping", "stop", CALL]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["content", "index"]), inner),
+    max_leaves=4,
+)
+functions = st.fixed_dictionaries({}, optional={"name": odd, "arguments": odd})
+calls = st.fixed_dictionaries({}, optional={"index": odd, "id": odd, "function": functions | odd})
+deltas = st.fixed_dictionaries(
+    {}, optional={"content": odd, "tool_calls": st.lists(calls | odd, max_size=2) | odd, "reasoning": odd}
+)
+choices = st.fixed_dictionaries(
+    {}, optional={"index": odd, "delta": deltas | odd, "finish_reason": odd, "logprobs": odd}
+)
+chunks = st.fixed_dictionaries({"choices": st.lists(choices, max_size=2) | odd}, optional={"usage": odd, "model": odd})
+
+
+@given(st.lists(chunks, max_size=4), st.sampled_from([TOOLS_OFFERED, EVERYTHING]), st.integers(1, 2))
+def test_no_chunk_is_a_reason_to_fail_inside_a_checked_stream(
+    odd_chunks: list[Any], expected: Expected, asked: int
+) -> None:
+    track = StreamTrack(InferenceRequest(CHAT, {}, "alias", stream=True, choices=asked), Identity(), expected)
+    said = [event({"content": "Hello"}), *(b"data: " + json.dumps(one).encode() + b"\n\n" for one in odd_chunks)]
+    for one in (*said, event({"content": CALL}), event({}, "stop")):
+        track.take([one])
+    track.conclude()
