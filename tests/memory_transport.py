@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,8 @@ from gateway.http.listener import Limits
 
 class MemoryTransport(asyncio.Transport):
     """What was written is in `written`; `unread` = that nobody takes it. `peer` is the client's address."""
+
+    was_reset = False  # by the client, and the loop has not seen it yet
 
     def __init__(self, protocol: Connection, peer: str = "10.0.0.1", *, unread: bool = False) -> None:
         super().__init__({"peername": (peer, 1), "sockname": ("10.0.0.2", 4000)})
@@ -45,6 +48,8 @@ class MemoryTransport(asyncio.Transport):
         return len(self.written) if self._unread else 0
 
     def write_eof(self) -> None:
+        if self.was_reset:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         self.ended = True
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,3 +252,36 @@ async def test_a_burst_of_connections_is_answered_not_dropped(tmp_path: Path) ->
             assert not transport.written
         for transport in burst[8:]:
             assert b"503 Service Unavailable" in transport.written
+
+
+@pytest.mark.parametrize("path", [CHAT, "/admin/explain"])
+async def test_a_client_that_resets_while_it_is_refused_leaves_nothing_behind(tmp_path: Path, path: str) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with wireless(str(tmp_path), FEW) as gateway:
+        client = gateway.connect("127.0.0.1")
+        client.was_reset = True
+        client.receive(f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n".encode())
+        async with asyncio.timeout(5):
+            while not client.closed:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not gateway.listener.connections
+        assert not gateway.listener.closing
+    del client, gateway  # a task whose exception nobody took says so when it is collected
+    gc.collect()
+    assert failures == []
+
+
+async def test_a_refused_connection_that_was_reset_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wireless(str(tmp_path), FEW) as gateway:
+        for _ in range(8):
+            gateway.connect("127.0.0.1").receive(
+                f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 4000\r\n\r\n".encode()
+            )
+        monkeypatch.setattr(MemoryTransport, "was_reset", True)
+        refused = gateway.connect("127.0.0.1")
+        assert refused.closed
+        await asyncio.sleep(0)
+        assert len(gateway.listener.connections) == 8
+        assert not gateway.listener.closing

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gateway.dialects.anthropic.answer import to_message
 from gateway.dialects.anthropic.errors import envelope
 from gateway.dialects.anthropic.stream import MessageStream
-from gateway.domain.families import formats_for
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import COUNT_MOST, read_usage
@@ -23,6 +22,7 @@ from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
 from gateway.inspection.heuristics import silence_kind
+from gateway.inspection.notation import formats_for
 from gateway.inspection.policy import Expected, LateTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity

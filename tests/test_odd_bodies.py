@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
 from gateway.dialects.anthropic.request import to_chat
+from gateway.dialects.any_body import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
 from gateway.domain.token_ratio import silence_budget
@@ -26,8 +27,7 @@ from gateway.engines.refusal import Refused
 from gateway.engines.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
-from gateway.routing.expect import expected_of
-from gateway.routing.explain import read_request
+from gateway.routing.inspection_policy import expected_of
 from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
 from simulator import SimVllm

@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.families import formats_for
 from gateway.domain.request import CHAT, parse
+from gateway.inspection.notation import formats_for
 from gateway.inspection.policy import Expected, LateTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity

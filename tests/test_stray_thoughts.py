@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.families import formats_for, may_lack_opener
 from gateway.domain.request import CHAT, InferenceRequest, parse
+from gateway.inspection.notation import formats_for, may_lack_opener
 from gateway.inspection.policy import Expected, LateTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
-from gateway.routing.expect import STRAY_THOUGHTS
+from gateway.routing.inspection_policy import STRAY_THOUGHTS
 from tests.saying import TOOLS, Fleet, both_ways, event, fleet, says, text, thoughts
 
 THINKER = "Qwen/Qwen3-4B-Thinking-2507"

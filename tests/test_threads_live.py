@@ -137,18 +137,18 @@ def test_a_thread_that_only_ever_fails_ends_when_it_is_told_to(metrics: Metrics)
 WAITED_FOR = {
     "api/admin.py": "a probe that was asked for: its error is the answer",
     "api/status.py": "ends with the reply that it watches",
-    "connection.py": "one request",
-    "exchange.py": "ends with the request that it watches",
+    "http/connection.py": "one request",
+    "proxy/exchange.py": "ends with the request that it watches",
     "health/asker.py": "awaited, shielded",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "observe/history_usage.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
     "observe/traces.py": "the end of the exporter, joined",
-    "shared/link.py": "a trip, awaited",
+    "cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
-    "upstream/engines/litellm_stream.py": "a read, awaited; a close, which suppresses everything",
+    "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
 }
-NO_SERVER = ("sim", "benching", "cli", "importing")  # not part of a gateway that serves
+NO_SERVER = ("benching", "cli", "importing")  # not part of a gateway that serves
 BEGINS = {"create_task", "ensure_future", "Thread"}
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.api.admin import admit
+from gateway.dialects.any_body import read_request
 from gateway.errors import GatewayError
 from gateway.routing.explain import explain_asked
 from gateway.runtime.gateway import Gateway
@@ -24,7 +25,12 @@ def router(gateway: Gateway) -> APIRouter:
         admit(gateway, request)
         asked = _read(await request.body())
         told = explain_asked(
-            gateway.snapshot, gateway.fleet.states, asked, time.monotonic(), broke=gateway.accounts.broke
+            gateway.snapshot,
+            gateway.fleet.states,
+            asked,
+            time.monotonic(),
+            read_request,
+            broke=gateway.accounts.broke,
         )
         return JSONResponse(told)
 

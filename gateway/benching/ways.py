@@ -14,6 +14,7 @@ from gateway.benching.prompts import Ask, body
 from gateway.benching.timing import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
@@ -105,9 +106,10 @@ class Direct:
         backend, client = self.state.backend, self.state.client
         engine = ENGINES[backend.engine]
         await engine.prepare()
-        if client is None or engine.probe is None or engine.probe.models is None:
+        probe = TRAITS[backend.engine].probe
+        if client is None or probe is None or probe.models is None:
             return
-        models_path = engine.probe.models
+        models_path = probe.models
         path = backend.root_path + models_path if models_path.startswith("/") else f"{backend.api_path}/{models_path}"
         key = backend.api_key
         headers = [("authorization", "Bearer " + key.reveal())] if key is not None else []

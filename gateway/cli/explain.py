@@ -125,11 +125,12 @@ def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanati
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
+    from gateway.dialects.any_body import read_request
     from gateway.errors import GatewayError
     from gateway.routing.explain import all_ready, explain_asked
 
     try:
-        return explain_asked(snapshot, all_ready(snapshot), asked, 0.0)
+        return explain_asked(snapshot, all_ready(snapshot), asked, 0.0, read_request)
     except GatewayError as error:
         raise click.UsageError(error.message) from None
 

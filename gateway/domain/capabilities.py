@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import ENFORCES, Family, Thinking, family_of
 from gateway.domain.observation import Observation
 from gateway.domain.reason import quoting
-from gateway.engines.registry import ENGINES
 
 if TYPE_CHECKING:
     from gateway.domain.backend import BackendState
@@ -236,12 +236,12 @@ def _result(observed: Mapping[str, Observation], check: str) -> str:
 
 def heeds_tool_choice(engine: str) -> bool:
     """Does `tool_choice` required or named mean something to this kind of server?"""
-    return engine in ENGINES and ENGINES[engine].calls_on_demand
+    return engine in TRAITS and TRAITS[engine].calls_on_demand
 
 
 def emulates_calls(engine: str) -> bool:
     """Does our side of this engine make a call out of an answer that was forced into a schema?"""
-    return engine in ENGINES and ENGINES[engine].emulates_calls
+    return engine in TRAITS and TRAITS[engine].emulates_calls
 
 
 @lru_cache(maxsize=256)

@@ -13,9 +13,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
-from gateway.inspection.formats import FORMATS, Format
-from gateway.inspection.reasoning import REASONING, THINK, Thoughts
-
 Thinking = Literal["optional", "always", "never"]
 Enforced = Literal["envelope", "schema", "nothing"]
 
@@ -131,10 +128,6 @@ and its name, its arguments' schema too, or nothing. A parser that was not looke
 SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking_budget": (-1, 0)})
 """Switch -> its values for on and off, where these are not true and false."""
 
-# Reasoning parsers of the same tags as one of REASONING.
-_SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "minimax_m3": "minimax_m2"}
-_LAST_TRIED = ("hermes", "qwen3_xml")  # the two that most models fall back on
-
 
 @lru_cache(maxsize=512)
 def family_of(model: str | None) -> Family | None:
@@ -152,39 +145,6 @@ def _plain(model: str) -> str:
     name = model.rstrip("/").rsplit("/", 1)[-1].lower()
     name = re.sub(r"(?<=\d)p(?=\d)", ".", name)  # v3p1, as some clouds write it
     return re.sub(r"[_:\s]+", "-", name)
-
-
-@lru_cache(maxsize=512)
-def formats_for(model: str | None, tool_parser: str | None) -> tuple[Format, ...]:
-    """The formats in which a call may stand in this model's text, the likeliest first: its family's, then the declared
-    parser's (a wrong one is often why the call is in the text), then hermes and XML."""
-    family = family_of(model)
-    names = (family.tool_parser, *family.older_tool_parsers) if family is not None else ()
-    found: list[Format] = []
-    for name in (*names, tool_parser, *_LAST_TRIED):
-        format_ = FORMATS.get(name) if name is not None else None
-        if format_ is not None and format_ not in found:
-            found.append(format_)
-    return tuple(found)
-
-
-@lru_cache(maxsize=512)
-def thoughts_for(model: str | None, reasoning_parser: str | None) -> Thoughts | None:
-    """How this model marks its thoughts: as its family does, else as the declared parser expects it, else, where
-    nothing is known, with `<think>`. None = its family never thinks, or marks them in a way that no text shows."""
-    family = family_of(model)
-    for name in (family.reasoning_parser if family is not None else None, reasoning_parser):
-        if name is not None and (thoughts := REASONING.get(_SAME_TAGS.get(name, name))) is not None:
-            return thoughts
-    return THINK if family is None and reasoning_parser in (None, "none") else None
-
-
-@lru_cache(maxsize=512)
-def may_lack_opener(model: str | None) -> bool:
-    """Does this model's family think between `<think>` and `</think>`, so that its template may have put the first into
-    the prompt, and an answer begins amid the thoughts? False where the family is not known."""
-    family = family_of(model)
-    return family is not None and family.thinking != "never" and thoughts_for(model, None) is THINK
 
 
 # Formats whose marks are special tokens of their models, and parsers (vLLM 0.32) that leave such tokens out.

@@ -28,47 +28,13 @@ class Call:
     fresh: bool = False  # do not use a pooled connection
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). Without `models` it has
-    no list of them, and any answer but a failure (5xx) is a good one."""
-
-    liveness: str | None  # None = `health.path` of routes.yaml
-    models: str | None
-    version: str | None
-
-
 class Engine(Protocol):
     """One kind of server. `send` returns as soon as the head of the answer is there; its body is OpenAI's: for a stream
     SSE with chunks, else one JSON object. Errors of the server are returned as answers with their status, failures are
-    raised as the seam's (`upstream/client.py`)."""
+    raised as the seam's (`domain/upstream.py`)."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def endpoints(self) -> frozenset[str]: ...
-
-    @property
-    def cuts_silently(self) -> bool:
-        """A prompt beyond the window is cut with a 200: it must be known to fit before it is sent."""
-        ...
-
-    @property
-    def calls_on_demand(self) -> bool:
-        """`tool_choice` required or named means something to it."""
-        ...
-
-    @property
-    def emulates_calls(self) -> bool:
-        """Its server knows no such `tool_choice`, but the engine makes a call of structured output; an answer that is
-        none bears the violation `tool_choice_ignored`."""
-        ...
-
-    @property
-    def probe(self) -> Probe | None:
-        """None = never probed."""
-        ...
 
     async def prepare(self) -> None:
         """Whatever takes long the first time; called at start when some backend has this engine. Raises nothing."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, Probe, told_name, told_window
+from gateway.engines.base import Call, told_name, told_window
 
 if TYPE_CHECKING:
     from gateway.domain.backend import BackendState
@@ -17,16 +17,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenAIEngine:
-    """`engine: vllm` and `engine: openai`; they differ in how they are probed."""
+    """`engine: vllm` and `engine: openai`; they differ in their traits."""
 
-    endpoints = frozenset({"chat", "completions", "embeddings"})
-    cuts_silently = False
-    calls_on_demand = True
-    emulates_calls = False
-
-    def __init__(self, name: str, probe: Probe) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.probe = probe
 
     async def prepare(self) -> None:
         pass

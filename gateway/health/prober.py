@@ -13,13 +13,13 @@ from typing import Any
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.progress import IDLE, Progress, Work, reading
 from gateway.domain.reason import quoting
 from gateway.domain.slices import at_once, in_turns, number, slices
-from gateway.engines.base import Probe
 from gateway.engines.registry import ENGINES
 from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
 from gateway.health.canary_schedule import Canaries
@@ -41,7 +41,6 @@ LATELY = 10.0  # seconds since a stream there said something, or its engine move
 MOVING = 3.0  # seconds between two looks at an engine that has work of ours
 EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
 REREAD = 12  # every so many good probes the model list and the version are read again
-AUDIO = Probe(liveness=None, models=None, version=None)  # speech servers agree on no path: that they answer counts
 
 Jobs = list[Callable[[], Awaitable[None]]]
 
@@ -328,9 +327,7 @@ def probe_of(backend: Backend) -> Probe | None:
     """How this backend is probed; None = not at all (clouds unless `health.every` is set on them)."""
     if backend.url is None or backend.health.every is None:
         return None
-    if backend.engine == "http":
-        return AUDIO
-    return ENGINES[backend.engine].probe if backend.engine in ENGINES else None
+    return TRAITS[backend.engine].probe
 
 
 def told_version(answer: Any) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.api import build_api
 from gateway.config.snapshot import Snapshot
+from gateway.dialects.spoken import spoken
 from gateway.domain.request import ENDPOINTS, Endpoint
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
@@ -48,7 +49,8 @@ class App:
         if endpoint is None:
             await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
         elif scope["method"] == "POST":
-            await Relay(self.gateway, endpoint, AsgiExchange(scope, receive, send, self.gateway.memory)).run()
+            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
+            await Relay(self.gateway, endpoint, spoken(endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

@@ -96,7 +96,7 @@ class Connection(RequestReader, asyncio.Protocol):
         else:
             self._answer(refusal)
             self.read_nothing()
-            transport.write_eof()
+            self._end_sending()
             self.listener.turn_away(self)
 
     def data_received(self, data: bytes) -> None:
@@ -330,7 +330,14 @@ class Connection(RequestReader, asyncio.Protocol):
             self.transport.close()
         else:
             self.drop_rest()
+            self._end_sending()
+
+    def _end_sending(self) -> None:
+        """Close our half. A client that reset the connection a moment ago has left no half to close."""
+        try:
             self.transport.write_eof()
+        except OSError:
+            self.transport.abort()
 
     def shutdown(self) -> None:
         """The gateway stops (uvicorn calls it): no further request. What is being read or answered: `Listener.stop`."""

@@ -9,11 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.domain.request import InferenceRequest
+from gateway.inspection.echo import asked_about
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import Offered
-from gateway.inspection.reasoning import Thoughts
+from gateway.inspection.reasoning import THINK, Thoughts
 
 ReasoningField = Literal["as_is", "both", "reasoning", "reasoning_content", "none"]
+CLOSER = THINK.closer
 CACHED_MOST = 256 * 1024  # bytes of `tools` that are kept for the next request: agents send the same ones every time
 
 
@@ -66,3 +69,9 @@ def _decoded(raw: bytes) -> Iterator[Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     yield from tools if isinstance(tools, list) else ()
+
+
+def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> bool:
+    """Is a `</think>` with no opener before it the end of thoughts, as far as the request and the model can tell? Not
+    where the model marks them otherwise, or not at all, and not where the client itself speaks of that tag."""
+    return thoughts is not None and thoughts.closer == CLOSER and not asked_about(request, CLOSER)

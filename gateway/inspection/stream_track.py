@@ -1,5 +1,5 @@
 """One attempt's stream, event by event, without effects: what may go to the client now, and whether it was whole.
-What is checked and mended in it is compat/stream.py's.
+What is checked and mended in it is stream.py's.
 
 Preamble (comments, role chunks) is held until the backend has said something, and dropped when the attempt is left.
 """

@@ -13,10 +13,9 @@ from gateway.domain.request import CHAT, InferenceRequest
 from gateway.domain.usage import read_usage
 from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta, is_plain
 from gateway.inspection.heuristics import closes_alone, is_garbage, opened, swallowed
-from gateway.inspection.policy import Expected
+from gateway.inspection.policy import Expected, closes_thoughts
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.shape import brief, fault_in_end, fault_in_message, fault_in_text
-from gateway.routing.expect import closes_thoughts
 from gateway.transport.sse import BROKEN_ENDS
 
 

@@ -31,6 +31,7 @@ from gateway.engines.outgoing import fields_up, headers_up
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
+from gateway.inspection.echo import says
 from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.heuristics import silence_kind
 from gateway.inspection.stream_track import StreamTrack
@@ -39,8 +40,7 @@ from gateway.metrics.registry import Metrics
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import Teacher, learn_stray_thoughts
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
-from gateway.routing.echo import says
-from gateway.routing.expect import STRAY_THOUGHTS, expected_of
+from gateway.routing.inspection_policy import STRAY_THOUGHTS, expected_of
 from gateway.routing.plan import Candidate
 from gateway.shortage import Kind, shortage_of
 from gateway.transport.sse import Framer

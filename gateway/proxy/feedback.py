@@ -11,12 +11,13 @@ from hashlib import blake2b
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState, Source
-from gateway.domain.families import may_lack_opener
 from gateway.domain.request import InferenceRequest, Refusal
 from gateway.engines.outgoing import limits_up
+from gateway.inspection.echo import asked_about
 from gateway.inspection.error_replies import Verdict
-from gateway.routing.echo import asked_about
-from gateway.routing.expect import CLOSER, STRAY_THOUGHTS
+from gateway.inspection.notation import may_lack_opener
+from gateway.inspection.policy import CLOSER
+from gateway.routing.inspection_policy import STRAY_THOUGHTS
 
 COOLDOWN = 5.0  # seconds, for a 429 that names none
 WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again

@@ -23,7 +23,6 @@ from gateway.admission.failover import Course
 from gateway.admission.origins import check_json
 from gateway.admission.slot_acquirer import Entrance
 from gateway.config.snapshot import Alias
-from gateway.dialects.spoken import spoken
 from gateway.domain.backend import BackendState
 from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
 from gateway.domain.request_timer import ReaderStalled, Stopping, Watch
@@ -53,7 +52,7 @@ class Relay:
         self.snapshot = gateway.snapshot  # this one to the end, whatever is loaded meanwhile
         self.states = gateway.fleet.states  # the backends of that
         self.endpoint = endpoint  # that the client asked; what its request became is `request.endpoint`
-        self.exchange = spoken(endpoint, exchange)
+        self.exchange = exchange
         self.watch = Watch(gateway.pulse, exchange.task(), self._beat)
         self.began = self.watch.now()
         self.trace = gateway.tracing.begin(exchange.headers) if gateway.tracing is not None else None

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from gateway.config.snapshot import Alias, Client, Snapshot
-from gateway.dialects.anthropic.request import to_chat
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import capabilities, drift
 from gateway.domain.families import family_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import ENDPOINTS, LIMIT_MOST, Endpoint, InferenceRequest, parse
+from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
@@ -37,26 +36,6 @@ def made_up(alias: str, *, tools: bool, tokens: int | None, states: Mapping[str,
     return request
 
 
-def read_request(alias: str, body: Any) -> InferenceRequest:
-    """A request body (decoded JSON) for this alias; its endpoint is told by the field of its prompt. Raises
-    `invalid_request_body`."""
-    if not isinstance(body, dict):
-        raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
-    encoded = msgspec.json.encode({**body, "model": alias})
-    return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
-
-
-def _is_message(body: Mapping[str, Any]) -> bool:
-    """Is it one of Anthropic's API? Told by what a chat has not; where there is none of it, both mean the same."""
-    tools = body.get("tools")
-    listed = tools if isinstance(tools, list) else []
-    return "system" in body or any(isinstance(tool, dict) and "input_schema" in tool for tool in listed)
-
-
-def _endpoint_of(body: Mapping[str, Any]) -> Endpoint:
-    return next((e for e in ENDPOINTS if e.prompt and e.prompt[0] in body), ENDPOINTS[0])
-
-
 def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
     """The fleet as the file alone tells it: every backend is there, nothing was learned."""
     return {
@@ -72,10 +51,12 @@ def explain_asked(
     states: Mapping[str, BackendState],
     asked: Mapping[str, Any],
     now: float,
+    read: Callable[[str, Any], InferenceRequest],
     *,
     broke: Callable[[Snapshot, Client | None], Broke | None] = lambda *_: None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
+    `read` makes a request of an alias and a decoded body (`dialects.any_body.read_request`).
     `broke` tells of budgets (Accounts.broke). Raises `model_not_found`, `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):
@@ -88,7 +69,7 @@ def explain_asked(
     if client is not None and (not isinstance(client, str) or client not in snapshot.clients):
         raise GatewayError("invalid_request_body", f"There is no client '{client}' in routes.yaml.", param="client")
     if asked.get("request") is not None:
-        request = read_request(name, asked["request"])
+        request = read(name, asked["request"])
     else:
         request = made_up(name, tools=asked.get("tools") is True, tokens=tokens, states=states)
     who = snapshot.clients[client] if client is not None else None

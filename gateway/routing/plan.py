@@ -13,11 +13,11 @@ from typing import NamedTuple
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import capabilities
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed
-from gateway.engines.registry import ENGINES
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,
@@ -223,8 +223,8 @@ def why_not(
     backend = state.backend
     if backend.cloud and local_only:
         return Why("local_only", "is outside the LAN, and this request may not leave it")
-    engine = ENGINES.get(backend.engine)
-    if engine is None or request.endpoint.name not in engine.endpoints:
+    traits = TRAITS.get(backend.engine)
+    if traits is None or request.endpoint.name not in traits.endpoints:
         return Why("unserved", f"engine {backend.engine} does not serve {request.endpoint.path}")
     health = state.health
     if health.state is not State.READY and not health.usable(now):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import InferenceRequest, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
-from gateway.engines.registry import ENGINES
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
@@ -42,7 +42,7 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bo
     window = window_for(state, request)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
-    cuts = ENGINES[state.backend.engine].cuts_silently
+    cuts = TRAITS[state.backend.engine].cuts_silently
     for _ in range(2):
         if fits(prompt_estimate(state, request), room, window, cuts_silently=cuts):
             return True

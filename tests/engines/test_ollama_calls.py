@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from gateway.domain.engine_traits import TRAITS
 from gateway.engines.refusal import Refused
 from gateway.engines.registry import ENGINES
 from simulator import SimOllama
@@ -224,4 +225,4 @@ async def test_the_gateway_has_a_call_made_by_ollama(streamed: bool) -> None:
 
 
 def test_only_ollama_emulates() -> None:
-    assert {name for name, engine in ENGINES.items() if engine.emulates_calls} == {"ollama"}
+    assert {name for name, traits in TRAITS.items() if traits.emulates_calls} == {"ollama"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
-from gateway.domain.families import ENFORCES, FAMILIES, family_of, formats_for, loses_marks, thoughts_for
+from gateway.domain.families import ENFORCES, FAMILIES, family_of, loses_marks
 from gateway.inspection.formats import FORMATS
+from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import REASONING, THINK
 
 # name -> (tool parser, reasoning parser, thinking, thinks by default, switch)

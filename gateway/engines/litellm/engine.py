@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.config.snapshot import Backend
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, Probe, WholeResponse
+from gateway.engines.base import Call, WholeResponse
 from gateway.engines.litellm.errors import Misrouted, error_answer
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
@@ -49,11 +49,6 @@ class LiteLLMEngine:
     """`engine: litellm`. See docs/engines.md for what is passed on and what is left out."""
 
     name = "litellm"
-    endpoints = frozenset({"chat", "embeddings"})
-    cuts_silently = False
-    calls_on_demand = True
-    emulates_calls = False
-    probe: Probe | None = None  # every look would be billed
 
     def __init__(self) -> None:
         self._sdk: Any = None

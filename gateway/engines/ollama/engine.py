@@ -15,7 +15,7 @@ from msgspec import Raw
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import Call, Probe, WholeResponse, told_name
+from gateway.engines.base import Call, WholeResponse, told_name
 from gateway.engines.ollama.calls import CallWatch
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
@@ -37,11 +37,6 @@ class OllamaEngine:
     """`engine: ollama`. See docs/engines.md for what is translated and what cannot be."""
 
     name = "ollama"
-    endpoints = frozenset({"chat", "completions", "embeddings"})
-    cuts_silently = True
-    calls_on_demand = False
-    emulates_calls = True
-    probe: Probe | None = Probe(liveness="/api/tags", models="/api/tags", version="/api/version")
 
     async def prepare(self) -> None:
         pass

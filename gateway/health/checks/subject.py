@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.snapshot import Backend
-from gateway.domain.families import SWITCH_VALUES, Thinking, family_of, formats_for, thoughts_for
+from gateway.domain.families import SWITCH_VALUES, Thinking, family_of
 from gateway.inspection.formats import Format
+from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import Thoughts
 
 MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"

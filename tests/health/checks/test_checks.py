@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import Backend
-from gateway.domain.families import formats_for, thoughts_for
 from gateway.domain.observation import Observation
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Reply, Subject, judge, skipped, subject_of
 from gateway.health.checks.asks import SCHEMA, TOOLS
+from gateway.inspection.notation import formats_for, thoughts_for
 from tests.simulator.wire import load
 
 VLLM = Backend("a", url="http://a:1", tool_parser="hermes", reasoning_parser="qwen3")

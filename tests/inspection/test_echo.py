@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import CHAT, parse
+from gateway.inspection.echo import READ_MOST, asked_about, says
 from gateway.inspection.error_replies import judge
-from gateway.routing.echo import READ_MOST, asked_about, says
 from tests.routing.parts import request
 
 PHRASE = "Maximum context length is 9"

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from gateway.config.snapshot import Alias
-from gateway.domain.families import formats_for, may_lack_opener, thoughts_for
 from gateway.domain.request import CHAT, InferenceRequest, value_of
+from gateway.inspection.notation import formats_for, may_lack_opener, thoughts_for
 from gateway.inspection.policy import Expected, LateTools
 from gateway.inspection.reasoning import THINK, Thoughts
-from gateway.routing.echo import asked_about
 from gateway.routing.plan import Candidate
 
 STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
-CLOSER = THINK.closer
 
 
 def expected_of(
@@ -46,12 +44,6 @@ def expected_of(
         hold=adapt.verify and call != "auto",
         reasoning_field=alias.reasoning_field,
     ), thoughts
-
-
-def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> bool:
-    """Is a `</think>` with no opener before it the end of thoughts, as far as the request and the model can tell? Not
-    where the model marks them otherwise, or not at all, and not where the client itself speaks of that tag."""
-    return thoughts is not None and thoughts.closer == CLOSER and not asked_about(request, CLOSER)
 
 
 def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "named"], str]:
