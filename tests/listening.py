@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.http.connection import Connection
 from simulator import SimVllm
 from tests.raw_client import WITHIN, raw_client
 from tests.support import RunningGateway, running_gateway
@@ -30,6 +31,11 @@ async def listening(more: str = "", server: str = "") -> AsyncIterator[tuple[Run
         async with running_gateway(routes) as gateway:
             await gateway.until_ready("chat")
             yield gateway, sim
+
+
+def connections(gateway: RunningGateway) -> list[Connection]:
+    """Those that are open now."""
+    return [connection for connection in gateway.server.listener.connections if isinstance(connection, Connection)]
 
 
 def limit(gateway: RunningGateway, **limits: Any) -> None:

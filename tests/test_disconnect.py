@@ -11,6 +11,7 @@ from prometheus_client.samples import Sample
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
+from tests.listening import connections
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.support import RunningGateway, running_gateway
 
@@ -53,7 +54,7 @@ def uploading(gateway: RunningGateway) -> bool:
 
 def uploaded(gateway: RunningGateway) -> int:
     """Bytes of bodies that have arrived of requests that are not complete."""
-    return sum(connection.received for connection in gateway.server.listener.connections)
+    return sum(connection.received for connection in connections(gateway))
 
 
 async def settled(gateway: RunningGateway, count: int = 1) -> None:

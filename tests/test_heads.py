@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import GatewayError
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import MAX_BYTES, MAX_FIELDS, parse_head
-from tests.listening import CHAT, HEALTH, LAST, chat_body, listening, request, said, statuses
+from tests.listening import CHAT, HEALTH, LAST, chat_body, connections, listening, request, said, statuses
 from tests.raw_client import raw_client
 
 FIRST = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -71,9 +71,8 @@ async def test_a_large_head_that_comes_in_drops_costs_as_much_as_its_bytes() -> 
     """In the connection, in one process: no socket's cost in between."""
     async with listening() as (gateway, _), raw_client(gateway.url) as client:
         await client.send(FIRST)
-        listener = gateway.server.listener
-        await gateway.until(lambda: any(c._begun is not None for c in listener.connections))
-        [connection] = [c for c in listener.connections if c._begun is not None]
+        await gateway.until(lambda: any(c._begun is not None for c in connections(gateway)))
+        [connection] = [c for c in connections(gateway) if c._begun is not None]
         connection.data_received(b"a: ")
         began = time.thread_time()
         for _ in range(2000):

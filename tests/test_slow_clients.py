@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from simulator import SimVllm
-from tests.listening import CHAT, HEALTH, LAST, chat_body, later, limit, listening, request, statuses
+from tests.listening import CHAT, HEALTH, LAST, chat_body, connections, later, limit, listening, request, statuses
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import PromptServer, RunningGateway, running_gateway
 
@@ -143,7 +143,7 @@ async def test_a_body_at_the_rate_is_read_to_its_end() -> None:
 
 
 def read_of(gateway: RunningGateway) -> int:
-    return sum(connection.received for connection in gateway.server.listener.bodies)
+    return sum(c.received for c in connections(gateway) if c in gateway.server.listener.bodies)
 
 
 async def test_a_dripped_body_is_a_408_however_evenly_it_drips() -> None:
@@ -202,7 +202,7 @@ async def test_one_who_sends_more_ahead_than_is_kept_is_still_seen_to_leave() ->
             await sim.wait_inflight(1)
             for _ in range(60):
                 await client.send(HEALTH * 2000)
-            [held] = [len(c._ahead) for c in gateway.server.listener.connections if c.is_answering()]
+            [held] = [len(c._ahead) for c in connections(gateway) if c.is_answering()]
             assert held < 1_000_000
         await sim.wait_aborted(1)
 
@@ -218,7 +218,7 @@ async def test_a_long_request_behind_a_slow_one_is_answered_and_its_client_seen_
                 await client.send(long + LAST)
                 await gateway.until(lambda: bool(gateway.server.listener.crowded))
                 later(gateway, 1.1)
-                [connection] = [c for c in gateway.server.listener.connections if c.is_answering()]
+                [connection] = [c for c in connections(gateway) if c.is_answering()]
                 await gateway.until(lambda: len(connection._ahead) >= len(long))  # noqa: B023
                 later(gateway, 40)
                 if not leaves:
@@ -245,7 +245,7 @@ async def test_many_pipelined_requests_are_all_answered_and_few_kept() -> None:
         answers = 0
         while data := await client.reader.read(1 << 20):
             answers += data.count(b"HTTP/1.1 ")
-            most = max([most, *(len(c._ahead) for c in gateway.server.listener.connections)])
+            most = max([most, *(len(c._ahead) for c in connections(gateway))])
         await sending
         assert answers == count + 1
         assert most < 64 * 1024 + 256 * 1024  # what is kept, and one read
@@ -292,7 +292,7 @@ async def test_an_answer_that_nobody_reads_ends_with_the_time_that_requests_have
         raw_client(gateway.url, receive_buffer=4096) as client,
     ):
         await client.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 400)
-        connections = gateway.server.listener.connections
-        await gateway.until(lambda: any(c.transport.get_write_buffer_size() for c in connections))
+        opened = gateway.server.listener.connections
+        await gateway.until(lambda: any(c.transport.get_write_buffer_size() for c in opened))
         await gateway.client.aclose()
         assert await stopped(gateway) < 4

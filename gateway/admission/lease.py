@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import Held
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.routing.plan import Candidate
-
-if TYPE_CHECKING:
-    from gateway.admission.waiting import Admission
-
 
 _TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # and never probed: by one request after a pause
 
@@ -21,13 +17,13 @@ class Lease:
     """Held from before an attempt until its upstream body has ended or its socket is closed. Releasing twice is one
     release. `served` False: the attempt did not answer, so its time tells nothing about others."""
 
-    __slots__ = ("_admission", "_held", "_tokens", "_trial", "candidate", "served")
+    __slots__ = ("_held", "_scheduler", "_tokens", "_trial", "candidate", "served")
 
-    def __init__(self, admission: Admission, candidate: Candidate, held: Held, request: InferenceRequest) -> None:
+    def __init__(self, scheduler: Scheduler, candidate: Candidate, held: Held, request: InferenceRequest) -> None:
         state = candidate.state
         self.candidate = candidate
         self.served = True
-        self._admission = admission
+        self._scheduler = scheduler
         self._held: Held | None = held
         self._tokens = state.ratio.probably(request.prompt_bytes)
         state.prompt_tokens += self._tokens
@@ -48,4 +44,4 @@ class Lease:
         state.prompt_tokens -= self._tokens
         if self._trial:
             state.health.trial = False
-        self._admission.scheduler.release(held, time.monotonic(), served=self.served)
+        self._scheduler.release(held, time.monotonic(), served=self.served)

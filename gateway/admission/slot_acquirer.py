@@ -116,7 +116,7 @@ class Entrance:
         if waiter.granted is not None:
             held = waiter.granted
             candidate = next(c for c in self._course.left if c.state is held.state)
-            return Lease(self._admission, candidate, held, self._request)
+            return Lease(self._admission.scheduler, candidate, held, self._request)
         if waiter.late:
             seconds = self._admission.scheduler.expected(waiter, time.monotonic())
             raise self._not_admitted(waiter, f"no slot within {self.queued:.0f} s", seconds)

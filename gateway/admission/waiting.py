@@ -47,7 +47,7 @@ class Admission:
         if held is None:
             return None
         self.seconds.observe(0.0)
-        return Lease(self, candidate, held, request)
+        return Lease(self.scheduler, candidate, held, request)
 
     async def wait(self, waiter: Waiter) -> float:
         """Until the waiter has got its slots, its time is up, or nothing is left to wait for: the waiter tells which.

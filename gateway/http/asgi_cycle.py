@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import urllib.parse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from gateway.http.client_connection import ClientConnection
 from gateway.http.request_head import Head
 from gateway.proxy.exchange import CONNECTION
-
-if TYPE_CHECKING:
-    from gateway.http.connection import Connection
 
 
 class _LastingTransport:
@@ -21,7 +19,7 @@ class _LastingTransport:
 
     __slots__ = ("_connection", "is_closing", "write")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.write = connection.transport.write
         self.is_closing = connection.transport.is_closing
@@ -33,7 +31,7 @@ class _LastingTransport:
 class AsgiCycle(RequestResponseCycle):
     """The request's body comes through `body`, `more_body` and `message_event` (connection.py)."""
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: ClientConnection, head: Head) -> None:
         logger = logging.getLogger("uvicorn.error")
         super().__init__(
             scope=_scope(connection, head),  # type: ignore[arg-type]  # uvicorn's TypedDict lacks our extension
@@ -57,7 +55,7 @@ class AsgiCycle(RequestResponseCycle):
         await super().send(message)
 
 
-def _scope(connection: Connection, head: Head) -> dict[str, Any]:
+def _scope(connection: ClientConnection, head: Head) -> dict[str, Any]:
     path, _, query = head.target.partition(b"?")
     return {
         "type": "http",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -21,16 +21,15 @@ from uvicorn.server import ServerState
 
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
+from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
+from gateway.http.client_connection import Answering, ClientConnection
 from gateway.http.direct import CONTINUE, DirectExchange
 from gateway.http.listener import Limits, Listener, address_of
 from gateway.http.request_head import Head
 from gateway.http.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
 from gateway.http.unread import Flow, Unread
 from gateway.proxy.exchange import too_large
-
-if TYPE_CHECKING:
-    from gateway.http.app import App
 
 _APPS_OWN_LIMIT = 256 * 1024  # bytes beyond `max_body` in which the app itself may notice
 
@@ -67,7 +66,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self.url = b""
         self.http_1_0 = False
         self.keep_alive = True
-        self._waits: dict[Connection, float] = self.listener.heads  # where it stands while it waits for a head
+        self._waits: dict[ClientConnection, float] = self.listener.heads  # where it stands while it waits for a head
         self._ahead = b""  # what came behind the request that is being answered
         self._ahead_at = 0
         self._crowded_at: float | None = None  # since when there is more of that than is kept
@@ -234,7 +233,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self.cycle = AsgiCycle(self, head)
         self._run(self.cycle.run_asgi(self.config.loaded_app))
 
-    def start(self, exchange: DirectExchange) -> None:
+    def start(self, exchange: Answering) -> None:
         """Run the relay in a task of its own."""
         exchange.own_task = self._run(exchange.run())
 

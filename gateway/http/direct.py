@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -14,13 +13,11 @@ from gateway.admission.memory import Share
 from gateway.dialects.spoken import spoken
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
+from gateway.http.client_connection import ClientConnection
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
 from gateway.proxy.handler import Relay
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
-
-if TYPE_CHECKING:
-    from gateway.http.connection import Connection
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
@@ -50,7 +47,7 @@ class DirectExchange:
         "started",
     )
 
-    def __init__(self, connection: Connection, gateway: Gateway, endpoint: Endpoint) -> None:
+    def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint) -> None:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint

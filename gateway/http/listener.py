@@ -12,15 +12,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from gateway.config.snapshot import Network
 from gateway.errors import GatewayError
+from gateway.http.client_connection import ClientConnection
+from gateway.runtime.gateway import Gateway
 from gateway.runtime.process import file_limit
-
-if TYPE_CHECKING:
-    from gateway.http.connection import Connection
-    from gateway.runtime.gateway import Gateway
 
 log = logging.getLogger("gateway.listener")
 
@@ -86,15 +83,15 @@ class Listener:
     def __init__(self, gateway: Gateway, limits: Limits | None = None) -> None:
         self.gateway = gateway
         self.limits = limits if limits is not None else limits_for(file_limit())
-        self.connections: set[Connection] = set()
-        self.heads: dict[Connection, float] = {}  # waits for a head or its rest, since
-        self.idle: dict[Connection, float] = {}  # was answered, since
-        self.bodies: dict[Connection, float] = {}  # sends a body, since
-        self.crowded: dict[Connection, float] = {}  # is not read because it sent too much ahead, since
-        self.deep: set[Connection] = set()  # may send more ahead than others
-        self.closing: dict[Connection, float] = {}  # was answered for the last time; when it began
+        self.connections: set[ClientConnection] = set()
+        self.heads: dict[ClientConnection, float] = {}  # waits for a head or its rest, since
+        self.idle: dict[ClientConnection, float] = {}  # was answered, since
+        self.bodies: dict[ClientConnection, float] = {}  # sends a body, since
+        self.crowded: dict[ClientConnection, float] = {}  # is not read because it sent too much ahead, since
+        self.deep: set[ClientConnection] = set()  # may send more ahead than others
+        self.closing: dict[ClientConnection, float] = {}  # was answered for the last time; when it began
         self.stopping = False
-        self._turned_away: dict[Connection, float] = {}
+        self._turned_away: dict[ClientConnection, float] = {}
         self._by_address: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unsaid: dict[str, int] = {}  # how many were closed since it was logged, by reason
@@ -103,7 +100,7 @@ class Listener:
 
     # -- who may come in ------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> GatewayError | None:
+    def admit(self, connection: ClientConnection) -> GatewayError | None:
         """Take it in; else the answer that it gets."""
         limits, address = self.limits, connection.address
         if address is not None and self._by_address.get(address, 0) >= limits.per_address and not self._evict(address):
@@ -117,7 +114,7 @@ class Listener:
             self._timer = connection.loop.call_later(TICK, self._tick, connection.loop)
         return None
 
-    def turn_away(self, connection: Connection) -> None:
+    def turn_away(self, connection: ClientConnection) -> None:
         """It is told why it is refused, and closed within a second, sooner when many are."""
         self._turned_away[connection] = connection.loop.time()
         if len(self._turned_away) > _TURNED_AWAY:
@@ -127,7 +124,7 @@ class Listener:
         if self._timer is None:
             self._timer = connection.loop.call_later(TICK, self._tick, connection.loop)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """It is closed."""
         for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._turned_away):
             waiting.pop(connection, None)
@@ -161,7 +158,7 @@ class Listener:
                 return True
         return False
 
-    def _end(self, connection: Connection, reason: str) -> None:
+    def _end(self, connection: ClientConnection, reason: str) -> None:
         self.count(reason)
         self.forget(connection)
         connection.transport.abort()
@@ -241,7 +238,7 @@ class Listener:
         log.warning("connections closed: %d, %s; open are %d of at most %d", *told)
 
 
-def _due(waiting: dict[Connection, float], until: float) -> Iterator[Connection]:
+def _due(waiting: dict[ClientConnection, float], until: float) -> Iterator[ClientConnection]:
     """Take out what has waited since before `until`. The longest waiting come first."""
     while waiting:
         connection, since = next(iter(waiting.items()))
