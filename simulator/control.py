@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from simulator.faults import KINDS
+from simulator.server import Exchange
 
-if TYPE_CHECKING:
-    from simulator.base import Sim
-    from simulator.server import Exchange
+
+class Steered(Protocol):
+    """A simulated server as it is seen and steered from outside (`Sim` is one)."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def fault(self, kind: Any, **options: Any) -> Any: ...
+
+    def clear(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+    async def revive(self) -> Any: ...
+
+    async def terminate(self, *, how: Any = "abort") -> Any: ...
 
 
 class Control:
     """The app of a control port: `/_sim` lists all, `/_sim/{name}/...` is one backend's."""
 
-    def __init__(self, sims: Mapping[str, Sim]) -> None:
+    def __init__(self, sims: Mapping[str, Steered]) -> None:
         self.sims = sims
 
     async def handle(self, exchange: Exchange) -> None:
@@ -28,7 +41,7 @@ class Control:
         await control(exchange, self.sims, "/" + rest if rest else "", self.sims.get(name))
 
 
-async def control(exchange: Exchange, sims: Mapping[str, Sim], path: str, sim: Sim | None) -> None:
+async def control(exchange: Exchange, sims: Mapping[str, Steered], path: str, sim: Steered | None) -> None:
     """GET "" = state; POST /fault, DELETE /fault; POST /kill, /revive (also /start), /terminate (also /stop; how)."""
     if sim is None:
         await exchange.send_json(404, {"error": f"no such backend; there are: {', '.join(sims)}"})
@@ -56,7 +69,7 @@ async def control(exchange: Exchange, sims: Mapping[str, Sim], path: str, sim: S
         )
 
 
-async def _terminate(exchange: Exchange, sim: Sim) -> None:
+async def _terminate(exchange: Exchange, sim: Steered) -> None:
     exchange.on_lost.clear()
     try:
         options = json.loads(await exchange.read_body() or b"{}")
@@ -69,12 +82,12 @@ async def _terminate(exchange: Exchange, sim: Sim) -> None:
     await _tell(exchange, sim)
 
 
-async def _tell(exchange: Exchange, sim: Sim) -> None:
+async def _tell(exchange: Exchange, sim: Steered) -> None:
     if not exchange.gone:  # asked on the control port, not on the backend that is gone now
         await exchange.send_json(200, sim.state())
 
 
-async def _add_fault(exchange: Exchange, sim: Sim) -> None:
+async def _add_fault(exchange: Exchange, sim: Steered) -> None:
     try:
         options = json.loads(await exchange.read_body())
         sim.fault(options.pop("kind"), **options)

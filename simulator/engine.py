@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from collections.abc import Sequence as List
 
-from simulator.metrics import Counters
+from simulator.counters import Counters
 
 _BURST = 512  # steps applied per wake-up when the simulated engine is faster than the event loop
 _LAG = 0.05  # seconds behind the clock after which lost time is not made up for
