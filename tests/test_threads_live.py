@@ -148,7 +148,7 @@ WAITED_FOR = {
     "supervision.py": "the supervisor",
     "upstream/engines/litellm_stream.py": "a read, awaited; a close, which suppresses everything",
 }
-NO_SERVER = ("sim", "benching", "cli", "importing")  # not part of a gateway that serves
+NO_SERVER = ("sim", "bench", "cli", "importing")  # not part of a gateway that serves
 BEGINS = {"create_task", "ensure_future", "Thread"}
 
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gateway.benching.results import Results
-from gateway.benching.table import show
+from gateway.bench.report import show
+from gateway.bench.results import Results
 from gateway.cli import explain, probe
 from gateway.cli.frame import View
 from gateway.cli.top import Watch
