@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.bench import stats
 from gateway.bench.sample import Sample
@@ -13,6 +13,7 @@ from gateway.bench.stats import Gap, Line, Spread
 
 GATEWAY, DIRECT = "gateway", "direct"  # names of the two targets that are compared
 
+T = TypeVar("T")
 Value = Callable[[Sample], float | None]
 
 
@@ -205,10 +206,7 @@ class Results:
     def added(self) -> list[Added]:
         """What the gateway adds, for each length measured at both targets."""
         found = []
-        for (target, length), through in sorted(self.single.items(), key=_by_size):
-            straight = self.single.get((DIRECT, length))
-            if target != GATEWAY or straight is None:
-                continue
+        for length, through, straight in _compared(self.single):
             both = [(a, b) for a, b in zip(through, straight, strict=False) if self._is_comparable(a)]
             one, other = [a for a, _ in both], [b for _, b in both]
             found.append(Added(length, stats.gap(pairs(one, other, ttft)), stats.ratio(pairs(one, other, decode_rate))))
@@ -217,10 +215,7 @@ class Results:
     def added_sweep(self) -> list[tuple[int, Spread | None]]:
         """(concurrency, output rate through the gateway over the direct one), of blocks that one backend served."""
         found = []
-        for (target, level), through in sorted(self.sweep.items(), key=_by_size):
-            straight = self.sweep.get((DIRECT, level))
-            if target != GATEWAY or straight is None:
-                continue
+        for level, through, straight in _compared(self.sweep):
             both = [
                 (a.output_rate, b.output_rate)
                 for a, b in zip(through, straight, strict=False)
@@ -231,6 +226,13 @@ class Results:
 
     def _is_comparable(self, sample: Sample) -> bool:
         return self.expected is None or sample.backend is None or sample.backend == self.expected
+
+
+def _compared(groups: Mapping[tuple[str, int], list[T]]) -> Iterator[tuple[int, list[T], list[T]]]:
+    """(size, through the gateway, direct) for each size measured at both targets."""
+    for (target, size), through in sorted(groups.items(), key=_by_size):
+        if target == GATEWAY and (DIRECT, size) in groups:
+            yield size, through, groups[DIRECT, size]
 
 
 def _by_size(item: tuple[tuple[str, int], Any]) -> tuple[int, bool]:
