@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, cast
 import httptools
 import uvloop
 
-from bench import measure
+from bench import processes
 from bench.scenarios import BY_NAME, Scenario, request
 
 PATIENCE = 30.0  # seconds after the end of a window in which the last answers must have come
@@ -46,7 +45,7 @@ class Job:
 
 @dataclass
 class Result:
-    """One measured window. `cpu_ns` and `rss` are 0 without pids; latencies are milliseconds, sorted."""
+    """One measured window. `cpu_ns` and `rss` are 0 without pids; latencies are milliseconds."""
 
     requests: int = 0
     events: int = 0
@@ -55,12 +54,6 @@ class Result:
     rss: int = 0
     latencies: list[float] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
-
-    def percentile(self, part: float) -> float:
-        """The latency in ms below which `part` (0 to 1) of the answers lie."""
-        if not self.latencies:
-            return math.nan
-        return self.latencies[min(len(self.latencies) - 1, math.ceil(part * len(self.latencies)) - 1)]
 
 
 class Connection(asyncio.Protocol):
@@ -175,7 +168,7 @@ class Run:
         self.scenario = BY_NAME[job.scenario]
         self.result = Result()
         self._errors: Counter[str] = Counter()
-        self._pids = measure.process_tree(job.pids)
+        self._pids = processes.process_tree(job.pids)
         self._active = 0
         self._until = 0.0
         self._idle = asyncio.Event()
@@ -194,7 +187,6 @@ class Run:
         for connection in self._connections:
             connection.on_answer = lambda _connection, _error: None
             connection.close()
-        self.result.latencies.sort()
         self.result.errors = dict(self._errors.most_common(5))
         return self.result
 
@@ -246,9 +238,9 @@ class Run:
             return
         self.result.requests, self._finished_events = 0, 0
         self.result.latencies.clear()
-        start, cpu = time.perf_counter(), measure.cpu_ns(self._pids)
+        start, cpu = time.perf_counter(), processes.cpu_ns(self._pids)
         await self._drive(self.job.seconds)
-        self.result.cpu_ns = measure.cpu_ns(self._pids) - cpu
+        self.result.cpu_ns = processes.cpu_ns(self._pids) - cpu
         self.result.seconds = time.perf_counter() - start
         self.result.events = self._finished_events
 
@@ -257,9 +249,9 @@ class Run:
         for connection in self._connections:
             connection.send()
         await asyncio.sleep(self.job.warm)
-        start, cpu, events = time.perf_counter(), measure.cpu_ns(self._pids), self._events()
+        start, cpu, events = time.perf_counter(), processes.cpu_ns(self._pids), self._events()
         await asyncio.sleep(self.job.seconds)
-        self.result.cpu_ns = measure.cpu_ns(self._pids) - cpu
+        self.result.cpu_ns = processes.cpu_ns(self._pids) - cpu
         self.result.events = self._events() - events
         self.result.seconds = time.perf_counter() - start
         await self._settle(2.0)
@@ -279,7 +271,7 @@ class Run:
                 self._errors[f"{silent} of {len(self._connections)} streams said nothing"] += 1
             await asyncio.sleep(0.05)
         await asyncio.sleep(self.job.seconds)
-        self.result.rss = measure.rss_bytes(self._pids)
+        self.result.rss = processes.rss_bytes(self._pids)
         self.result.requests = len(self._connections)
 
     async def _rate(self) -> None:

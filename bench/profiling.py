@@ -1,11 +1,17 @@
-"""Where the gateway's time goes in one scenario."""
+"""Where the gateway's time goes in one scenario.
+
+`python -m bench.profiling OUT serve ...` is the gateway under cProfile: SIGUSR1 starts the profile, SIGUSR2 ends it and
+writes OUT, so that imports and start-up are not in it.
+"""
 
 from __future__ import annotations
 
+import cProfile
 import io
 import os
 import pstats
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -25,7 +31,7 @@ def profile(name: str, plan: Plan, folder: Path) -> str:
     proxy_core, load_core = processes.cores()
     out = folder / "gateway.prof"
     with upstream(load_core) as ports:
-        runner = ("-m", "bench.profiled", str(out))
+        runner = ("-m", "bench.profiling", str(out))
         target = targets.gateway_target(folder / "profiled", ports, runner, traced=name == TRACED)
         try:
             target.start(proxy_core)
@@ -51,3 +57,23 @@ def _wait_for(out: Path) -> None:
             return
         size = out.stat().st_size if out.exists() else -1
     raise BenchError("the gateway wrote no profile; does it replace its own process at the start?")
+
+
+def main() -> None:
+    """The gateway, profiled; the other arguments are the command's own."""
+    from gateway.cli.main import cli
+
+    out = sys.argv.pop(1)
+    profile = cProfile.Profile()
+
+    def finish(_number: int, _frame: object) -> None:
+        profile.disable()
+        profile.dump_stats(out)
+
+    signal.signal(signal.SIGUSR1, lambda _number, _frame: profile.enable())
+    signal.signal(signal.SIGUSR2, finish)
+    cli()
+
+
+if __name__ == "__main__":
+    main()

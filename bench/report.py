@@ -117,7 +117,7 @@ def noise_line(table: Table, repeats: int) -> str:
     """How far the repeats of the yardstick lie apart: differences below that mean nothing."""
     for name, figures in ((YARDSTICK, CPU_FIGURES), ("direct", ("small:rate", "latency:p50"))):
         spreads = [
-            f"{figure} {samples[name].spread:.0%}"
+            f"{figure} {samples[name].noise:.0%}"
             for figure, samples in table.items()
             if figure in figures and name in samples and len(samples[name].values) > 1
         ]

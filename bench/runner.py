@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from bench.load import PATIENCE, Job, Result
 from bench.processes import BenchError
 from bench.scenarios import BY_NAME, Scenario
 from bench.targets import Target
+from gateway.bench import stats
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Samples:
 
     @property
     def median(self) -> float | None:
-        return statistics.median(self.values) if self.values else None
+        found = stats.spread(self.values)
+        return found.median if found is not None else None
 
     @property
-    def spread(self) -> float:
+    def noise(self) -> float:
         """(largest - smallest) / median over the repeats."""
-        middle = self.median
-        return (max(self.values) - min(self.values)) / middle if middle else 0.0
+        found = stats.spread(self.values)
+        return found.relative if found is not None else 0.0
 
 
 Table = dict[str, dict[str, Samples]]  # figure -> target -> samples
@@ -92,11 +93,11 @@ def measure_once(target: Target, scenario: Scenario, plan: Plan, core: int) -> R
 
 
 def run(targets: Sequence[Target], plan: Plan) -> Table:
-    """All repeats. Targets are started anew in each; the order in which they are measured turns round every time."""
+    """All repeats. Targets are started anew in each; their order is reversed every time."""
     table: Table = {}
     proxy_core, load_core = processes.cores()
     for repeat in range(plan.repeats):
-        order = list(targets) if repeat % 2 == 0 else list(reversed(targets))
+        order = stats.alternated(targets, repeat)
         with ExitStack() as running:
             for target in order:
                 running.callback(target.stop)
@@ -127,7 +128,7 @@ def _start_figures(table: Table, target: Target) -> None:
 
 
 def _scenario(table: Table, order: list[Target], scenario: Scenario, plan: Plan, core: int, repeat: str) -> None:
-    p50 = {}
+    latencies = {}
     for target in order:
         if target.scenarios is not None and scenario.name not in target.scenarios:
             continue
@@ -139,7 +140,8 @@ def _scenario(table: Table, order: list[Target], scenario: Scenario, plan: Plan,
         if result.errors:
             continue
         if scenario.mode == "rate":
-            p50[target.name] = (result.percentile(0.5), result.percentile(0.95))
+            if result.latencies:
+                latencies[target.name] = [stats.quantile(result.latencies, share) for share in (0.5, 0.95)]
         elif scenario.mode == "hold":
             samples.values += [result.rss / 1e6] if target.pids else []
         else:
@@ -147,14 +149,13 @@ def _scenario(table: Table, order: list[Target], scenario: Scenario, plan: Plan,
             if target.pids and units:
                 samples.values.append(result.cpu_ns / 1000 / units)
             _samples(table, f"{scenario.name}:rate", target).values.append(units / result.seconds)
-    _latencies(table, order, p50)
+    _add_latencies(table, order, latencies)
 
 
-def _latencies(table: Table, order: list[Target], seen: dict[str, tuple[float, float]]) -> None:
-    """Latency as seen, and what is added to the direct one of the same repeat; ms."""
+def _add_latencies(table: Table, order: list[Target], latencies: dict[str, list[float]]) -> None:
+    """The latencies (p50, p95) of one repeat, and what each target adds to the direct ones; ms."""
     for target in order:
-        if target.name in seen and "direct" in seen:
-            for i, part in enumerate(("p50", "p95")):
-                added = seen[target.name][i] - seen["direct"][i]
-                _samples(table, f"added:{part}", target).values.append(added)
-                _samples(table, f"latency:{part}", target).values.append(seen[target.name][i])
+        if target.name in latencies and "direct" in latencies:
+            for part, own, direct in zip(("p50", "p95"), latencies[target.name], latencies["direct"], strict=True):
+                _samples(table, f"added:{part}", target).values.append(own - direct)
+                _samples(table, f"latency:{part}", target).values.append(own)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench import measure, nginx, processes
+from bench import nginx, processes
 from bench.processes import BenchError
 from bench.scenarios import ALIAS, BY_NAME, KEY, NAMES, TRACED, UPSTREAM_MODEL, body
 
@@ -66,8 +66,8 @@ class Target:
             self.start_ms = (time.perf_counter() - began) * 1000
             time.sleep(0.5)  # what a start leaves to do
         elif self.measured:
-            self.pids = measure.listeners(self.port)
-        self.idle_rss = measure.rss_bytes(measure.process_tree(self.pids))
+            self.pids = processes.listeners(self.port)
+        self.idle_rss = processes.rss_bytes(processes.process_tree(self.pids))
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End what `start` spawned."""

@@ -148,7 +148,7 @@ WAITED_FOR = {
     "supervision.py": "the supervisor",
     "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
 }
-NO_SERVER = ("benching", "cli", "importing")  # not part of a gateway that serves
+NO_SERVER = ("bench", "cli", "importing")  # not part of a gateway that serves
 BEGINS = {"create_task", "ensure_future", "Thread"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +12,11 @@ import click
 from click.core import ParameterSource
 
 from gateway.cli.options import complete_alias, config_option, examples, json_option, load_or_exit
+from gateway.cli.urls import checked
+from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.bench.benchmark import Benchmark
     from gateway.config.snapshot import Snapshot
 
 
@@ -98,8 +103,9 @@ def command(
 
     Exit code 0: all was measured; 1: something failed; 2: wrong usage.
     """
-    from gateway.benching.session import Settings
-    from gateway.cli.benching import Bench, Wanted
+    from gateway.bench import chart as charts
+    from gateway.bench.benchmark import Benchmark, Subject, UnsuitableOptions
+    from gateway.bench.session import Settings
 
     if not lengths:
         raise click.UsageError("--prompt-tokens: name at least one length")
@@ -113,12 +119,21 @@ def command(
         _seconds("--timeout", timeout),
         None if thinking is None else thinking == "on",
     )
+    is_url = "://" in target
+    snapshot = None if is_url else _snapshot(config, at, as_json)
+    if chart is not None and (problem := charts.problem_with(chart)) is not None:
+        raise click.UsageError(problem)
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
-    wanted = Wanted(target, model, at, key, direct, cloud, by_default, chart, as_json)
-    bench = Bench(wanted, settings, None if "://" in target else _snapshot(config, at, as_json))
-    bench.measure()
-    bench.report()
-    sys.exit(0 if bench.results.ok else 1)
+    url = checked(target) if is_url else checked(_gateway_url(at, snapshot))
+    subject = Subject(url, None if is_url else target, model, key, direct, cloud, trim=by_default)
+    progress = ProgressBar(quiet=as_json)
+    try:
+        benchmark = Benchmark(subject, settings, snapshot, progress.step)
+        _measure(benchmark, progress, as_json=as_json)
+    except UnsuitableOptions as error:
+        raise click.UsageError(str(error)) from None
+    _report(benchmark, chart, as_json=as_json)
+    sys.exit(0 if benchmark.results.ok else 1)
 
 
 def _seconds(option: str, text: str) -> float:
@@ -131,5 +146,94 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _snapshot(config: Path, at: str | None, as_json: bool) -> Snapshot | None:
-    """The file, which tells where the gateway and the backend are. None: there is none, and the gateway is named."""
+    """The file, which says where the gateway and the backend are. None: there is no file, and the gateway is named."""
     return None if at is not None and not config.is_file() else load_or_exit(config, as_json=as_json).snapshot
+
+
+def _gateway_url(at: str | None, snapshot: Snapshot | None) -> str:
+    from gateway.cli.probing import address
+
+    return at or (address(snapshot.server) if snapshot is not None else "")
+
+
+def _measure(benchmark: Benchmark, progress: ProgressBar, *, as_json: bool) -> None:
+    """Until everything is measured, or Ctrl-C: then the results so far are reported. Exits where nothing can be
+    measured. Raises UnsuitableOptions."""
+    import uvloop
+
+    from gateway.bench.targets import NotMeasurable
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, progress:
+            runner.run(benchmark.run())
+    except NotMeasurable as problem:
+        click.echo(f"Nothing was measured: {visible(str(problem))}", err=True)
+        if as_json:
+            click.echo(json.dumps({"ok": False, "error": str(problem)}, indent=2))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        benchmark.results.stopped = True
+
+
+def _report(benchmark: Benchmark, chart: Path | None, *, as_json: bool) -> None:
+    """The results to stdout, and the chart to its file. Exits where that cannot be written."""
+    from rich.console import Console
+
+    from gateway.bench import chart as charts
+    from gateway.bench import report
+
+    results = benchmark.results
+    if as_json:
+        click.echo(json.dumps(report.as_json(benchmark.title, benchmark.settings, results), indent=2))
+    else:
+        report.show(Console(highlight=False), benchmark.title, results)
+    if chart is None or not any(sample.ok for _, sample in results.samples):
+        return
+    try:
+        charts.draw(chart, benchmark.title, results)
+    except OSError as error:
+        click.echo(f"The chart cannot be written: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"chart: {chart}", err=True)
+
+
+class ProgressBar:
+    """A bar on a terminal's stderr, nothing elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._task = self._bar.add_task("warm-up", total=None)
+        self._begun = False
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def step(self, what: str, total: int) -> None:
+        """The step before is done, and this one of `total` begins."""
+        self._bar.update(self._task, description=visible(what), total=total, advance=1 if self._begun else 0)
+        self._begun = True

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gateway.accounting.prices import NO_TOKENS
-from gateway.benching.results import Results
-from gateway.benching.table import show
+from gateway.bench.report import show
+from gateway.bench.results import Results
 from gateway.cli import explain, probe
 from gateway.cli.frame import View
 from gateway.cli.top import Watch

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from gateway.benching.report import as_json
-from gateway.benching.session import Settings
-from gateway.benching.ways import NotThere
-from gateway.cli.benching import Bench, fitting
+from gateway.bench.benchmark import Benchmark, Subject, UnsuitableOptions, longest_prompt
+from gateway.bench.report import as_json
+from gateway.bench.session import Settings
+from gateway.bench.targets import NotMeasurable
 from simulator import SimOllama
-from tests.cli.measuring import QUICK, TOKENS, WANTED, chats, measured, notes, qwen
+from tests.bench.measuring import QUICK, TOKENS, chats, measured, notes, qwen
 from tests.scripted import Turn, json_answer, scripted
 
 # -- any server -------------------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ async def test_a_server_is_measured_by_its_url(base: str) -> None:
     sim = qwen(api_key="right-key")
     async with sim.serve() as url:
         _, told = await measured(None, None, name=url + base, key="right-key")
-        with pytest.raises(NotThere, match="answered 401"):
+        with pytest.raises(NotMeasurable, match="answered 401"):
             await measured(None, None, name=url + base, key="wrong-key")
     assert told["ok"], told["errors"]
     assert {row["via"] for row in told["single"]} == {"url"}
@@ -77,7 +77,7 @@ async def test_without_usage_no_rate_is_claimed() -> None:
 async def test_failed_runs_are_counted_shown_and_claim_nothing() -> None:
     sim = qwen()
     async with sim.serve() as url:
-        bench = Bench(WANTED._replace(name=url), QUICK, None)
+        bench = Benchmark(Subject(url), QUICK, None)
         failing = asyncio.create_task(sim.wait_for(lambda: len(chats(sim)) >= 3))
         failing.add_done_callback(lambda _: sim.fault("error_event", after=3))
         await bench.run()
@@ -96,7 +96,7 @@ async def test_nothing_is_measured_where_the_warm_up_fails() -> None:
     sim = qwen()
     async with sim.serve() as url:
         sim.fault("status", status=503)
-        with pytest.raises(NotThere, match="the warm-up failed: answered 503"):
+        with pytest.raises(NotMeasurable, match="the warm-up failed: answered 503"):
             await measured(None, None, name=url)
     assert len(chats(sim)) == 1
 
@@ -113,12 +113,12 @@ async def test_prompts_that_do_not_fit_are_left_out_and_said() -> None:
         bench, told = await measured(None, None, longer, name=url, trim=True)
         assert told["settings"]["prompt_tokens"] == [300]
         assert "prompts of 5,000 tokens are left out: the window is 1,024" in notes(told)
-        with pytest.raises(Exception, match="at most 931"):
+        with pytest.raises(UnsuitableOptions, match="at most 931"):
             await measured(None, None, longer, name=url)
     assert bench.results.ok
 
 
 def test_room_is_kept_for_the_answer() -> None:
-    assert fitting(None, 128) is None
-    assert fitting(4096, 128) == 3848
-    assert fitting(100, 128) == 0
+    assert longest_prompt(None, 128) is None
+    assert longest_prompt(4096, 128) == 3848
+    assert longest_prompt(100, 128) == 0

@@ -1,21 +1,21 @@
-"""`gateway bench` in this loop, and what it asked and said."""
+"""`gateway bench` in this loop: what it asked the servers, and its JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gateway.benching.report import as_json
-from gateway.benching.session import Settings
-from gateway.cli.benching import Bench, Wanted
+from gateway.bench.benchmark import Benchmark, Subject
+from gateway.bench.report import as_json
+from gateway.bench.session import Settings
+from gateway.cli.urls import checked
 from gateway.config.snapshot import Snapshot
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway
 
 TOKENS = 64
 QUICK = Settings((300, 900), TOKENS, (2,), 2, 1, limit=30.0)
-WANTED = Wanted("chat", None, None, None, True, False, False, None, True)
 FEW = "--prompt-tokens 300,900 --tokens 64 --concurrency 1,2 --repeats 1 --requests 1"
-PER_WAY = 3 + 2 * 2 + 2 * 2  # the warm-up, two lengths twice, two at a time twice
+PER_TARGET = 3 + 2 * 2 + 2 * 2  # the warm-up, two lengths twice, two at a time twice
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -26,14 +26,18 @@ def qwen(**more: Any) -> SimVllm:
 
 
 async def measured(
-    snapshot: Snapshot | None, gateway: RunningGateway | None, settings: Settings = QUICK, **wanted: Any
-) -> tuple[Bench, dict[str, Any]]:
-    """The benchmark, run in this loop, and its JSON."""
-    if gateway is not None:
-        wanted = {"gateway": gateway.url, **wanted}
-    bench = Bench(WANTED._replace(**wanted), settings, snapshot)
-    await bench.run()
-    return bench, as_json("x", bench.settings, bench.results)
+    snapshot: Snapshot | None,
+    gateway: RunningGateway | None,
+    settings: Settings = QUICK,
+    *,
+    name: str = "chat",
+    **more: Any,
+) -> tuple[Benchmark, dict[str, Any]]:
+    """The benchmark of an alias of the gateway, or without one of a URL, run in this loop; and its JSON."""
+    subject = Subject(checked(name)) if gateway is None else Subject(gateway.url, name)
+    benchmark = Benchmark(subject._replace(**more), settings, snapshot)
+    await benchmark.run()
+    return benchmark, as_json("x", benchmark.settings, benchmark.results)
 
 
 def chats(sim: SimVllm | SimOllama, path: str = "/v1/chat/completions") -> list[Any]:

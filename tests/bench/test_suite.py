@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import measure, nginx, processes, targets
+from bench import nginx, processes, targets
 from bench.load import Job, Run
 from gateway.config.load import load_text
 from tests.bench.byte_relay import relay
@@ -107,12 +107,12 @@ async def test_the_words_of_a_refusal_are_kept() -> None:
 async def test_sigterm_leaves_no_process_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     process = await start("--targets", "direct", "--only", "small", "--seconds", "60")
-    await until(lambda: len(measure.process_tree([process.pid])) >= 3, within=20)  # bench, mock, load
-    tree = measure.process_tree([process.pid])
+    await until(lambda: len(processes.process_tree([process.pid])) >= 3, within=20)  # bench, mock, load
+    tree = processes.process_tree([process.pid])
     process.send_signal(signal.SIGTERM)
     code, _ = await finish(process)
     assert code == 128 + signal.SIGTERM
-    assert measure.process_tree(tree) == []
+    assert processes.process_tree(tree) == []
     assert os.listdir(tmp_path) == []
 
 

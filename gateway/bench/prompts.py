@@ -1,4 +1,4 @@
-"""Prompts of a wanted length, no two of which begin alike, so that no prefix cache can answer for the engine."""
+"""Prompts of a given length, no two of which begin alike, so that no prefix cache can answer for the engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TEXT = (
 _WORDS = _TEXT.split()
 
 
-class Ask(NamedTuple):
-    """One request to be made. `words` size its prompt, `tokens` its answer. `nonce` is its own alone; those that are
-    compared share the `seed` of the words, so that they are equally long. `forced`: with the fields that make vLLM give
-    an answer of just that length. `thinking` None = as the model does by itself."""
+class RequestSpec(NamedTuple):
+    """One request to be made. `words`: length of its prompt; `tokens`: length of its answer. `nonce`: no other request
+    has it; requests that are compared share the `seed` of the words, so their prompts are equally long. `forced`: send
+    the fields that make vLLM give an answer of exactly that length. `thinking`: None = the model's default."""
 
     words: int
     tokens: int
@@ -43,7 +43,8 @@ class Sizing(NamedTuple):
 
 
 def sizing(seen: Sequence[tuple[int, int]]) -> Sizing:
-    """From (words, tokens) of prompts that the server has counted; the guess where they do not tell."""
+    """The sizing that follows from (words, tokens) of prompts that the server has counted; the default where two counts
+    that differ are missing."""
     if len(seen) < 2:
         return Sizing()
     (few, least), (many, most) = min(seen), max(seen)
@@ -53,29 +54,30 @@ def sizing(seen: Sequence[tuple[int, int]]) -> Sizing:
     return Sizing(least - per_word * few, per_word)
 
 
-def prompt(ask: Ask) -> str:
-    """The nonce stands first: from its first block on the prompt is another one, whatever follows. The words are not
-    one sentence over and over, which would flatter a drafter that looks tokens up in the prompt."""
-    pick = Random(ask.seed)
-    text = " ".join(pick.choices(_WORDS, k=ask.words))
+def prompt(spec: RequestSpec) -> str:
+    """The text of the prompt. The nonce stands first, so that the prompt differs from its first cache block on. The
+    words are drawn at random: one repeated sentence would flatter speculative decoding that looks tokens up in the
+    prompt."""
+    pick = Random(spec.seed)
+    text = " ".join(pick.choices(_WORDS, k=spec.words))
     return (
-        f"[{ask.nonce}] Write a story of at least {ask.tokens} words, and do not stop before. "
+        f"[{spec.nonce}] Write a story of at least {spec.tokens} words, and do not stop before. "
         f"Take what you like of these words:\n\n{text}"
     )
 
 
-def body(ask: Ask, model: str | None) -> dict[str, Any]:
-    """The chat request. Usage is asked for: tokens are the server's to count, one chunk may hold several."""
+def body(spec: RequestSpec, model: str | None) -> dict[str, Any]:
+    """The body of the chat request. It asks for usage: the server counts tokens, as one chunk may hold several."""
     fields: dict[str, Any] = {} if model is None else {"model": model}
     fields |= {
-        "messages": [{"role": "user", "content": prompt(ask)}],
-        "max_tokens": ask.tokens,
+        "messages": [{"role": "user", "content": prompt(spec)}],
+        "max_tokens": spec.tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if ask.forced:
-        fields |= {"ignore_eos": True, "min_tokens": ask.tokens}
-    if ask.thinking is not None:
-        fields["chat_template_kwargs"] = {"enable_thinking": ask.thinking}
+    if spec.forced:
+        fields |= {"ignore_eos": True, "min_tokens": spec.tokens}
+    if spec.thinking is not None:
+        fields["chat_template_kwargs"] = {"enable_thinking": spec.thinking}
     return fields

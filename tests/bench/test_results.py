@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-from gateway.benching.figures import Block, Gap, Spread
-from gateway.benching.measured import Run
-from gateway.benching.results import DIRECT, GATEWAY, Results
-from gateway.benching.table import added, rate, seconds, share, spread
+from gateway.bench.report import added, rate, remarks, seconds, share, spread
+from gateway.bench.results import DIRECT, GATEWAY, Block, Results
+from gateway.bench.sample import Sample
+from gateway.bench.stats import Gap, Spread
 
 
-def run(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> Run:
-    whole = Run(0.0, ttft + 1.0, ttft, ttft + 1.0, prompt=1000, completion=128, pieces=128, backend=backend)
+def sample(ttft: float = 0.5, backend: str | None = "a", **more: Any) -> Sample:
+    whole = Sample(0.0, ttft + 1.0, ttft, ttft + 1.0, prompt=1000, completion=128, pieces=128, backend=backend)
     return replace(whole, **more)
 
 
 def results(*ttfts: float, **more: Any) -> Results:
     found = Results(128)
     for ttft in ttfts:
-        found.add_single(GATEWAY, 1000, run(ttft, **more))
+        found.add_single(GATEWAY, 1000, sample(ttft, **more))
     return found
 
 
 def said(found: Results, words: str) -> bool:
-    return any(words in remark for remark in found.remarks())
+    return any(words in remark for remark in remarks(found))
 
 
 def test_nothing_is_said_of_a_quiet_run() -> None:
-    assert results(0.5, 0.51, 0.52).remarks() == []
+    assert remarks(results(0.5, 0.51, 0.52)) == []
 
 
 def test_a_wide_spread_is_said() -> None:
@@ -57,8 +57,8 @@ def test_what_the_runs_show_is_said(more: dict[str, Any], words: str) -> None:
 
 def test_failures_are_summed_up_by_what_they_say() -> None:
     found = results(0.5)
-    found.add_single(GATEWAY, 1000, run(error="answered 500: no"))
-    found.add_block(DIRECT, 2, Block((run(error="answered 500: no"), run(error="answered 500: no"))))
+    found.add_single(GATEWAY, 1000, sample(error="answered 500: no"))
+    found.add_block(DIRECT, 2, Block((sample(error="answered 500: no"), sample(error="answered 500: no"))))
     assert found.errors() == {(DIRECT, "answered 500: no"): 2, (GATEWAY, "answered 500: no"): 1}
     assert not found.ok
 
@@ -74,13 +74,13 @@ def test_it_is_not_fine_when_it_was_stopped_or_empty() -> None:
 def test_only_runs_of_one_backend_are_compared() -> None:
     found = Results(128, expected="a")
     for backend, ttft in (("a", 0.6), ("b", 9.0), ("a", 0.6)):
-        found.add_single(GATEWAY, 1000, run(ttft, backend))
-        found.add_single(DIRECT, 1000, run(0.5, None))
+        found.add_single(GATEWAY, 1000, sample(ttft, backend))
+        found.add_single(DIRECT, 1000, sample(0.5, None))
     (one,) = found.added()
     assert one.ttft is not None
     assert one.ttft.n == 2
     assert one.ttft.median == pytest.approx(0.1)
-    assert [(row.via, backend, len(row.runs)) for row, backend in found.singles()] == [
+    assert [(row.via, backend, len(row.samples)) for row, backend in found.singles()] == [
         (GATEWAY, "a", 2),
         (GATEWAY, "b", 1),
         (DIRECT, "a", 3),

@@ -10,31 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.benching.course import turns
-from gateway.benching.figures import Block, Level, Single, fit, fit_prefill, gap, pairs, quantile, ratio, spread
-from gateway.benching.measured import Run
+from gateway.bench.results import Block, Level, Single, fit_prefill, pairs
+from gateway.bench.sample import Sample
+from gateway.bench.session import run_order
+from gateway.bench.stats import fit, gap, quantile, ratio, spread
 
 SECONDS = st.floats(0.001, 1000.0)
 TOKENS = st.integers(2, 10_000)
 
 
-def run(prompt: int = 1000, tokens: int = 101, ttft: float = 0.5, decoding: float = 1.0, **more: Any) -> Run:
+def sample(prompt: int = 1000, tokens: int = 101, ttft: float = 0.5, decoding: float = 1.0, **more: Any) -> Sample:
     """Began at 10 s; a piece per token."""
-    made = Run(10.0, 10.0 + ttft + decoding, 10.0 + ttft, 10.0 + ttft + decoding, prompt, tokens, pieces=tokens)
+    made = Sample(10.0, 10.0 + ttft + decoding, 10.0 + ttft, 10.0 + ttft + decoding, prompt, tokens, pieces=tokens)
     return replace(made, **more)
 
 
-FAILED = run(error="answered 500: no")
+FAILED = sample(error="answered 500: no")
 
 
-# -- one run ----------------------------------------------------------------------------------------------------------
+# -- one sample --------------------------------------------------------------------------------------------------------
 
 
 @given(prompt=st.integers(1, 200_000), tokens=TOKENS, ttft=SECONDS, decoding=SECONDS)
 def test_rates_give_back_the_tokens_in_the_time_that_they_took(
     prompt: int, tokens: int, ttft: float, decoding: float
 ) -> None:
-    one = run(prompt, tokens, ttft, decoding)
+    one = sample(prompt, tokens, ttft, decoding)
     assert one.ttft is not None
     assert one.prefill_rate is not None
     assert one.decode_rate is not None
@@ -43,21 +44,21 @@ def test_rates_give_back_the_tokens_in_the_time_that_they_took(
 
 
 def test_tokens_are_the_servers_to_count_and_never_guessed_from_chunks() -> None:
-    assert run(tokens=101, pieces=51).decode_rate == pytest.approx(100), "two tokens in each piece are still two"
-    silent = replace(run(), completion=None, prompt=None)
+    assert sample(tokens=101, pieces=51).decode_rate == pytest.approx(100), "two tokens in each piece are still two"
+    silent = replace(sample(), completion=None, prompt=None)
     assert (silent.decode_rate, silent.prefill_rate) == (None, None)
     assert silent.ttft == pytest.approx(0.5)
 
 
 def test_text_that_came_in_heaps_tells_no_decode_rate() -> None:
-    assert run(tokens=100, pieces=25).decode_rate is not None
-    assert run(tokens=100, pieces=24).decode_rate is None
-    assert run(tokens=2, pieces=1, decoding=0.0).decode_rate is None
+    assert sample(tokens=100, pieces=25).decode_rate is not None
+    assert sample(tokens=100, pieces=24).decode_rate is None
+    assert sample(tokens=2, pieces=1, decoding=0.0).decode_rate is None
 
 
 def test_a_prompt_out_of_the_prefix_cache_tells_no_prefill_rate() -> None:
-    assert run(prompt=1000, cached=50).prefill_rate is not None
-    assert run(prompt=1000, cached=51).prefill_rate is None
+    assert sample(prompt=1000, cached=50).prefill_rate is not None
+    assert sample(prompt=1000, cached=51).prefill_rate is None
 
 
 # -- several ----------------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_quantiles_lie_within_the_values_and_in_order(values: list[float], a: fl
 
 
 def test_failed_runs_are_counted_and_give_no_figure() -> None:
-    row = Single("url", 1000, (run(ttft=1.0), FAILED, run(ttft=3.0)))
+    row = Single("url", 1000, (sample(ttft=1.0), FAILED, sample(ttft=3.0)))
     assert row.failed == 1
     found = row.of(lambda each: each.ttft)
     assert found is not None
@@ -122,7 +123,7 @@ def test_the_fit_finds_the_line_even_when_one_run_is_odd(
 def test_no_line_is_claimed_where_longer_prompts_are_not_slower() -> None:
     assert fit([(100.0, 1.0), (1000.0, 1.0)]) is None
     assert fit([]) is None
-    assert fit_prefill([run(prompt=1000), replace(FAILED, prompt=9000)]) is None
+    assert fit_prefill([sample(prompt=1000), replace(FAILED, prompt=9000)]) is None
 
 
 # -- many at a time ---------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def test_no_line_is_claimed_where_longer_prompts_are_not_slower() -> None:
 def test_so_many_like_streams_yield_so_many_times_the_tokens(
     streams: int, tokens: int, ttft: float, decoding: float
 ) -> None:
-    block = Block((run(100, tokens, ttft, decoding),) * streams)
+    block = Block((sample(100, tokens, ttft, decoding),) * streams)
     assert block.output_rate is not None
     assert block.request_rate is not None
     assert block.output_rate * (ttft + decoding) == pytest.approx(streams * tokens, rel=1e-6)
@@ -140,26 +141,26 @@ def test_so_many_like_streams_yield_so_many_times_the_tokens(
 
 
 def test_time_in_which_streams_run_out_counts_too() -> None:
-    late = run(tokens=100, started=10.0, ended=14.0)
-    assert Block((run(tokens=100, ended=12.0), late)).output_rate == pytest.approx(50.0)
+    late = sample(tokens=100, started=10.0, ended=14.0)
+    assert Block((sample(tokens=100, ended=12.0), late)).output_rate == pytest.approx(50.0)
 
 
 def test_a_block_in_which_one_failed_claims_nothing() -> None:
-    good, bad = Block((run(), run())), Block((run(), FAILED))
+    good, bad = Block((sample(), sample())), Block((sample(), FAILED))
     level = Level("gateway", 2, (good, bad))
     assert (bad.output_rate, bad.request_rate) == (None, None)
     assert level.output_rate is not None
-    assert (level.output_rate.n, level.failed, len(level.runs)) == (1, 1, 2)
+    assert (level.output_rate.n, level.failed, len(level.samples)) == (1, 1, 2)
     assert Level("gateway", 2, (bad,)).at(lambda each: each.ttft, 0.5) is None
 
 
-# -- two ways ---------------------------------------------------------------------------------------------------------
+# -- two targets -------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(SECONDS, min_size=5, max_size=9), st.floats(0.01, 5))
 def test_what_is_added_to_each_is_found_whatever_else_drifts(base: list[float], extra: float) -> None:
-    through = [run(ttft=value + extra) for value in base]
-    straight = [run(ttft=value) for value in base]
+    through = [sample(ttft=value + extra) for value in base]
+    straight = [sample(ttft=value) for value in base]
     found = gap(pairs(through, straight, lambda each: each.ttft))
     assert found is not None
     assert found.clear
@@ -180,7 +181,7 @@ def test_a_difference_is_only_clear_when_each_of_five_pairs_shows_it(differences
 
 
 def test_pairs_of_which_one_failed_do_not_count() -> None:
-    assert pairs([run(), FAILED], [run(), run()], lambda each: each.ttft) == [(0.5, 0.5)]
+    assert pairs([sample(), FAILED], [sample(), sample()], lambda each: each.ttft) == [(0.5, 0.5)]
     assert gap([]) is None
     assert ratio([(1.0, None), (1.0, 0.0)]) is None
 
@@ -189,16 +190,16 @@ def test_pairs_of_which_one_failed_do_not_count() -> None:
 
 
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True), st.integers(1, 6), st.integers(1, 2))
-def test_ways_take_turns_and_neither_is_always_first(items: list[int], repeats: int, ways: int) -> None:
-    names = ["gateway", "direct"][:ways]
-    order = list(turns(items, names, repeats))
+def test_targets_take_turns_and_neither_is_always_first(items: list[int], repeats: int, targets: int) -> None:
+    names = ["gateway", "direct"][:targets]
+    order = list(run_order(items, names, repeats))
     assert sorted(order) == sorted((r, item, name) for r in range(repeats) for item in items for name in names)
     firsts = []
-    for place in range(0, len(order), ways):
-        group = order[place : place + ways]
+    for place in range(0, len(order), targets):
+        group = order[place : place + targets]
         assert len({(repeat, item) for repeat, item, _ in group}) == 1, "one right after the other"
         firsts.append(group[0][2])
-    if ways == 2:
+    if targets == 2:
         assert abs(firsts.count("gateway") - firsts.count("direct")) <= (1 if len(items) % 2 else repeats % 2)
         for item in items:
             begins = [name for (_, its, name) in order if its == item][::2]

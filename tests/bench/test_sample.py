@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.benching.measured import Run
-from gateway.benching.prompts import Ask
-from gateway.benching.timing import refusal, timed
-from gateway.benching.ways import Url
+from gateway.bench.prompts import RequestSpec
+from gateway.bench.sample import Sample, refusal, take_sample
+from gateway.bench.targets import UrlTarget
 from tests.scripted import END, SSE_HEAD, Turn, answer, chunked, json_answer, scripted
 
-ASK = Ask(20, 64, "a1", 0)
+SPEC = RequestSpec(20, 64, "a1", 0)
 
 
 def event(**fields: Any) -> bytes:
@@ -39,13 +38,13 @@ USAGE = event(
 DONE = b"data: [DONE]\n\n"
 
 
-async def made(script: Callable[[Turn], Any], limit: float = 20.0) -> Run:
+async def made(script: Callable[[Turn], Any], limit: float = 20.0) -> Sample:
     async with scripted(script) as backend:
-        way = Url("url", backend.url, "m", key="k")
+        target = UrlTarget("url", backend.url, "m", key="k")
         try:
-            return await timed(way.prepare(ASK), limit)
+            return await take_sample(target.prepare(SPEC), limit)
         finally:
-            await way.close()
+            await target.close()
 
 
 def says(*events: bytes, end: bool = True) -> Callable[[Turn], Any]:
@@ -58,30 +57,30 @@ def says(*events: bytes, end: bool = True) -> Callable[[Turn], Any]:
 
 
 async def test_a_whole_stream_is_read_to_its_usage() -> None:
-    run = await made(says(ROLE, delta(reasoning="Well"), delta(content="Yes"), delta("length"), USAGE, DONE))
-    assert run.error is None
-    assert (run.prompt, run.completion, run.reasoning, run.cached) == (40, 64, 30, 16)
-    assert (run.pieces, run.finish) == (2, "length")
-    assert run.first is not None
-    assert run.last is not None
-    assert run.started < run.first <= run.last <= run.ended
+    sample = await made(says(ROLE, delta(reasoning="Well"), delta(content="Yes"), delta("length"), USAGE, DONE))
+    assert sample.error is None
+    assert (sample.prompt, sample.completion, sample.reasoning, sample.cached) == (40, 64, 30, 16)
+    assert (sample.pieces, sample.finish) == (2, "length")
+    assert sample.first is not None
+    assert sample.last is not None
+    assert sample.started < sample.first <= sample.last <= sample.ended
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content"])
 async def test_the_first_text_is_the_first_whatever_it_is_called(field: str) -> None:
-    run = await made(says(ROLE, delta(**{field: "a"}), delta("stop"), DONE))
-    assert (run.ok, run.pieces) == (True, 1)
-    assert run.first is not None
+    sample = await made(says(ROLE, delta(**{field: "a"}), delta("stop"), DONE))
+    assert (sample.ok, sample.pieces) == (True, 1)
+    assert sample.first is not None
 
 
 async def test_a_role_and_empty_texts_are_not_the_first_text() -> None:
-    run = await made(says(ROLE, delta(content=""), delta(content=None), delta("stop"), DONE))
-    assert (run.first, run.pieces, run.error) == (None, 0, "it said nothing")
+    sample = await made(says(ROLE, delta(content=""), delta(content=None), delta("stop"), DONE))
+    assert (sample.first, sample.pieces, sample.error) == (None, 0, "it said nothing")
 
 
 async def test_tokens_without_text_are_a_failure_that_says_so() -> None:
-    run = await made(says(ROLE, delta("length"), USAGE, DONE))
-    assert run.error == "64 tokens were counted, but the stream held no text"
+    sample = await made(says(ROLE, delta("length"), USAGE, DONE))
+    assert sample.error == "64 tokens were counted, but the stream held no text"
 
 
 @pytest.mark.parametrize(
@@ -94,15 +93,15 @@ async def test_tokens_without_text_are_a_failure_that_says_so() -> None:
     ],
 )
 async def test_a_broken_stream_is_a_failure(events: list[bytes], error: str) -> None:
-    run = await made(says(*events))
-    assert run.error is not None
-    assert error in run.error
+    sample = await made(says(*events))
+    assert sample.error is not None
+    assert error in sample.error
 
 
 async def test_a_connection_that_ends_early_is_a_failure() -> None:
-    run = await made(says(delta(content="a"), end=False))
-    assert run.error is not None
-    assert run.error.startswith("the connection failed")
+    sample = await made(says(delta(content="a"), end=False))
+    assert sample.error is not None
+    assert sample.error.startswith("the connection failed")
 
 
 async def test_an_error_is_told_in_the_servers_words() -> None:
@@ -131,9 +130,9 @@ async def test_a_request_without_end_is_given_up() -> None:
         await turn.send(SSE_HEAD + chunked(delta(content="a")))
         await turn.until_lost()
 
-    run = await made(script, limit=0.2)
-    assert run.error == "no end within 0.2 s"
-    assert run.first is not None
+    sample = await made(script, limit=0.2)
+    assert sample.error == "no end within 0.2 s"
+    assert sample.first is not None
 
 
 async def test_the_route_is_read_from_the_head_or_from_a_comment() -> None:
@@ -141,11 +140,11 @@ async def test_the_route_is_read_from_the_head_or_from_a_comment() -> None:
         more = b"x-gateway-backend: a\r\nx-gateway-queue-ms: 1500\r\n\r\n"
         await turn.send(SSE_HEAD.removesuffix(b"\r\n") + more + chunked(delta("stop", content="a")) + END)
 
-    run = await made(head)
-    assert (run.backend, run.queued) == ("a", 1.5)
+    sample = await made(head)
+    assert (sample.backend, sample.queued) == ("a", 1.5)
     comment = b": x-gateway backend=b; attempts=2; queue-ms=20; fallback=failed\n\n"
-    run = await made(says(comment, delta("stop", content="a"), DONE))
-    assert (run.backend, run.queued) == ("b", 0.02)
+    sample = await made(says(comment, delta("stop", content="a"), DONE))
+    assert (sample.backend, sample.queued) == ("b", 0.02)
 
 
 async def test_the_request_is_a_chat_with_the_key() -> None:

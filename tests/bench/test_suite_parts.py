@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench import measure, processes, report, runner
+from bench import processes, report, runner
 from bench.replies import DELTA_EVENT
 from bench.runner import Plan, Samples
 from bench.scenarios import SCENARIOS, Scenario, body
@@ -86,18 +86,18 @@ def test_a_stream_has_the_shape_of_vllm_at_every_pace(mock: httpx.Client, pace: 
 
 
 def test_cpu_time_of_a_process_is_what_it_has_run() -> None:
-    before = measure.cpu_ns([os.getpid()])
+    before = processes.cpu_ns([os.getpid()])
     started = time.process_time_ns()
     while time.process_time_ns() - started < 50_000_000:
         pass
-    used = measure.cpu_ns([os.getpid()]) - before
+    used = processes.cpu_ns([os.getpid()]) - before
     assert 40_000_000 < used < 200_000_000
 
 
 def test_the_owner_of_a_listening_port_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert os.getpid() in measure.listeners(listener.getsockname()[1])
-    assert measure.rss_bytes([os.getpid()]) > 1_000_000
+        assert os.getpid() in processes.listeners(listener.getsockname()[1])
+    assert processes.rss_bytes([os.getpid()]) > 1_000_000
 
 
 def lines(gateway: float, **errors: int) -> list[str]:

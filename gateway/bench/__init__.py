@@ -1,0 +1,2 @@
+"""`gateway bench`: how fast an alias or a server is, and what the gateway adds. The `bench/` suite shares its
+`stats`."""
