@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.config import models as m
 from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
+from gateway.config.schema import Section, built
 from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean
 
@@ -17,7 +17,7 @@ _OURS = ("model", "messages", "prompt", "input", "stream")  # request fields tha
 _GLOB = "*?["
 
 
-def resolve_aliases(file: m.RoutesFile, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
+def resolve_aliases(file: Section, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
     """The explicit aliases, then one for each local chat backend whose name is still free."""
     aliases = {n: _Resolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
     claimed = _claimed(aliases, report)
@@ -43,7 +43,7 @@ def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
 
 class _Resolver:
     def __init__(
-        self, name: str, section: m.AliasSection, file: m.RoutesFile, backends: Mapping[str, Backend], report: Report
+        self, name: str, section: Section, file: Section, backends: Mapping[str, Backend], report: Report
     ) -> None:
         self.name, self.section, self.file, self.backends, self.report = name, section, file, backends, report
         self.path: Path = ("aliases", name)
@@ -56,22 +56,8 @@ class _Resolver:
         self._check_kinds([*(n for step in steps for n in step), *ask_all])
         self._check_window(steps)
         self._check_params(section.params or {})
-        return Alias(
-            name=self.name,
-            steps=steps,
-            also=self._also(),
-            balance=section.balance,
-            on_busy=section.on_busy,
-            cloud_when=tuple(dict.fromkeys(section.cloud_when)) if section.cloud_when is not None else ("down",),
-            on_unsupported=section.on_unsupported,
-            params=section.params or {},
-            thinking=section.thinking,
-            min_max_tokens=section.min_max_tokens,
-            reasoning_field=section.reasoning_field,
-            priority=section.priority,
-            listed=section.listed,
-            ask_all=tuple(dict.fromkeys(ask_all)),
-        )
+        unique = tuple(dict.fromkeys(ask_all))
+        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
@@ -83,7 +69,7 @@ class _Resolver:
         use, ask_all = self.section.use, self.section.ask_all
         if use is not None and ask_all is not None:
             self._error("ask_all", "`use` and `ask_all` exclude each other")
-        elif ask_all == []:
+        elif ask_all == ():
             self._error("ask_all", "asks nobody", "name at least one backend")
         elif not use and ask_all is None and not self._dropped("use", "ask_all"):
             self.report.error(self.path, "has no steps", "write use: [BACKEND, FALLBACK]")

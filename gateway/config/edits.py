@@ -16,7 +16,8 @@ from pathlib import Path
 
 from watchfiles import awatch
 
-from gateway.config.sources import Digests, look
+from gateway.config.problems import Digests
+from gateway.config.sources import look
 
 log = logging.getLogger("gateway.config")
 

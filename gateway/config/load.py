@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.document import read_document
-from gateway.config.envfile import parse_env
-from gateway.config.expand import Expander, ExpandError
-from gateway.config.notyet import warn_not_yet
-from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.expand import Expander, ExpandError, parse_env
+from gateway.config.keys import warn_not_yet
+from gateway.config.problems import ConfigError, Digests, Problem, Report
 from gateway.config.resolve import resolve
-from gateway.config.snapshot import Snapshot
-from gateway.config.sources import Digests, Sources
+from gateway.config.setting import settings_of
+from gateway.config.snapshot import Server, Snapshot
+from gateway.config.sources import Sources
 from gateway.config.validate import validated
-
-DEFAULT_ENV_FILE = ".env"
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,9 @@ def _env_file(
         return {}, None
     if written is not None and (not isinstance(written, str) or not written.strip()):
         return {}, None  # the models report it
+    default = settings_of(Server)["env_file"].default
     try:
-        name = Expander(process, folder, sources).text(written) if written else DEFAULT_ENV_FILE
+        name = Expander(process, folder, sources).text(written) if written else default
     except ExpandError:
         return {}, None  # expanding the whole file reports it
     path = folder / name
@@ -100,7 +99,7 @@ def _env_file(
         text = sources.read(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
-        if not missing or (written and name != DEFAULT_ENV_FILE):
+        if not missing or (written and name != default):
             why = "there is no such file" if missing else "it cannot be read as text"
             reason = getattr(error, "strerror", None)
             report.error(("server", "env_file"), f"'{name}': {why}", None if missing or not reason else str(reason))

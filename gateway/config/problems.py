@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path as FilePath
 
 from gateway.printable import visible
 from gateway.shortage import WORDS, Kind
 
-if TYPE_CHECKING:
-    from gateway.config.sources import Digests
-
-Path = tuple[str | int, ...]
+Path = tuple[str | int, ...]  # of a key in the file
+# File -> a digest of what was read; None = there is no such file, or it cannot be read.
+Digests = Mapping[FilePath, bytes | None]
 SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
 
 

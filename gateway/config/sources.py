@@ -8,17 +8,14 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from gateway.config.problems import NotRead
+from gateway.config.problems import Digests, NotRead
 from gateway.shortage import shortage_of
 
 MOST = 4 * 1024 * 1024  # bytes that are read; every file of ours has a smaller limit
 PATIENCE = 2.0  # seconds for the whole content of a pipe
-
-# File -> a digest of what was read; None = it is not there, or cannot be read.
-Digests = Mapping[Path, bytes | None]
 
 
 class Sources(dict[Path, bytes | None]):
