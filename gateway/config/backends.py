@@ -1,4 +1,4 @@
-"""Backends: is the endpoint usable, is it inside the LAN, and what is assumed where the file says nothing."""
+"""Backends: whether the endpoint is usable and inside the LAN, and what is assumed where the file is silent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 
 ASSUMED_SLOTS = {"vllm": 8, "openai": 8, "ollama": 1, "http": 8}
-# Ollama has to be told a window with every request, and cuts silently at 4,096 tokens when it is not.
+# Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
 T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
@@ -33,11 +33,11 @@ def _with_assumed_slots(backend: Backend) -> Backend:
 
 
 class _Resolver:
-    """`section` tells what is written, `said` is the same as a backend: with the default of every key that is not."""
+    """`section` holds the keys that are written, `given` the same as a backend, with defaults for the other keys."""
 
     def __init__(self, name: str, section: Section, file: Section, report: Report) -> None:
         self.section, self.file, self.report = section, file, report
-        self.said = built(Backend, section, name=name)
+        self.given = built(Backend, section, name=name)
         self.path: Path = ("backends", name)
 
     def backend(self) -> Backend:
@@ -48,7 +48,7 @@ class _Resolver:
         self._check_parsers()
         defaults = self.file.defaults
         found = replace(
-            self.said,
+            self.given,
             url=url,
             cloud=cloud,
             nodes=self._nodes(),
@@ -68,17 +68,17 @@ class _Resolver:
         return self.report.was_dropped(*self.path, key)
 
     def _url(self) -> str | None:
-        if self.said.url is not None:
-            return check_url(self.said.url, (*self.path, "url"), self.report)
-        said_otherwise = any(p[:2] == self.path and _means_url(p) for p in self.report.dropped)
-        if self.said.engine != "litellm" and not self._dropped("url") and not said_otherwise:
+        if self.given.url is not None:
+            return check_url(self.given.url, (*self.path, "url"), self.report)
+        misspelt = any(p[:2] == self.path and _means_url(p) for p in self.report.dropped)
+        if self.given.engine != "litellm" and not self._dropped("url") and not misspelt:
             self.report.error(self.path, "'url' is missing", 'write url: "http://HOST:PORT"')
         return None
 
     def _cloud(self, url: str | None) -> bool:
-        """Whether prompts leave the LAN. Never guessed for a public host: it has to be said."""
+        """Whether prompts leave the LAN. That is never guessed for a public host: the file has to say it."""
         written: bool | None = self.section.cloud
-        if self.said.engine == "litellm":
+        if self.given.engine == "litellm":
             if written is False:
                 self._error("cloud", "engine litellm always leaves the LAN", "remove the key, or use engine openai")
             return True
@@ -91,54 +91,54 @@ class _Resolver:
         return False
 
     def _check_engine(self) -> None:
-        said = self.said
-        if said.engine == "http" and not said.serves and not self._dropped("serves"):
+        given = self.given
+        if given.engine == "http" and not given.serves and not self._dropped("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
-        if said.engine != "http" and said.serves:
+        if given.engine != "http" and given.serves:
             self._error("serves", "only for engine http", "did you mean engine: http?")
-        if said.model is None and not self._dropped("model"):
+        if given.model is None and not self._dropped("model"):
             self._check_missing_model()
 
     def _check_missing_model(self) -> None:
-        if self.said.engine == "litellm":
+        if self.given.engine == "litellm":
             hint = "write model: PROVIDER/MODEL, e.g. anthropic/claude-sonnet-5"
             self.report.error(self.path, "engine litellm needs 'model'", hint)
-        elif self.said.engine == "ollama" or (self.said.engine == "openai" and self.said.cloud):
+        elif self.given.engine == "ollama" or (self.given.engine == "openai" and self.given.cloud):
             self.report.warn(self.path, "no 'model': the first one that it lists is used", "name the one you mean")
 
     def _check_parsers(self) -> None:
-        said = self.said
-        self._check_parser("tool_parser", said.tool_parser, TOOL_PARSERS, REASONING_PARSERS)
-        self._check_parser("reasoning_parser", said.reasoning_parser, REASONING_PARSERS, TOOL_PARSERS)
-        if said.auto_tools and said.tool_parser == "none":
+        given = self.given
+        self._check_parser("tool_parser", given.tool_parser, TOOL_PARSERS, REASONING_PARSERS)
+        self._check_parser("reasoning_parser", given.reasoning_parser, REASONING_PARSERS, TOOL_PARSERS)
+        if given.auto_tools and given.tool_parser == "none":
             message = "auto_tools without a tool_parser: vLLM answers 400 to tools"
             self.report.warn((*self.path, "auto_tools"), message, "name the --tool-call-parser")
 
-    def _check_parser(self, key: str, given: str | None, known: frozenset[str], other: frozenset[str]) -> None:
-        if given is None or given == "none" or given in known:
+    def _check_parser(self, key: str, name: str | None, known: frozenset[str], other: frozenset[str]) -> None:
+        if name is None or name == "none" or name in known:
             return
-        near = closest(given, known)
+        near = closest(name, known)
         kind = "tool_parser" if key == "reasoning_parser" else "reasoning_parser"
-        hint = f"that is a {kind}" if given in other else f"did you mean '{near}'?" if near else "fine for a plugin"
-        self.report.warn((*self.path, key), f"'{given}' is no parser that vLLM ships", hint)
+        hint = f"that is a {kind}" if name in other else f"did you mean '{near}'?" if near else "fine for a plugin"
+        self.report.warn((*self.path, key), f"'{name}' is no parser that vLLM ships", hint)
 
     def _auto_tools(self) -> bool | None:
-        said = self.said
-        if said.auto_tools is not None or said.tool_parser is None:
-            return said.auto_tools
-        return said.tool_parser != "none"
+        given = self.given
+        if given.auto_tools is not None or given.tool_parser is None:
+            return given.auto_tools
+        return given.tool_parser != "none"
 
     def _context(self) -> int | None:
-        said = self.said
-        if said.context is not None or said.engine != "ollama" or self._dropped("context"):
-            return said.context
+        given = self.given
+        if given.context is not None or given.engine != "ollama" or self._dropped("context"):
+            return given.context
         message = f"no 'context': {ASSUMED_OLLAMA_CONTEXT} tokens are asked of Ollama (num_ctx)"
         self.report.warn(self.path, message, "declare the window that you want it to have")
         return ASSUMED_OLLAMA_CONTEXT
 
     def _nodes(self) -> tuple[str, ...]:
-        nodes = tuple(dict.fromkeys(self.said.nodes))
+        nodes = tuple(dict.fromkeys(self.given.nodes))
         declared = self.file.nodes
         for name in nodes if declared else ():
             if name not in declared and not self.report.was_dropped("nodes", name):
@@ -156,7 +156,7 @@ class _Resolver:
         return None if missing else built(Price, price)
 
     def _health(self, cloud: bool) -> HealthSettings:
-        """Cloud backends are probed only when they themselves say so: a probe costs money there."""
+        """Cloud backends are probed only when their own section asks for it, because a probe costs money there."""
         own: Section = self.section.health
         health = _merged(HealthSettings, self.file.defaults.health, own)
         if cloud:
@@ -174,12 +174,12 @@ class _Resolver:
 
 
 def _merged(made: type[T], defaults: Section, own: Section) -> T:
-    """What a backend itself says wins over `defaults`, key by key."""
+    """The keys of a backend win over those of `defaults`, one by one."""
     return made(**{**written(made, defaults), **written(made, own)})
 
 
 def _means_url(path: Path) -> bool:
-    """True for a misspelt `url`, which has been reported: that it is missing need not be said too."""
+    """True for a misspelt `url`: it has been reported, so that `url` is missing need not be reported too."""
     hint = for_unknown_key(str(path[-1]), "backends.*", keys_of("backends.*"), ())
     return len(path) == 3 and hint == "did you mean 'url'?"
 

@@ -1,7 +1,7 @@
-"""What differs between two versions of routes.yaml, in short: for the log, `/admin/reload` and events. Pure.
+"""The differences between two versions of routes.yaml, one line each, for the log, `/admin/reload` and events. Pure.
 
-Values are shown where they can hold no secret: numbers, words of fixed lists, names of backends. Of the keys that are
-defined as `private` only the name is shown.
+Values are shown where they can hold no secret: numbers, words of fixed lists, names of backends. Of a key whose value
+is any other text, only the name is shown.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SHOWN_MOST = 60  # characters of a value
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """One line each: `+ backends.gemma4`, `- aliases.writer`, `~ backends.qwen36.slots: 4 -> 2`. Of `server` nothing:
-    see `needs_restart`."""
+    """One line each: `+ backends.gemma4`, `- aliases.writer`, `~ backends.qwen36.slots: 4 -> 2`. `server` is
+    left to `needs_restart`."""
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)
@@ -27,7 +27,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def needs_restart(running: Server, written: Server) -> list[str]:
-    """The keys of `server` that say something else than what the process was started with."""
+    """The keys of `server` that differ from those with which the process was started."""
     keys = {"host": "listen", "port": "listen"}
     found = [keys.get(f.name, f.name) for f in fields(Server) if getattr(running, f.name) != getattr(written, f.name)]
     return [f"server.{key}" for key in dict.fromkeys(found)]
@@ -60,7 +60,7 @@ def _keys(path: str, before: Any, after: Any) -> Iterator[str]:
         elif isinstance(old, Budget) and isinstance(new, Budget):
             yield from _budget(f"{path}.{key}", old, new)
         else:
-            yield f"~ {path}.{key}" + ("" if setting.about.private else _values(old, new))
+            yield f"~ {path}.{key}" + ("" if setting.private else _values(old, new))
 
 
 def _budget(path: str, old: Budget, new: Budget) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _values(old: Any, new: Any) -> str:
 
 
 def _shown(value: Any) -> str | None:
-    """None = not to be shown."""
+    """A value as one word; None = it is not shown."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -88,7 +88,7 @@ def _shown(value: Any) -> str | None:
         members = [_shown(member) for member in value]
         text = f"[{', '.join(m for m in members if m is not None)}]"
         return text if None not in members and len(text) <= SHOWN_MOST else None
-    return None  # a Secret, a whole entry
+    return None  # a secret or a whole section
 
 
 def _traces(before: Traces | None, after: Traces | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from gateway.config.secret import Secret
 from gateway.config.snapshot import Alias, Client, Tasks
 from gateway.config.suggest import did_you_mean
 
-# `printf %s "$KEY" | sha256sum` of a variable that is not set, and what `echo` makes of it.
+# `printf %s "$KEY" | sha256sum` and `echo "$KEY" | sha256sum` of a variable that is not set.
 _OF_NOTHING = frozenset(hashlib.sha256(text).hexdigest() for text in (b"", b"\n", b"\r\n", b" "))
 
 
@@ -42,7 +42,7 @@ def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: R
 
 
 def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
-    """Hex SHA-256 of the key. A client without one would be anybody, so that is an error."""
+    """Hex SHA-256 of the key. A client without a key is an error: anybody could be that client."""
     if key is None:
         if not report.was_dropped(*path, "key"):
             report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')

@@ -46,7 +46,7 @@ class Kind:
 
     `read` turns a value of the YAML into the snapshot's value, or raises ValueError. `schema` is its JSON schema, and
     `words` name it on the reference page. `write` is the reverse of `read`, for showing a default ("" = none is shown).
-    `free`: a mapping whose keys are not the gateway's.
+    `free`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a variable.
     """
 
     read: Callable[[Any], Any]
@@ -54,6 +54,7 @@ class Kind:
     words: str
     write: Callable[[Any], str] = as_written
     free: bool = False
+    private: bool = False
 
 
 def _text(value: Any) -> str:
@@ -312,10 +313,10 @@ _PRICE = {"type": ["number", "string"], "minimum": 0, "pattern": VARIABLE}
 _DURATION = _pattern(DURATION_PATTERN)
 _LISTEN = _pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}")
 
-Text = Annotated[str, Kind(_text, _TEXT, "text")]
-SecretText = Annotated[Secret, Kind(_secret, _TEXT, "text")]
-OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or none")]
-HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none")]
+Text = Annotated[str, Kind(_text, _TEXT, "text", private=True)]
+SecretText = Annotated[Secret, Kind(_secret, _TEXT, "text", private=True)]
+OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or none", private=True)]
+HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none", private=True)]
 Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
 Count = Annotated[int, Kind(_whole(1), _number(1), "count")]
 CountFromZero = Annotated[int, Kind(_whole(0), _number(0), "count or 0")]
@@ -348,7 +349,7 @@ SizeOrNone = Annotated[
 ]
 BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
 Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
-Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names")]
+Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
 HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
 Networks = Annotated[tuple[Network, ...], Kind(_networks, _TEXTS, "list of addresses or networks")]
 OneOrMany = Annotated[tuple[str, ...], Kind(_one_or_many, _ONE_OR_MANY, "name or list of names")]
@@ -356,5 +357,5 @@ Steps = Annotated[
     tuple[tuple[str, ...], ...],
     Kind(_steps, {"type": "array", "minItems": 1, "items": _ONE_OR_MANY}, "list of steps"),
 ]
-Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", free=True)]
-Free = Annotated[Any, Kind(_anything, {}, "anything", free=True)]
+Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", free=True, private=True)]
+Free = Annotated[Any, Kind(_anything, {}, "anything", free=True, private=True)]

@@ -1,4 +1,4 @@
-"""routes.yaml → `Snapshot`: read the YAML, expand variables, validate, resolve names, say what is odd."""
+"""routes.yaml → `Snapshot`: read the YAML, expand variables, validate, resolve names, collect warnings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gateway.config.validate import validated
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid file: what it says and what is odd about it. `sources`: the files that it was made of, itself, the env
-    file and those of `${file:...}` (also an env file that is not there yet), with what was in them."""
+    """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
+    itself, the env file (also one that does not exist yet) and those of `${file:...}`."""
 
     snapshot: Snapshot
     warnings: list[Problem]
@@ -88,12 +88,12 @@ def _env_file(
     if written == "none":
         return {}, None
     if written is not None and (not isinstance(written, str) or not written.strip()):
-        return {}, None  # the models report it
+        return {}, None  # validation reports the mistake
     default = settings_of(Server)["env_file"].default
     try:
         name = Expander(process, folder, sources).text(written) if written else default
     except ExpandError:
-        return {}, None  # expanding the whole file reports it
+        return {}, None  # expanding the whole file reports the mistake
     path = folder / name
     try:
         text = sources.read(path).decode("utf-8-sig")

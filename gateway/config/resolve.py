@@ -1,4 +1,4 @@
-"""From the models to the immutable snapshot: defaults merged in, names checked, assumptions made explicit."""
+"""From what the file says to the immutable snapshot: names are checked and defaults merged in."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gateway.config.urls import REDIS_SCHEMES, check_url, redis_problem
 
 
 def resolve(file: Section, report: Report) -> Snapshot:
-    """The snapshot. It is complete only when `report` holds no error: `report.finish()` tells."""
+    """The snapshot. It is valid only when `report` holds no error, which `report.finish()` checks."""
     for section in ("nodes", "backends", "clients", "aliases"):
         check_names(section, getattr(file, section), report)
     if not file.backends and not report.was_dropped("backends"):
@@ -60,7 +60,7 @@ SHUT = "add clients with keys, or listen on 127.0.0.1"
 
 
 def exposure(host: str, port: int, *, clients: bool) -> str | None:
-    """What is odd about listening there; None = nothing."""
+    """A warning about listening at this address; None = there is none."""
     if clients or host in ("localhost", "::1") or host.startswith("127."):
         return None
     return f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
@@ -115,7 +115,7 @@ def _check_redis_url(value: Secret | None, path: Path, report: Report) -> None:
 
 
 def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> bool:
-    """Is it none, or begins as it must?"""
+    """Whether the value is none or a URL of one of these schemes; reports it when it is not."""
     if value is None or value.reveal().startswith(tuple(f"{scheme}://" for scheme in schemes)):
         return True
     report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))

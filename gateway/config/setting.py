@@ -16,6 +16,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from typing import Any, ClassVar, TypeVar
@@ -35,7 +36,7 @@ class About:
     kind: Any
     default: Any
     decided: bool
-    private: bool
+    names: bool
     not_yet: bool | tuple[str, ...]
 
 
@@ -46,24 +47,23 @@ def about(
     kind: Any = None,
     default: Any = MISSING,
     decided: bool = False,
-    private: bool = False,
+    names: bool = False,
     not_yet: bool | tuple[str, ...] = False,
 ) -> dict[str, About]:
     """The metadata of a dataclass field that is a key of routes.yaml.
 
     `key` is its name in the file and `kind` its type there, where they differ from the field's. `decided`: what holds
-    without the key depends on other keys, as `help` says, so no default is shown. `private`: the value is text of
-    anybody's making, in which a variable may stand; no log shows it. `not_yet`: the key (or these values of it) has no
-    effect yet.
+    without the key depends on other keys, as `help` says, so no default is shown. `names`: the value names entries of
+    the file, so a log may show it although it is text. `not_yet`: the key (or these values of it) has no effect yet.
     """
-    return {_ABOUT: About(help, key, kind, default, decided, private, not_yet)}
+    return {_ABOUT: About(help, key, kind, default, decided, names, not_yet)}
 
 
 def setting(default: T, help: str = "", **more: Any) -> T:
     """A field with this default that is a key of routes.yaml; `more` as in `about`."""
     metadata = about(help, **more)
     if type(default).__hash__ is None:  # a mapping: dataclasses take no mutable default
-        return field(default_factory=lambda: default, metadata=metadata)
+        return field(default_factory=lambda: copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -105,6 +105,11 @@ class Setting:
         """None for sections and fixed lists of words."""
         return kind_in(self.hint)
 
+    @property
+    def private(self) -> bool:
+        """Whether no log may show the value: it is text of the operator's, in which a variable may stand."""
+        return self.kind is not None and self.kind.private and not self.about.names
+
 
 @cache
 def settings_of(section: type) -> Mapping[str, Setting]:
@@ -113,19 +118,19 @@ def settings_of(section: type) -> Mapping[str, Setting]:
     found = {}
     # Not `dataclasses.fields`, which leaves class variables out.
     for one in vars(section)["__dataclass_fields__"].values():
-        told: About | None = one.metadata.get(_ABOUT)
-        if told is None:
+        described: About | None = one.metadata.get(_ABOUT)
+        if described is None:
             continue
         hint, kept = hints[one.name], True
         if typing.get_origin(hint) is ClassVar:
             (hint,), kept = typing.get_args(hint), False
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        found[told.key or one.name] = Setting(
-            key=told.key or one.name,
+        found[described.key or one.name] = Setting(
+            key=described.key or one.name,
             field=one.name if kept else None,
-            hint=hint if told.kind is None else told.kind,
-            default=default if kept else told.default,
-            about=told,
+            hint=hint if described.kind is None else described.kind,
+            default=default if kept else described.default,
+            about=described,
         )
     return found
 

@@ -39,8 +39,7 @@ _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
 class Timeouts:
     """How long to wait for what.
 
-    Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt (routing/context.py), and infinite
-    = no limit."""
+    Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt, and infinite = no limit."""
 
     connect: k.Duration = setting(3.0, "For a TCP (and TLS) connection to the backend.")
     first_byte: k.DurationOrAuto = setting(
@@ -63,7 +62,7 @@ class HealthSettings:
     recover_after: k.Count = setting(2, "Good checks in a row until it is back.")
     canary: k.DurationOrNone = setting(900.0, "Between two tiny real requests when idle; none = never.")
     start_grace: k.DurationFromZero = setting(900.0, "How long a starting engine counts as warming.")
-    path: k.Text = setting("/health", "Path of the liveness check.", private=True)
+    path: k.Text = setting("/health", "Path of the liveness check.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Node:
 
     name: str
     memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
-    exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).", private=True)
+    exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
 
 
 @dataclass(frozen=True)
@@ -111,26 +110,24 @@ class Backend:
 
     name: str
     engine: Engine = setting("vllm", "What kind of server it is.", not_yet=("http",))
-    url: k.Text | None = setting(
-        None, "With or without /v1; another path that ends in /vN or /openai is kept.", private=True
-    )
+    url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
     cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
     nodes: tuple[str, ...] = setting(
         (), "The node it runs on, or a list: it falls with any of them.", key="node", kind=k.OneOrMany
     )
-    model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.", private=True)
+    model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
     context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
     slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
     slots_assumed: bool = False
     # None = not declared; "none" = declared to have none
-    tool_parser: k.Text | None = setting(None, "--tool-call-parser, or none; omitted = learned.", private=True)
+    tool_parser: k.Text | None = setting(None, "--tool-call-parser, or none; omitted = learned.")
     auto_tools: k.Yes | None = setting(None, "--enable-auto-tool-choice; default true with a parser.")
-    reasoning_parser: k.Text | None = setting(None, "--reasoning-parser, or none; omitted = learned.", private=True)
+    reasoning_parser: k.Text | None = setting(None, "--reasoning-parser, or none; omitted = learned.")
     thinking: Literal["optional", "always", "never"] | None = setting(
         None, "Whether the model thinks; default by model family."
     )
     thinking_switch: k.Text | None = setting(
-        None, "The chat_template_kwargs key that switches thinking; default by model family.", private=True
+        None, "The chat_template_kwargs key that switches thinking; default by model family."
     )
     vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
     audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
@@ -140,7 +137,7 @@ class Backend:
     run: Literal["always", "on_demand"] = setting(
         "always", "on_demand: when it is not there it is parked, which is no failure."
     )
-    api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.", private=True)
+    api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.")
     price: Price | None = setting(None)
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 5 USD/day.")
     timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
@@ -150,7 +147,7 @@ class Backend:
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
-        """Equal in two snapshots = the same running thing: its health, slots and connections carry over."""
+        """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine, self.url)
 
     @cached_property
@@ -197,13 +194,15 @@ class Alias:
             kind=k.Steps,
         )
     )
-    ask_all: k.Names = setting((), "Instead of `use`: ask each of these, one choice from each.", not_yet=True)
-    also: k.Names = setting((), "Further names for it; globs such as claude-* are allowed.", private=True)
+    ask_all: k.Names = setting(
+        (), "Instead of `use`: ask each of these, one choice from each.", names=True, not_yet=True
+    )
+    also: k.Names = setting((), "Further names for it; globs such as claude-* are allowed.")
     balance: Balance = setting("affinity", "How a request is placed inside a step.")
     on_busy: Literal["wait", "next"] = setting("wait", "next = spill to the next local step when busy.")
     cloud_when: tuple[CloudWhen, ...] = setting(("down",), "When a cloud step may be entered; default [down].")
     on_unsupported: OnUnsupported = setting("refuse", "What to do when no step can serve the request.")
-    params: k.Params = setting({}, "Request fields filled in where the client said nothing.", private=True)
+    params: k.Params = setting({}, "Request fields filled in where the client said nothing.")
     thinking: Literal["on", "off"] | None = setting(None, "Forced; omitted = as the client asks.")
     min_max_tokens: k.Count | None = setting(None, "Raises a smaller max_tokens that a client sent.")
     reasoning_field: Literal["as_is", "both", "reasoning", "reasoning_content", "none"] = setting(
@@ -218,7 +217,7 @@ class Alias:
 class Tasks:
     """Where Open WebUI's `### Task:` calls go."""
 
-    alias: k.Text = field(metadata=about("The alias that answers them."))
+    alias: k.Text = field(metadata=about("The alias that answers them.", names=True))
     thinking: Literal["on", "off"] | None = setting(None, "Forced for them.")
 
 
@@ -229,10 +228,8 @@ class Client:
     `key_sha256` is the hex digest of its key, whichever way the key was written."""
 
     name: str
-    key_sha256: str | None = setting(
-        None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText, private=True
-    )
-    aliases: k.Names = setting(("*",), "Aliases it may use, globs allowed; default all.", private=True)
+    key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
+    aliases: k.Names = setting(("*",), "Aliases it may use, globs allowed; default all.")
     rpm: k.CountOrNone = setting(None, "Requests per minute.")
     tpm: k.CountOrNone = setting(None, "Tokens per minute.")
     max_inflight: k.CountOrNone = setting(None, "Requests at a time.")
@@ -248,7 +245,7 @@ class Client:
         return {}
 
     def may_use(self, alias: str) -> bool:
-        """`alias` is an alias' own name."""
+        """Whether the client may use an alias, given by its own name."""
         allowed = self._answers.get(alias)
         if allowed is None:
             allowed = self._answers[alias] = any(fnmatchcase(alias, pattern) for pattern in self.aliases)
@@ -315,7 +312,6 @@ class Traces:
         metadata=about(
             "URL of an OTLP/HTTP receiver, with or without /v1/traces; none = no traces.",
             kind=k.OptionalSecret,
-            private=True,
         )
     )
     sample: k.Share = setting(1.0, "Share of the requests that are traced, where no caller has decided; 0 to 1.")
@@ -368,9 +364,9 @@ class Snapshot:
 
     @property
     def metrics_are_open(self) -> bool:
-        """May anybody read `/metrics`? (Else an admin.)"""
-        said = self.server.metrics
-        return not self.clients if said is None else said == "open"
+        """Whether anybody may read `/metrics`, and not only an admin."""
+        written = self.server.metrics
+        return not self.clients if written is None else written == "open"
 
     def resolve(self, model: str) -> Alias | None:
         """The alias a client means by `model`: its own name, then a further name (`also`), then the first glob."""

@@ -1,6 +1,6 @@
-"""Plain data through the models, every mistake at once.
+"""Validates plain data and reports every mistake at once.
 
-What is wrong is reported and left out, and the rest is validated again: so the checks that follow (names, what fits
+A wrong value is reported and removed, and the rest is validated again. So the checks that follow (names, what fits
 together) run over everything else in the file, and a person sees all mistakes in one go.
 """
 
@@ -39,7 +39,7 @@ def validated(data: dict[str, Any], report: Report) -> Section:
 
 
 def _shaped(data: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Short forms become long ones; keys with nothing behind them go (a whole section may be empty: commented out)."""
+    """The long forms of short ones, without empty sections (their content may be commented out) and empty keys."""
     data = {key: value for key, value in data.items() if value is not None}
     shaped: dict[str, Any] = _without_nulls(data, (), report)
     aliases = shaped.get("aliases")
@@ -130,7 +130,7 @@ def _report_unknown_key(path: Path, report: Report) -> None:
 
 
 def _prune(data: dict[str, Any], paths: list[Path], report: Report) -> None:
-    """Take out what stands at each of `paths`; of a list the last member first, so that positions stay true."""
+    """Removes the value at each of `paths`, the last member of a list first, so that the other positions stay valid."""
     for path in sorted(set(paths), key=lambda p: [(isinstance(part, int), part) for part in p], reverse=True):
         report.dropped.add(path)
         holder: Any = data

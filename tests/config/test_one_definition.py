@@ -125,6 +125,7 @@ def test_a_new_key_is_read_checked_and_described_by_its_definition_alone() -> No
     assert schema["description"] == "A made-up section."
     assert list(schema["properties"]) == ["heat", "rest", "rack", "fan", "modes", "recipe"]
     assert model.model_validate({"recipe": "cake.txt"}).recipe == "cake.txt"
+    assert [key for key, found in settings_of(Oven).items() if found.private] == ["recipe"]
 
 
 def test_a_new_key_is_shown_on_the_page_by_its_definition_alone() -> None:
