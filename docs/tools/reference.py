@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
-from dataclasses import MISSING
 from typing import Any
 
 import click
@@ -16,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 from gateway.app import App
 from gateway.cli.main import cli
 from gateway.config.keys import definitions, not_yet
-from gateway.config.kinds import as_written
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
 from gateway.errors import CATALOGUE
@@ -62,8 +60,9 @@ def keys() -> Iterator[str]:
     yield from table("key", "value", "default", "meaning")
     pending = not_yet()
     for path, setting in leaves():
+        default = f"`{setting.shown_default}`" if setting.shown_default else ""
         yet = " No effect yet." if pending.get(path) == () else ""
-        yield row(f"`{path}`", words(setting.hint), default(setting), f"{setting.help}{yet}")
+        yield row(f"`{path}`", words(setting.hint), default, f"{setting.help}{yet}")
 
 
 def leaves() -> Iterator[tuple[str, Setting]]:
@@ -90,14 +89,6 @@ def words(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return f"list of {words(typing.get_args(hint)[0])}"
     return ", ".join(f"`{word}`" for word in typing.get_args(hint))
-
-
-def default(setting: Setting) -> str:
-    """As the file would say it; empty where the meaning says what is done without the key."""
-    if setting.default is MISSING or setting.section is not None or setting.about.decided:
-        return ""
-    text = as_written(setting.default) if setting.kind is None else setting.kind.write(setting.default)
-    return f"`{text}`" if text else ""
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------

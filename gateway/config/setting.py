@@ -21,7 +21,7 @@ from dataclasses import MISSING, dataclass, field
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
-from gateway.config.kinds import Kind
+from gateway.config.kinds import Kind, as_written
 
 T = TypeVar("T")
 _ABOUT = "setting"
@@ -104,6 +104,13 @@ class Setting:
     def kind(self) -> Kind | None:
         """None for sections and fixed lists of words."""
         return kind_in(self.hint)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as the file would have it; "" where `help` says what holds without the key."""
+        if self.default is MISSING or self.section is not None or self.about.decided:
+            return ""
+        return as_written(self.default) if self.kind is None else self.kind.write(self.default)
 
     @property
     def private(self) -> bool:

@@ -134,14 +134,14 @@ def test_a_new_key_is_shown_on_the_page_by_its_definition_alone() -> None:
     assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
-    shown = {key: (page.words(found.hint), page.default(found)) for key, found in settings_of(Oven).items()}
+    shown = {key: (page.words(found.hint), found.shown_default) for key, found in settings_of(Oven).items()}
     assert shown == {
-        "heat": ("count", "`180`"),
-        "rest": ("duration or none", "`90s`"),
+        "heat": ("count", "180"),
+        "rest": ("duration or none", "90s"),
         "rack": ("name or list of names", ""),
-        "fan": ("`on`, `off`", "`off`"),
+        "fan": ("`on`, `off`", "off"),
         "modes": ("list of `bake`, `grill`", ""),
-        "recipe": ("text", "`bread.txt`"),
+        "recipe": ("text", "bread.txt"),
     }
 
 
