@@ -5,55 +5,21 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
 
 import click
 from prometheus_client.metrics_core import Metric
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from gateway.cli.main import cli
-from gateway.config import fields as f
-from gateway.config import models as m
-from gateway.config.notyet import NOT_YET
-from gateway.config.snapshot import Snapshot
-from gateway.config.units import format_duration, format_size
+from gateway.config.keys import definitions, not_yet
+from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
+from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE
 from gateway.http.app import App
 from gateway.proxy.headers import REQUEST, RESPONSE
-
-DURATIONS = (f.Duration, f.DurationFromZero, f.DurationOrNone, f.DurationOrAuto)
-WORDS: tuple[tuple[Any, str], ...] = (
-    (f.Duration, "duration"),
-    (f.DurationFromZero, "duration"),
-    (f.DurationOrNone, "duration or none"),
-    (f.DurationOrAuto, "duration, auto or none"),
-    (f.Size, "size"),
-    (f.SizeOrNone, "size or none"),
-    (f.Count, "count"),
-    (f.CountFromZero, "count or 0"),
-    (f.CountOrNone, "count or none"),
-    (f.Usd, "USD"),
-    (f.Share, "0 to 1"),
-    (f.BudgetText, "budget or none"),
-    (f.Yes, "true or false"),
-    (f.Text, "text"),
-    (f.SecretText, "text"),
-    (f.OptionalSecret, "text or none"),
-    (f.HeaderSecret, "text or none"),
-    (f.Listen, "HOST:PORT"),
-    (f.Names, "list of names"),
-    (f.HostNames, "list of names"),
-    (f.Networks, "list of addresses or networks"),
-    (f.OneOrMany, "name or list of names"),
-    (f.Steps, "list of steps"),
-    (f.Params, "mapping"),
-    (f.Free, "anything"),
-)
 
 
 def main() -> None:
@@ -92,68 +58,37 @@ def row(*cells: str) -> str:
 
 def keys() -> Iterator[str]:
     yield from table("key", "value", "default", "meaning")
-    for path, field, hint in leaves(m.RoutesFile, ""):
-        yet = " No effect yet." if path in NOT_YET else ""
-        yield row(f"`{path}`", kind(hint), default(field, hint), f"{field.description}{yet}")
+    pending = not_yet()
+    for path, setting in leaves():
+        default = f"`{setting.shown_default}`" if setting.shown_default else ""
+        yet = " No effect yet." if pending.get(path) == () else ""
+        yield row(f"`{path}`", words(setting.hint), default, f"{setting.help}{yet}")
 
 
-def leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """(path, field, type as written) of every key that is no section; overrides of `defaults` stay one key."""
-    hints = typing.get_type_hints(model, include_extras=True)
-    for name, field in model.model_fields.items():
-        hint = hints[name]
-        section, named = section_of(hint)
-        if section is None or (prefix == "backends.*." and section is not m.PriceSection):
-            yield f"{prefix}{name}", field, hint
-        else:
-            yield from leaves(section, f"{prefix}{name}.*." if named else f"{prefix}{name}.")
+def leaves() -> Iterator[tuple[str, Setting]]:
+    """Every key that is no section, with its path; the keys of `defaults` that a backend overrides stay one key."""
+    overrides: list[str] = []
+    for path, setting in definitions().items():
+        if path.startswith(tuple(overrides)):
+            continue
+        if setting.section is None:
+            yield path, setting
+        elif path.startswith("backends.*.") and setting.key in settings_of(Defaults):
+            overrides.append(f"{path}.")
+            yield path, setting
 
 
-def section_of(hint: Any) -> tuple[type[m.Section] | None, bool]:
-    """(the model that a type holds, whether under names that the operator chooses)."""
-    if isinstance(hint, type) and issubclass(hint, m.Section):
-        return hint, False
-    if typing.get_origin(hint) is dict:
-        return section_of(typing.get_args(hint)[1])[0], True
-    found = (section_of(member)[0] for member in members(hint))
-    return next((section for section in found if section), None), False
-
-
-def members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, without None: what is not written."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(member for member in typing.get_args(hint) if member is not type(None))
-    return ()
-
-
-def kind(hint: Any) -> str:
-    """What a key takes, in words. A type that is new here has to be given its words in `WORDS`."""
-    for known, words in WORDS:
-        if hint == known:
-            return words
-    if typing.get_origin(hint) is typing.Literal:
-        return ", ".join(f"`{word}`" for word in typing.get_args(hint))
-    if typing.get_origin(hint) is list:
-        return f"list of {kind(typing.get_args(hint)[0])}"
-    if (section := section_of(hint)[0]) is not None:
-        return f"keys of {section.__name__.removesuffix('Section').lower()}"
-    if len(only := members(hint)) == 1:
-        return kind(only[0])
-    raise LookupError(f"give the type of this key its words in WORDS of {__file__}: {hint}")
-
-
-def default(field: FieldInfo, hint: Any) -> str:
-    """As the file would say it; empty where the meaning says what is done without the key."""
-    value = field.get_default()
-    if value is None:
-        return "`auto`" if hint == f.DurationOrAuto else "`none`" if hint == f.DurationOrNone else ""
-    if hint in DURATIONS:
-        return f"`{format_duration(value)}`"
-    if hint == f.Size:
-        return f"`{format_size(value)}`"
-    if hint == f.Listen:
-        return f"`{value[0]}:{value[1]}`"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+def words(hint: Any) -> str:
+    """What a key takes, in words."""
+    if (section := section_in(hint)) is not None:
+        return f"keys of {section.__name__.removesuffix('Settings').lower()}"
+    if (kind := kind_in(hint)) is not None:
+        return kind.words
+    for only in members(hint):
+        return words(only)
+    if typing.get_origin(hint) is tuple:
+        return f"list of {words(typing.get_args(hint)[0])}"
+    return ", ".join(f"`{word}`" for word in typing.get_args(hint))
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Aliases: every name in a chain is a backend, no two aliases claim a name, and chat stays apart from audio."""
+"""Aliases: every step names backends, no two aliases claim one name, and chat and audio are kept apart."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.config import models as m
 from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
+from gateway.config.schema import Section, built
 from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean
 
-HERMES_WINDOW = 64_000  # tokens; with less, Hermes refuses to start
-_OURS = ("model", "messages", "prompt", "input", "stream")  # request fields that `params` cannot set
+HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
+_RESERVED = ("model", "messages", "prompt", "input", "stream")  # request fields that `params` cannot set
 _GLOB = "*?["
 
 
-def resolve_aliases(file: m.RoutesFile, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
-    """The explicit aliases, then one for each local chat backend whose name is still free."""
+def resolve_aliases(file: Section, backends: Mapping[str, Backend], report: Report) -> Mapping[str, Alias]:
+    """The aliases of the file, then one for each local chat backend whose name is still free."""
     aliases = {n: _Resolver(n, s, file, backends, report).alias() for n, s in file.aliases.items()}
     claimed = _claimed(aliases, report)
     for name, backend in backends.items():
@@ -29,7 +29,7 @@ def resolve_aliases(file: m.RoutesFile, backends: Mapping[str, Backend], report:
 
 
 def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
-    """Every name and further name with the alias that has it; a second claim is an error."""
+    """Every name and further name with the alias that owns it; a second claim is an error."""
     claimed = {name: name for name in aliases}
     for alias in aliases.values():
         for i, name in enumerate(alias.also):
@@ -43,7 +43,7 @@ def _claimed(aliases: Mapping[str, Alias], report: Report) -> dict[str, str]:
 
 class _Resolver:
     def __init__(
-        self, name: str, section: m.AliasSection, file: m.RoutesFile, backends: Mapping[str, Backend], report: Report
+        self, name: str, section: Section, file: Section, backends: Mapping[str, Backend], report: Report
     ) -> None:
         self.name, self.section, self.file, self.backends, self.report = name, section, file, backends, report
         self.path: Path = ("aliases", name)
@@ -56,22 +56,8 @@ class _Resolver:
         self._check_kinds([*(n for step in steps for n in step), *ask_all])
         self._check_window(steps)
         self._check_params(section.params or {})
-        return Alias(
-            name=self.name,
-            steps=steps,
-            also=self._also(),
-            balance=section.balance,
-            on_busy=section.on_busy,
-            cloud_when=tuple(dict.fromkeys(section.cloud_when)) if section.cloud_when is not None else ("down",),
-            on_unsupported=section.on_unsupported,
-            params=section.params or {},
-            thinking=section.thinking,
-            min_max_tokens=section.min_max_tokens,
-            reasoning_field=section.reasoning_field,
-            priority=section.priority,
-            listed=section.listed,
-            ask_all=tuple(dict.fromkeys(ask_all)),
-        )
+        unique = tuple(dict.fromkeys(ask_all))
+        return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
@@ -83,13 +69,13 @@ class _Resolver:
         use, ask_all = self.section.use, self.section.ask_all
         if use is not None and ask_all is not None:
             self._error("ask_all", "`use` and `ask_all` exclude each other")
-        elif ask_all == []:
+        elif ask_all == ():
             self._error("ask_all", "asks nobody", "name at least one backend")
         elif not use and ask_all is None and not self._dropped("use", "ask_all"):
             self.report.error(self.path, "has no steps", "write use: [BACKEND, FALLBACK]")
 
     def _steps(self) -> tuple[tuple[str, ...], ...]:
-        """The known backends of each step; a backend that comes twice in the chain counts where it comes first."""
+        """The known backends of each step; a backend that is named twice counts where it is named first."""
         seen: set[str] = set()
         steps = []
         for i, names in enumerate(self.section.use or ()):
@@ -144,7 +130,7 @@ class _Resolver:
 
     def _check_params(self, params: dict[str, Any]) -> None:
         for key in params:
-            if key in _OURS:
+            if key in _RESERVED:
                 self.report.error((*self.path, "params", key), f"'{key}' cannot be set here", "the client says it")
         if path := _not_finite(params, (*self.path, "params")):
             self.report.error(path, "not a number that JSON can hold")
@@ -160,7 +146,7 @@ class _Resolver:
 
 
 def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
-    """Tokens that the first step can always take: the smallest declared window in it; None when not all are known."""
+    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown."""
     if not steps or any(backends[name].engine == "http" for name in steps[0]):
         return None
     windows = [context for name in steps[0] if (context := backends[name].context) is not None]

@@ -1,32 +1,25 @@
-"""What differs between two versions of routes.yaml, in short: for the log, `/admin/reload` and events. Pure.
+"""The differences between two versions of routes.yaml, one line each, for the log, `/admin/reload` and events. Pure.
 
-Values are shown where they can hold no secret: numbers, words of fixed lists, names of backends. Of all else only the
-key is told.
+Values are shown where they can hold no secret: numbers, words of fixed lists, names of backends. Of a key whose value
+is any other text, only the name is shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
+from gateway.config.setting import is_section, settings_of
 from gateway.config.snapshot import Alerts, Alias, Server, Snapshot, Traces
+from gateway.config.units import Budget
 
 SHOWN_MOST = 60  # characters of a value
 
-# What the snapshot calls otherwise than the file does.
-_KEYS = {"nodes": "node", "steps": "use", "key_sha256": "key"}
-# Texts of anybody's making: a variable may have been put there.
-_HIDDEN = frozenset(
-    {"url", "model", "api_key", "key_sha256", "params", "exporter", "path", "data", "host"}
-    | {"tool_parser", "reasoning_parser", "thinking_switch", "also", "aliases", "tasks"}
-)
-_NOT_WRITTEN = frozenset({"name", "slots_assumed", "implicit"})
-
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """One line each: `+ backends.gemma4`, `- aliases.writer`, `~ backends.qwen36.slots: 4 -> 2`. Of `server` nothing:
-    see `needs_restart`."""
+    """One line each: `+ backends.gemma4`, `- aliases.writer`, `~ backends.qwen36.slots: 4 -> 2`. `server` is
+    left to `needs_restart`."""
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)
@@ -34,7 +27,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def needs_restart(running: Server, written: Server) -> list[str]:
-    """The keys of `server` that say something else than what the process was started with."""
+    """The keys of `server` that differ from those with which the process was started."""
     keys = {"host": "listen", "port": "listen"}
     found = [keys.get(f.name, f.name) for f in fields(Server) if getattr(running, f.name) != getattr(written, f.name)]
     return [f"server.{key}" for key in dict.fromkeys(found)]
@@ -54,27 +47,35 @@ def _entries(section: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
 
 
 def _keys(path: str, before: Any, after: Any) -> Iterator[str]:
-    """The keys in which two of one kind differ."""
-    for field in fields(before):
-        old, new = getattr(before, field.name), getattr(after, field.name)
-        if old == new or field.name in _NOT_WRITTEN:
+    """The keys in which two sections of one kind differ."""
+    section: type = type(before)
+    for key, setting in settings_of(section).items():
+        if setting.field is None:
             continue
-        here = f"{path}.{_KEYS.get(field.name, field.name)}"
-        if is_dataclass(old) and is_dataclass(new):
-            yield from _keys(here, old, new)
+        old, new = getattr(before, setting.field), getattr(after, setting.field)
+        if old == new:
+            continue
+        if is_section(type(old)) and is_section(type(new)):
+            yield from _keys(f"{path}.{key}", old, new)
+        elif isinstance(old, Budget) and isinstance(new, Budget):
+            yield from _budget(f"{path}.{key}", old, new)
         else:
-            yield f"~ {here}" + _values(field.name, old, new)
+            yield f"~ {path}.{key}" + ("" if setting.private else _values(old, new))
 
 
-def _values(name: str, old: Any, new: Any) -> str:
-    if name in _HIDDEN:
-        return ""
+def _budget(path: str, old: Budget, new: Budget) -> Iterator[str]:
+    for name in ("usd", "per"):
+        if getattr(old, name) != getattr(new, name):
+            yield f"~ {path}.{name}" + _values(getattr(old, name), getattr(new, name))
+
+
+def _values(old: Any, new: Any) -> str:
     was, now = _shown(old), _shown(new)
     return "" if was is None or now is None else f": {was} -> {now}"
 
 
 def _shown(value: Any) -> str | None:
-    """None = not to be shown."""
+    """A value as one word; None = it is not shown."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -87,7 +88,7 @@ def _shown(value: Any) -> str | None:
         members = [_shown(member) for member in value]
         text = f"[{', '.join(m for m in members if m is not None)}]"
         return text if None not in members and len(text) <= SHOWN_MOST else None
-    return None  # a Secret, a whole entry
+    return None  # a secret or a whole section
 
 
 def _traces(before: Traces | None, after: Traces | None) -> Iterator[str]:

@@ -7,16 +7,17 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from gateway.config import models as m
 from gateway.config.problems import Path, Report
-from gateway.config.snapshot import Alias, Client, Secret, Tasks
+from gateway.config.schema import Section, built
+from gateway.config.secret import Secret
+from gateway.config.snapshot import Alias, Client, Tasks
 from gateway.config.suggest import did_you_mean
 
-# `printf %s "$KEY" | sha256sum` of a variable that is not set, and what `echo` makes of it.
+# `printf %s "$KEY" | sha256sum` and `echo "$KEY" | sha256sum` of a variable that is not set.
 _OF_NOTHING = frozenset(hashlib.sha256(text).hexdigest() for text in (b"", b"\n", b"\r\n", b" "))
 
 
-def resolve_clients(file: m.RoutesFile, aliases: Mapping[str, Alias], report: Report) -> Mapping[str, Client]:
+def resolve_clients(file: Section, aliases: Mapping[str, Alias], report: Report) -> Mapping[str, Client]:
     clients = {n: _client(n, section, aliases, report) for n, section in file.clients.items()}
     owners: dict[str, str] = {}
     for client in clients.values():
@@ -25,24 +26,11 @@ def resolve_clients(file: m.RoutesFile, aliases: Mapping[str, Alias], report: Re
     return clients
 
 
-def _client(name: str, section: m.ClientSection, aliases: Mapping[str, Alias], report: Report) -> Client:
+def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: Report) -> Client:
     path: Path = ("clients", name)
-    patterns = ("*",) if section.aliases is None else tuple(section.aliases)
-    client = Client(
-        name=name,
-        key_sha256=_digest(section.key, path, report),
-        aliases=patterns,
-        rpm=section.rpm,
-        tpm=section.tpm,
-        max_inflight=section.max_inflight,
-        priority=section.priority,
-        local_only=section.local_only,
-        admin=section.admin,
-        budget=section.budget,
-        on_unsupported=section.on_unsupported,
-        tasks=_tasks(section.tasks, path, aliases, report),
-    )
-    if not patterns:
+    tasks = _tasks(section.tasks, path, aliases, report)
+    client = built(Client, section, name=name, key_sha256=_digest(section.key, path, report), tasks=tasks)
+    if not client.aliases:
         report.warn((*path, "aliases"), "an empty list: this client may use nothing")
     for i, pattern in enumerate(section.aliases or ()):
         alone = Client(name, aliases=(pattern,))
@@ -54,7 +42,7 @@ def _client(name: str, section: m.ClientSection, aliases: Mapping[str, Alias], r
 
 
 def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
-    """Hex SHA-256 of the key. A client without one would be anybody, so that is an error."""
+    """Hex SHA-256 of the key. A client without a key is an error: anybody could be that client."""
     if key is None:
         if not report.was_dropped(*path, "key"):
             report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
@@ -74,7 +62,7 @@ def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _tasks(section: m.TasksSection | None, path: Path, aliases: Mapping[str, Alias], report: Report) -> Tasks | None:
+def _tasks(section: Section | None, path: Path, aliases: Mapping[str, Alias], report: Report) -> Tasks | None:
     if section is None:
         return None
     if section.alias is None:
@@ -84,4 +72,4 @@ def _tasks(section: m.TasksSection | None, path: Path, aliases: Mapping[str, Ali
     names = [*aliases, *(n for alias in aliases.values() for n in alias.also)]
     if not any(fnmatchcase(section.alias, name) for name in names) and not report.was_dropped("aliases", section.alias):
         report.error((*path, "tasks", "alias"), f"unknown alias '{section.alias}'", did_you_mean(section.alias, names))
-    return Tasks(section.alias, section.thinking)
+    return built(Tasks, section)

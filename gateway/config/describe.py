@@ -1,4 +1,4 @@
-"""What a snapshot means for each alias, in words and numbers: the content of `gateway check`."""
+"""Each alias of a snapshot with its backends, windows and slots, as `gateway check` prints it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _CLOUD_WHEN = {
 
 @dataclass(frozen=True)
 class Member:
-    """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend."""
+    """One backend of one step (counted from 1) of an alias. `window` in tokens; None = read from the backend later.
+    `skipped` says in words which requests do not go there."""
 
     step: int
     backend: str
@@ -36,7 +37,8 @@ class Member:
 
 @dataclass(frozen=True)
 class AliasFacts:
-    """An alias as `check` shows it. `leaves_lan` are its cloud backends."""
+    """One alias. `window` in tokens: what fits into every backend of its first step; None = one of them is unknown.
+    `leaves_lan` are its cloud backends, `cloud_when` says in words when they are used."""
 
     name: str
     also: tuple[str, ...]

@@ -19,8 +19,8 @@ from gateway.config.problems import Path, Problem, Report, dotted
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000  # anchors can multiply a small file into a huge tree
-LARGE = 64 * 1024  # characters of a file that is counted before it is read: reading takes time and memory
-MAX_DEPTH = 50  # mappings and lists inside each other: everything that reads the tree recurses
+LARGE = 64 * 1024  # characters; a longer file is counted before it is built, which takes time and memory
+MAX_DEPTH = 50  # mappings and lists inside each other; whatever walks the tree recurses
 _CORE_TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _BASED_INT = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}", re.ASCII)
@@ -87,8 +87,8 @@ _TOO_MANY = f"far too large: over {MAX_NODES:,} values, those that aliases repea
 
 
 def _too_much(text: str, file: str) -> Problem | None:
-    """Where the file is nested too deeply or holds too much, told without recursion; what else is wrong with it is left
-    to its reader."""
+    """The problem of a file that is nested too deeply or too large, found without recursion. Other mistakes are left to
+    `read_document`."""
     depth = count = 0
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
@@ -105,14 +105,14 @@ def _too_much(text: str, file: str) -> Problem | None:
 
 
 class _Refused(Exception):
-    """Nothing more is read of the file; why is in the report."""
+    """Reading stops here; the reason is in the report."""
 
 
 class _Builder:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.lines: dict[Path, int] = {}
-        self.open: set[int] = set()  # nodes being built: one that comes again contains itself
+        self.open: set[int] = set()  # ids of the nodes being built; a node met again contains itself
         self.count = 0
 
     def build(self, node: Node, path: Path) -> Any:
@@ -171,7 +171,8 @@ class _Builder:
         return value
 
     def _text(self, node: ScalarNode, path: Path) -> str:
-        """As text that can be encoded: JSON may write one character as two `\\u` escapes, which YAML keeps apart."""
+        """The text of a scalar with surrogate pairs joined: JSON may write one character as two `\\u` escapes, and YAML
+        keeps the two apart."""
         text = str(node.value)
         if not _SURROGATE.search(text):
             return text
@@ -186,14 +187,14 @@ class _Builder:
 
 
 def _report_syntax(error: MarkedYAMLError, text: str, report: Report) -> None:
-    """Never quotes the file: the line may hold a key."""
+    """Reports a syntax error without quoting the file, because the line may hold a secret."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     lines = text.splitlines()
     problem = str(error.problem or "")
     if "'{'" in problem:
         first = error.context_mark.line if error.context_mark else 0
-        # where the parser stopped, and the other places that it would stop at next
+        # the place where the parser stopped, and the other places where it would stop next
         found = [i for i, content in enumerate(lines, 1) if _UNQUOTED.search(content) and _in_flow(content)]
         found = found or [i for i in range(first + 1, (line or first) + 1) if "${" in lines[i - 1]]
         for number in found:

@@ -1,9 +1,9 @@
 """Notices edits of files, however they are made: written in place, renamed over, swapped by a symbolic link, deleted
-and made anew, mounted from elsewhere.
+and created again, mounted from elsewhere.
 
-What is watched are directories, since an editor that renames leaves no trace at the file itself; and whatever wakes us,
-only the files' content tells whether there was an edit. A look every half second finds what no file system tells of:
-edits on a network mount, or behind a link in the middle of a path.
+Directories are watched, because an editor that renames a new file over the old one causes no event at the old one. An
+event only causes a look: whether there was an edit is decided by the content of the files. A look every half second
+finds edits without events: on a network mount, or behind a link in the middle of a path.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from pathlib import Path
 
 from watchfiles import awatch
 
-from gateway.config.sources import Digests, look
+from gateway.config.problems import Digests
+from gateway.config.sources import look
 
 log = logging.getLogger("gateway.config")
 
-STEP = 50  # milliseconds; an edit is over when nothing has happened for one to two of these
+STEP = 50  # milliseconds; an edit is complete when no event has come for one to two of these
 LOOK = 500  # milliseconds between two looks without any event
 
 Places = Mapping[Path, tuple[int, int]]
 
 
 async def edits(known: Callable[[], Digests]) -> AsyncGenerator[None, None]:
-    """One item whenever one of the files that are `known` holds something else than is known of it. The caller reads
-    them all; what is edited meanwhile is one more edit."""
+    """One item whenever the content of a file differs from its digest in `known()`. The caller then reads all files;
+    an edit made meanwhile gives one more item."""
     while True:
         watched = places(known())
         async with aclosing(_wakes(watched)) as wakes:
@@ -36,11 +37,11 @@ async def edits(known: Callable[[], Digests]) -> AsyncGenerator[None, None]:
                 before = known()
                 now, there = await asyncio.to_thread(_survey, tuple(before))
                 if known() is not before:
-                    continue  # all was read meanwhile
+                    continue  # the caller has read the files meanwhile
                 if now != before:
                     yield
                 elif there != watched:
-                    break  # another directory, or another one in its place
+                    break  # a directory was added or replaced: watch again
 
 
 def _survey(files: Iterable[Path]) -> tuple[Digests, Places]:
@@ -48,7 +49,7 @@ def _survey(files: Iterable[Path]) -> tuple[Digests, Places]:
 
 
 async def _wakes(watched: Places) -> AsyncGenerator[None, None]:
-    """One item at once, then after each event in these places, and every half second."""
+    """One item at once, then one after each event in these places and every half second."""
     yield
     if watched:
         events = awatch(
@@ -64,15 +65,15 @@ async def _wakes(watched: Places) -> AsyncGenerator[None, None]:
             async with aclosing(events):
                 async for _ in events:
                     yield
-        except (OSError, RuntimeError) as error:  # gone meanwhile, or the system has no watches left
+        except (OSError, RuntimeError) as error:  # a place is gone, or the system has no watches left
             log.debug("the files are only looked at: %s", error)
     await asyncio.sleep(LOOK / 1000)
     yield
 
 
 def places(files: Iterable[Path]) -> Places:
-    """What to watch for these files: they themselves (a file that is mounted has no directory of its own), their
-    directories, and those to which links lead; each with its device and inode."""
+    """What to watch for these files, each place with its device and inode: the files (a mounted file has events of its
+    own), their directories, and the directories to which links lead."""
     wanted: set[Path] = set()
     for file in files:
         try:

@@ -1,6 +1,7 @@
-"""`${VAR}`, `${VAR:-default}` and `${file:/path}` in values, once the YAML is parsed: no value changes the structure.
+"""Variables: `${VAR}`, `${VAR:-default}` and `${file:/path}` in values, and the lines of `server.env_file`.
 
-`$${` is a literal `${`. What comes out remembers how it was written, so that no error ever shows a secret.
+References are replaced once the YAML is parsed, so no value changes the structure of the file. `$${` is a literal `${`.
+A replaced value remembers how it was written, so that no error ever shows a secret.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gateway.config.document import Plain, plain_value
-from gateway.config.problems import Path, Report
+from gateway.config.problems import Path, Problem, Report
+from gateway.config.secret import Expanded
 from gateway.config.sources import Sources
 from gateway.config.suggest import did_you_mean
 
@@ -20,20 +22,10 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|(\$\{)")
 _UNDECODED = re.compile("[\ud800-\udfff]")  # how Python shows bytes of the environment that are no text
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _DROPPED = object()
-
-
-class Expanded(str):
-    """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show."""
-
-    source: str
-
-    def __new__(cls, value: str, source: str) -> Expanded:
-        made = super().__new__(cls, value)
-        made.source = source
-        return made
-
-    def __repr__(self) -> str:
-        return repr(self.source)
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
+_SINGLE = re.compile(r"'([^']*)'\s*(?:#.*)?")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 class ExpandError(Exception):
@@ -117,3 +109,35 @@ class Expander:
         if not text:
             raise ExpandError(f"file '{name}' is empty")
         return text
+
+
+def parse_env(text: str, file: str) -> tuple[dict[str, str], list[Problem]]:
+    """The variables of an env file (lines of `NAME=value`, with `export`, quotes and comments as a shell would read
+    them), and a problem for each line that is not one. Values are never part of a problem."""
+    found: dict[str, str] = {}
+    problems = []
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        value = _unquote(match[2]) if match else None
+        if "\0" in line:
+            problems.append(Problem(file, number, "", "a NUL character: this is no text"))
+        elif match is None:
+            problems.append(Problem(file, number, "", "not a line of NAME=value"))
+        elif value is None:
+            problems.append(Problem(file, number, match[1], "a quote that is not closed on its line"))
+        else:
+            found[match[1]] = value
+    return found, problems
+
+
+def _unquote(text: str) -> str | None:
+    if text.startswith('"'):
+        match = _DOUBLE.fullmatch(text)
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), match[1]) if match else None
+    if text.startswith("'"):
+        match = _SINGLE.fullmatch(text)
+        return match[1] if match else None
+    return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].rstrip()

@@ -1,4 +1,4 @@
-"""routes.yaml → `Snapshot`: read the YAML, expand variables, validate, resolve names, say what is odd."""
+"""routes.yaml → `Snapshot`: read the YAML, expand variables, validate, resolve names, collect warnings."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.document import read_document
-from gateway.config.envfile import parse_env
-from gateway.config.expand import Expander, ExpandError
-from gateway.config.notyet import warn_not_yet
-from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.expand import Expander, ExpandError, parse_env
+from gateway.config.keys import warn_not_yet
+from gateway.config.problems import ConfigError, Digests, Problem, Report
 from gateway.config.resolve import resolve
-from gateway.config.snapshot import Snapshot
-from gateway.config.sources import Digests, Sources
+from gateway.config.setting import settings_of
+from gateway.config.snapshot import Server, Snapshot
+from gateway.config.sources import Sources
 from gateway.config.validate import validated
-
-DEFAULT_ENV_FILE = ".env"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A valid file: what it says and what is odd about it. `sources`: the files that it was made of, itself, the env
-    file and those of `${file:...}` (also an env file that is not there yet), with what was in them."""
+    """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
+    itself, the env file (also one that does not exist yet) and those of `${file:...}`."""
 
     snapshot: Snapshot
     warnings: list[Problem]
@@ -90,17 +88,18 @@ def _env_file(
     if written == "none":
         return {}, None
     if written is not None and (not isinstance(written, str) or not written.strip()):
-        return {}, None  # the models report it
+        return {}, None  # validation reports the mistake
+    default = settings_of(Server)["env_file"].default
     try:
-        name = Expander(process, folder, sources).text(written) if written else DEFAULT_ENV_FILE
+        name = Expander(process, folder, sources).text(written) if written else default
     except ExpandError:
-        return {}, None  # expanding the whole file reports it
+        return {}, None  # expanding the whole file reports the mistake
     path = folder / name
     try:
         text = sources.read(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
-        if not missing or (written and name != DEFAULT_ENV_FILE):
+        if not missing or (written and name != default):
             why = "there is no such file" if missing else "it cannot be read as text"
             reason = getattr(error, "strerror", None)
             report.error(("server", "env_file"), f"'{name}': {why}", None if missing or not reason else str(reason))

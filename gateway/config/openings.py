@@ -1,7 +1,7 @@
-"""What an edit of routes.yaml would open: protection that a file loses by accident, cut off or commented out, as easily
-as on purpose. Pure.
+"""Protection that an edit of routes.yaml would remove. A file that is cut off, or a section that is commented out,
+loses it by accident as easily as on purpose. Pure.
 
-To take out one client is no opening: that is how a key that has leaked is revoked.
+Removing one client is not reported: that is how a leaked key is revoked.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ HINT = (
 def openings(
     before: Mapping[str, Client], after: Mapping[str, Client], kept_local: Collection[str], file: str
 ) -> list[Problem]:
-    """One problem for each protection that `after` has lost: all `clients`, or the `local_only` of one. A client is
-    known by its name, and by its key whatever its name is now. `kept_local` are further keys (SHA-256, hex) that were
-    `local_only` in an earlier version."""
+    """One problem for each protection that `after` lacks: all `clients`, or `local_only` of one. A client is recognized
+    by its name, or by its key under a new name. `kept_local` are further keys (SHA-256, hex) that were `local_only` in
+    an earlier version."""
     if before and not after:
         message = "all of them are gone: whoever reaches the gateway could use every alias"
         return [Problem(file, None, "clients", message, HINT)]

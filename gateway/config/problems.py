@@ -1,18 +1,17 @@
-"""What is wrong with routes.yaml, said so that a person can put it right."""
+"""Mistakes in routes.yaml, worded so that a person can correct them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path as FilePath
 
 from gateway.printable import visible
 from gateway.shortage import WORDS, Kind
 
-if TYPE_CHECKING:
-    from gateway.config.sources import Digests
-
-Path = tuple[str | int, ...]
+Path = tuple[str | int, ...]  # of a key in the file
+# File -> a digest of what was read; None = there is no such file, or it cannot be read.
+Digests = Mapping[FilePath, bytes | None]
 SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
 
 
@@ -52,7 +51,7 @@ class ConfigError(Exception):
 
 
 class NotRead(ConfigError):
-    """The file could not be read because this process is short of `kind`: nothing is known of what is in it."""
+    """The file could not be read because this process is short of `kind`: its content is unknown."""
 
     def __init__(self, file: str, kind: Kind) -> None:
         super().__init__([Problem(file, None, "", f"cannot be read: this process is short of {WORDS[kind]}")])
@@ -96,7 +95,7 @@ class Report:
         return Problem(self.file, self.line(path), dotted(path), message, hint)
 
     def was_dropped(self, *path: str | int) -> bool:
-        """True when the value at `path` was written but wrong: it has been reported, so nothing may follow from it."""
+        """True when the value at `path` was written but wrong: it has been reported, and causes no second problem."""
         return any(path[:end] in self.dropped for end in range(1, len(path) + 1))
 
     def finish(self) -> list[Problem]:

@@ -1,23 +1,34 @@
-"""From the models to the immutable snapshot: defaults merged in, names checked, assumptions made explicit."""
+"""From what the file says to the immutable snapshot: names are checked and defaults merged in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from gateway.config import models as m
-from gateway.config import redis_url
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
 from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
-from gateway.config.snapshot import Alerts, Backend, Node, Secret, Server, Snapshot, Traces, is_private_host
-from gateway.config.urls import check_url
+from gateway.config.schema import Section, built
+from gateway.config.secret import Secret
+from gateway.config.setting import settings_of
+from gateway.config.snapshot import (
+    LISTEN,
+    Alerts,
+    Backend,
+    Node,
+    Server,
+    Snapshot,
+    Telegram,
+    Traces,
+    is_private_host,
+)
+from gateway.config.urls import REDIS_SCHEMES, check_url, redis_problem
 
 
-def resolve(file: m.RoutesFile, report: Report) -> Snapshot:
-    """The snapshot. It is complete only when `report` holds no error: `report.finish()` tells."""
+def resolve(file: Section, report: Report) -> Snapshot:
+    """The snapshot. It is valid only when `report` holds no error, which `report.finish()` checks."""
     for section in ("nodes", "backends", "clients", "aliases"):
         check_names(section, getattr(file, section), report)
     if not file.backends and not report.was_dropped("backends"):
@@ -36,12 +47,12 @@ def resolve(file: m.RoutesFile, report: Report) -> Snapshot:
     )
 
 
-def _nodes(file: m.RoutesFile, backends: Iterable[Backend], report: Report) -> Mapping[str, Node]:
+def _nodes(file: Section, backends: Iterable[Backend], report: Report) -> Mapping[str, Node]:
     """The declared nodes; without a `nodes` section, those that the backends name."""
     for name, section in file.nodes.items():
         if section.exporter is not None:
             check_url(section.exporter, ("nodes", name, "exporter"), report, base=False)
-    declared = {n: Node(n, memory=s.memory, exporter=s.exporter) for n, s in file.nodes.items()}
+    declared = {n: built(Node, s, name=n) for n, s in file.nodes.items()}
     return declared or {name: Node(name) for backend in backends for name in backend.nodes}
 
 
@@ -49,74 +60,62 @@ SHUT = "add clients with keys, or listen on 127.0.0.1"
 
 
 def exposure(host: str, port: int, *, clients: bool) -> str | None:
-    """What is odd about listening there; None = nothing."""
+    """A warning about listening at this address; None = there is none."""
     if clients or host in ("localhost", "::1") or host.startswith("127."):
         return None
     return f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
 
 
-def _server(file: m.RoutesFile, report: Report) -> Server:
+def _server(file: Section, report: Report) -> Server:
     section = file.server
-    host, port = section.listen
+    host, port = section.listen or LISTEN
     if not report.was_dropped("clients") and (message := exposure(host, port, clients=bool(file.clients))):
         report.warn(("server", "listen"), message, SHUT)
     if section.metrics == "key" and not any(client.admin for client in file.clients.values()):
         who = "nobody may read" if file.clients else "only this machine may read"
         report.warn(("server", "metrics"), f"no client is an admin: {who} /metrics", "give a client `admin: true`")
     _check_redis_url(section.shared, ("server", "shared"), report)
-    return Server(
-        host=host,
-        port=port,
-        shared=section.shared,
-        data=section.data,
-        max_body=section.max_body,
-        memory=section.memory,
-        shutdown=section.shutdown,
-        log=section.log,
-        hosts=None if section.hosts is None else tuple(dict.fromkeys(section.hosts)),
-        metrics=section.metrics,
-        proxies=tuple(section.proxies),
-    )
+    return built(Server, section, host=host, port=port)
 
 
-def _alerts(section: m.AlertsSection, report: Report) -> Alerts:
-    telegram = section.telegram
+def _alerts(section: Section, report: Report) -> Alerts:
+    telegram: Section | None = section.telegram
     if telegram is not None:
-        for key in ("token", "chat"):
+        for key in settings_of(Telegram):
             if getattr(telegram, key) is None and not report.was_dropped("alerts", "telegram", key):
                 report.error(("alerts", "telegram"), f"'{key}' is missing")
     _check_secret_url(section.webhook, ("alerts", "webhook"), ("http", "https"), report)
     _check_secret_url(section.deadman, ("alerts", "deadman"), ("http", "https"), report)
-    return Alerts(
-        telegram_token=telegram.token if telegram else None,
-        telegram_chat=telegram.chat if telegram else None,
-        webhook=section.webhook,
-        deadman=section.deadman,
-    )
+    if telegram is None:
+        return built(Alerts, section)
+    return built(Alerts, section, telegram_token=telegram.token, telegram_chat=telegram.chat)
 
 
-def _traces(section: m.TracesSection, report: Report) -> Traces | None:
-    endpoint = section.endpoint
+def _traces(section: Section | None, report: Report) -> Traces | None:
+    if section is None:
+        return None
+    endpoint: Secret | None = section.endpoint
     if endpoint is None:
         written = section.model_fields_set
         if written and "endpoint" not in written and not report.was_dropped("traces", "endpoint"):
             report.error(("traces",), "'endpoint' is missing", "write the URL of an OTLP/HTTP receiver, or none")
         return None
     _check_secret_url(endpoint, ("traces", "endpoint"), ("http", "https"), report)
-    if section.prompts and not is_private_host(urlsplit(endpoint.reveal()).hostname or ""):
+    found = built(Traces, section)
+    if found.prompts and not is_private_host(urlsplit(endpoint.reveal()).hostname or ""):
         report.warn(("traces", "prompts"), "prompts leave the LAN with the traces", "set `prompts: false`")
-    return Traces(endpoint, section.sample, section.prompts)
+    return found
 
 
 def _check_redis_url(value: Secret | None, path: Path, report: Report) -> None:
-    if _check_secret_url(value, path, redis_url.SCHEMES, report) and value is not None:
-        problem = redis_url.problem_of(value.reveal())
+    if _check_secret_url(value, path, REDIS_SCHEMES, report) and value is not None:
+        problem = redis_problem(value.reveal())
         if problem is not None:
             report.error(path, *problem)
 
 
 def _check_secret_url(value: Secret | None, path: Path, schemes: tuple[str, ...], report: Report) -> bool:
-    """Is it none, or begins as it must?"""
+    """Whether the value is none or a URL of one of these schemes; reports it when it is not."""
     if value is None or value.reveal().startswith(tuple(f"{scheme}://" for scheme in schemes)):
         return True
     report.error(path, "must be a URL that starts with " + " or ".join(f"{scheme}://" for scheme in schemes))

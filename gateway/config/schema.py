@@ -1,17 +1,121 @@
-"""The JSON schema of routes.yaml, for editors: generated from the models, so it says what they say."""
+"""The pydantic models that check routes.yaml, and the JSON schema for editors. Both are made from the definitions in
+`snapshot.py`.
+
+pydantic finds every mistake of a file at once, each with its path, and writes the JSON schema; the values that the
+gateway works with are the frozen dataclasses of the snapshot. The models hold no defaults: what is not written is not
+there, and every key may be left out as far as the models go. What must be there, and what fits together, is decided
+where names are known (`resolve.py`).
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from gateway.config.models import RoutesFile
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
+
+from gateway.config.setting import Setting, is_section, kind_in, members, settings_of, summary
+from gateway.config.snapshot import RoutesFile
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """What the file says in one section, by the names of its keys: an attribute is None when its key is not written
+    (sections with nothing but optional keys are empty instead). Unknown keys are errors; nothing is converted
+    silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True, protected_namespaces=())
+
+    if TYPE_CHECKING:  # the keys of `settings_of`
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def built(made: type[T], section: Section, **resolved: Any) -> T:
+    """The snapshot's class from the keys that are written in its section, each under the name of its field.
+
+    `resolved` are the fields that are not what the file says: they win, and fields that are not keys stand here too.
+    What is neither written nor resolved has the default of its definition. Sections inside the section are left out.
+    """
+    return made(**{**written(made, section), **resolved})
+
+
+def written(made: type, section: Section) -> dict[str, Any]:
+    """The values that are written in `section`, by the names of the fields of `made`."""
+    found = {}
+    for key in section.model_fields_set:
+        setting = settings_of(made)[key]
+        if setting.field is not None and setting.section is None:
+            found[setting.field] = getattr(section, key)
+    return found
+
+
+@cache
+def model_of(section: type) -> type[Section]:
+    """The model that checks what the file says in a section."""
+    keys: dict[str, Any] = {key: (_checked(s.hint), _field(s)) for key, s in settings_of(section).items()}
+    return create_model(_model_name(section), __base__=Section, __doc__=summary(section), **keys)
+
+
+def _model_name(section: type) -> str:
+    name = section.__name__.removesuffix("Settings")
+    return name if section is RoutesFile else f"{name}Section"
+
+
+def _field(setting: Setting) -> Any:
+    if setting.named:
+        return Field(default_factory=dict, description=setting.help)
+    if is_section(setting.hint):
+        return Field(default_factory=model_of(setting.hint), description=setting.help)
+    return Field(default=None, description=setting.help)
+
+
+def _checked(hint: Any) -> Any:
+    """The type of a key as pydantic takes it."""
+    if is_section(hint):
+        return model_of(hint)
+    if only := members(hint):
+        (member,) = only
+        return _checked(member) | None
+    if (kind := kind_in(hint)) is not None:
+        return Annotated[Any, PlainValidator(kind.read), WithJsonSchema(dict(kind.schema))]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return hint
+    if origin is Mapping:
+        return types.GenericAlias(dict, (str, _checked(arguments[1])))
+    if origin is tuple and arguments[1:] == (...,):
+        return Annotated[hint, BeforeValidator(_members), AfterValidator(_distinct)]
+    raise TypeError(f"no way to read {hint}: give the key a kind of gateway/config/kinds.py")
+
+
+def _members(value: Any) -> Any:
+    """YAML has lists, the snapshot tuples; whatever is no list is left for pydantic to refuse."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def json_schema() -> dict[str, Any]:
     """The schema as plain data. A `${VAR}` is allowed wherever a single value is."""
-    generated = RoutesFile.model_json_schema()
-    schema = {"title": generated["title"], **_plain(generated)}
+    generated = model_of(RoutesFile).model_json_schema()
+    schema = {"title": "routes.yaml of spark-gateway", **_plain(generated)}
     alias = {"$ref": "#/$defs/AliasSection"}
     short = schema["$defs"]["AliasSection"]["properties"]["use"] | {"description": "Short form: the steps in order."}
     schema["properties"]["aliases"]["additionalProperties"] = {"anyOf": [short, alias]}
@@ -29,7 +133,7 @@ def schema_text() -> str:
 
 def _plain(node: Any) -> Any:
     """Without null, because no key may be given an empty value (the None of the models means "not written"); without
-    the defaults, which the models hold in seconds and bytes; without the titles, which repeat the keys."""
+    the defaults, which are not written as the file would write them; without the titles, which repeat the keys."""
     if isinstance(node, list):
         return [_plain(inner) for inner in node]
     if not isinstance(node, dict):

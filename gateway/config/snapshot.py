@@ -1,8 +1,11 @@
-"""Everything read from one version of routes.yaml, resolved and immutable.
+"""Everything read from one version of routes.yaml, resolved and immutable; and the definition of every key of it.
 
 The rest of the program sees only these classes: names are checked, defaults are merged in, units are seconds, bytes and
-tokens, secrets are wrapped. A request keeps the snapshot it started with.
+tokens, secrets are wrapped. A request keeps the snapshot it started with. The first sentence of a class and the help of
+its keys go into the JSON schema; `setting.py` says how a key is defined.
 """
+
+# ruff: noqa: RUF009  (`setting` gives a dataclass field, as `dataclasses.field` does)
 
 from __future__ import annotations
 
@@ -12,129 +15,139 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
+
+from gateway.config import kinds as k
+from gateway.config.kinds import Network as Network
+from gateway.config.secret import Secret as Secret
+from gateway.config.setting import about, in_file, setting
+from gateway.config.units import Budget as Budget
 
 Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
+Priority = Literal["interactive", "batch"]
 LogForm = Literal["auto", "json", "pretty", "none"]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+LISTEN = ("0.0.0.0", 4000)  # host and port where `server.listen` is not written
 _KEPT_PATH = re.compile(r"/(v\d+\w*|openai)$")
-
-
-class Secret:
-    """A value that never shows itself: `repr`, `str` and formatting print `***`; `reveal()` gives it."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "***"
-
-    __str__ = __repr__
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt (routing/context.py), and infinite
-    = no limit."""
+    """How long to wait for what.
 
-    connect: float = 3.0
-    first_byte: float | None = None
-    idle: float | None = 120.0
-    total: float | None = None
-    hold: float = 45.0
+    Seconds; None = no limit. `first_byte`: None = auto, by the size of the prompt, and infinite = no limit."""
+
+    connect: k.Duration = setting(3.0, "For a TCP (and TLS) connection to the backend.")
+    first_byte: k.DurationOrAuto = setting(
+        None,
+        "For the first content; auto = by the size of the prompt and the backend's prefill rate; none = no limit.",
+    )
+    idle: k.DurationOrNone = setting(120.0, "Silence inside an answer that has begun.")
+    total: k.DurationOrNone = setting(None, "A whole attempt.")
+    hold: k.Duration = setting(45.0, "How long a stream's status is held back before it is sent early.")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """Seconds, except the two counts. `every` None = this backend is never probed."""
+    """How a backend's state is found out.
 
-    every: float | None = 5.0
-    fail_after: int = 3
-    recover_after: int = 2
-    canary: float | None = 900.0
-    start_grace: float = 900.0
-    path: str = "/health"
+    Seconds, except the two counts. `every` None = this backend is never probed."""
+
+    every: k.DurationOrNone = setting(5.0, "Between two liveness checks; none = never probed.")
+    fail_after: k.Count = setting(3, "Failures in a row until the backend is down.")
+    recover_after: k.Count = setting(2, "Good checks in a row until it is back.")
+    canary: k.DurationOrNone = setting(900.0, "Between two tiny real requests when idle; none = never.")
+    start_grace: k.DurationFromZero = setting(900.0, "How long a starting engine counts as warming.")
+    path: k.Text = setting("/health", "Path of the liveness check.")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`length` waiting requests at most, each for `max_wait` seconds at most."""
+    """Who may wait for a busy backend.
 
-    length: int = 32
-    max_wait: float = 300.0
+    `length` waiting requests at most, each for `max_wait` seconds at most."""
+
+    length: k.CountFromZero = setting(32, "Waiting requests at most.")
+    max_wait: k.DurationFromZero = setting(300.0, "How long each of them waits at most.")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """For every backend; a backend may override any single key."""
+
+    timeouts: Timeouts = setting(Timeouts())
+    health: HealthSettings = setting(HealthSettings())
+    queue: QueueSettings = setting(QueueSettings())
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     """USD per million tokens."""
 
-    input: float
-    output: float
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """`usd` per `per` (UTC day, week or month)."""
-
-    usd: float
-    per: Literal["day", "week", "month"]
+    input: k.Usd = field(metadata=about("Per million prompt tokens."))
+    output: k.Usd = field(metadata=about("Per million answer tokens."))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A machine."""
+
     name: str
-    memory: int | None = None  # bytes
-    exporter: str | None = None
+    memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
+    exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One serving endpoint. `url` has no trailing slash; None only for `litellm` without an explicit `url`."""
+    """One serving endpoint.
+
+    `url` has no trailing slash; None only for `litellm` without an explicit `url`. `context` in tokens; None = read.
+    `slots` None = unlimited (cloud)."""
 
     name: str
-    engine: Engine = "vllm"
-    url: str | None = None
-    cloud: bool = False
-    nodes: tuple[str, ...] = ()
-    model: str | None = None  # None = read from the backend's /v1/models
-    context: int | None = None  # tokens; None = read
-    slots: int | None = None  # None = unlimited (cloud)
+    engine: Engine = setting("vllm", "What kind of server it is.", not_yet=("http",))
+    url: k.Text | None = setting(None, "With or without /v1; another path that ends in /vN or /openai is kept.")
+    cloud: k.Yes = setting(False, "Outside the LAN. Must be said for a host that is not private.", decided=True)
+    nodes: tuple[str, ...] = setting(
+        (), "The node it runs on, or a list: it falls with any of them.", key="node", kind=k.OneOrMany
+    )
+    model: k.Text | None = setting(None, "The model's name there; omitted = its first served name.")
+    context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
+    slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
     slots_assumed: bool = False
-    tool_parser: str | None = None  # None = not declared; "none" = declared to have none
-    auto_tools: bool | None = None
-    reasoning_parser: str | None = None
-    thinking: Literal["optional", "always", "never"] | None = None
-    thinking_switch: str | None = None
-    vision: bool | None = None
-    audio: bool | None = None
-    serves: tuple[str, ...] = ()  # http engine: transcriptions, translations, speech
-    run: Literal["always", "on_demand"] = "always"
-    api_key: Secret | None = None
-    price: Price | None = None
-    budget: Budget | None = None
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    health: HealthSettings = field(default_factory=HealthSettings)
-    queue: QueueSettings = field(default_factory=QueueSettings)
+    # None = not declared; "none" = declared to have none
+    tool_parser: k.Text | None = setting(None, "--tool-call-parser, or none; omitted = learned.")
+    auto_tools: k.Yes | None = setting(None, "--enable-auto-tool-choice; default true with a parser.")
+    reasoning_parser: k.Text | None = setting(None, "--reasoning-parser, or none; omitted = learned.")
+    thinking: Literal["optional", "always", "never"] | None = setting(
+        None, "Whether the model thinks; default by model family."
+    )
+    thinking_switch: k.Text | None = setting(
+        None, "The chat_template_kwargs key that switches thinking; default by model family."
+    )
+    vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
+    audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
+    serves: tuple[Literal["transcriptions", "translations", "speech"], ...] = setting(
+        (), "What an `engine: http` backend does."
+    )
+    run: Literal["always", "on_demand"] = setting(
+        "always", "on_demand: when it is not there it is parked, which is no failure."
+    )
+    api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.")
+    price: Price | None = setting(None)
+    budget: k.BudgetText = setting(None, "Spending limit, e.g. 5 USD/day.")
+    timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
+    health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
+    queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
+    launch: ClassVar[k.Free] = in_file(None, "How the fleet tools start it.", not_yet=True)
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
-        """Equal in two snapshots = the same running thing: its health, slots and connections carry over."""
+        """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine, self.url)
 
     @cached_property
@@ -168,22 +181,35 @@ def is_private_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name that clients may ask for. `steps` are tried in order; the members of one step stand side by side."""
+    """A name that clients ask for. The short form `name: [a, b]` stands for `{use: [a, b]}`.
+
+    `steps` are tried in order; the members of one step stand side by side. With `ask_all` one request goes to each of
+    these, and `steps` is empty. `listed` None = chat aliases are, audio and embedding aliases are not."""
 
     name: str
-    steps: tuple[tuple[str, ...], ...]
-    also: tuple[str, ...] = ()
-    balance: Balance = "affinity"
-    on_busy: Literal["wait", "next"] = "wait"
-    cloud_when: tuple[CloudWhen, ...] = ("down",)
-    on_unsupported: OnUnsupported = "refuse"
-    params: Mapping[str, Any] = field(default_factory=dict)
-    thinking: Literal["on", "off"] | None = None
-    min_max_tokens: int | None = None
-    reasoning_field: Literal["as_is", "both", "reasoning", "reasoning_content", "none"] = "as_is"
-    priority: Literal["interactive", "batch"] = "interactive"
-    listed: bool | None = None  # None = chat aliases are, audio and embedding aliases are not
-    ask_all: tuple[str, ...] = ()  # non-empty: one request to each of these; `steps` is empty then
+    steps: tuple[tuple[str, ...], ...] = field(
+        metadata=about(
+            "Steps in order; a list inside the list is one step of several backends side by side.",
+            key="use",
+            kind=k.Steps,
+        )
+    )
+    ask_all: k.Names = setting(
+        (), "Instead of `use`: ask each of these, one choice from each.", names=True, not_yet=True
+    )
+    also: k.Names = setting((), "Further names for it; globs such as claude-* are allowed.")
+    balance: Balance = setting("affinity", "How a request is placed inside a step.")
+    on_busy: Literal["wait", "next"] = setting("wait", "next = spill to the next local step when busy.")
+    cloud_when: tuple[CloudWhen, ...] = setting(("down",), "When a cloud step may be entered; default [down].")
+    on_unsupported: OnUnsupported = setting("refuse", "What to do when no step can serve the request.")
+    params: k.Params = setting({}, "Request fields filled in where the client said nothing.")
+    thinking: Literal["on", "off"] | None = setting(None, "Forced; omitted = as the client asks.")
+    min_max_tokens: k.Count | None = setting(None, "Raises a smaller max_tokens that a client sent.")
+    reasoning_field: Literal["as_is", "both", "reasoning", "reasoning_content", "none"] = setting(
+        "as_is", "Under which name clients get the reasoning."
+    )
+    priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    listed: k.Yes | None = setting(None, "In /v1/models; default: chat aliases are, audio ones are not.")
     implicit: bool = False  # a backend offered under its own name
 
 
@@ -191,33 +217,35 @@ class Alias:
 class Tasks:
     """Where Open WebUI's `### Task:` calls go."""
 
-    alias: str
-    thinking: Literal["on", "off"] | None = None
+    alias: k.Text = field(metadata=about("The alias that answers them.", names=True))
+    thinking: Literal["on", "off"] | None = setting(None, "Forced for them.")
 
 
 @dataclass(frozen=True)
 class Client:
-    """One caller. `key_sha256` is the hex digest of its key, whichever way it was written."""
+    """One caller.
+
+    `key_sha256` is the hex digest of its key, whichever way the key was written."""
 
     name: str
-    key_sha256: str | None = None
-    aliases: tuple[str, ...] = ("*",)
-    rpm: int | None = None
-    tpm: int | None = None
-    max_inflight: int | None = None
-    priority: Literal["interactive", "batch"] | None = None
-    local_only: bool = False
-    admin: bool = False
-    budget: Budget | None = None
-    on_unsupported: OnUnsupported | None = None
-    tasks: Tasks | None = None
+    key_sha256: str | None = setting(None, "Its key, or sha256:<64 hex digits> of it.", key="key", kind=k.SecretText)
+    aliases: k.Names = setting(("*",), "Aliases it may use, globs allowed; default all.")
+    rpm: k.CountOrNone = setting(None, "Requests per minute.")
+    tpm: k.CountOrNone = setting(None, "Tokens per minute.")
+    max_inflight: k.CountOrNone = setting(None, "Requests at a time.")
+    priority: Priority | None = setting(None, "Wins over the alias' priority.")
+    local_only: k.Yes = setting(False, "Its prompts never leave the LAN.")
+    admin: k.Yes = setting(False, "May drain, resume, probe and reload, and read /metrics.")
+    budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
+    on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")
+    tasks: Tasks | None = setting(None)
 
     @cached_property
     def _answers(self) -> dict[str, bool]:
         return {}
 
     def may_use(self, alias: str) -> bool:
-        """`alias` is an alias' own name."""
+        """Whether the client may use an alias, given by its own name."""
         allowed = self._answers.get(alias)
         if allowed is None:
             allowed = self._answers[alias] = any(fnmatchcase(alias, pattern) for pattern in self.aliases)
@@ -226,34 +254,85 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    host: str = "0.0.0.0"
-    port: int = 4000
-    shared: Secret | None = None  # redis URL (may hold a password)
-    data: str = "./state"
-    max_body: int = 64 * 1024 * 1024  # bytes
-    memory: int | None = 1024**3  # bytes of bodies and answers that are held at a time
-    shutdown: float = 120.0  # seconds
-    log: LogForm = "auto"
-    hosts: tuple[str, ...] | None = None  # lower case; None = not written
-    metrics: Literal["open", "key"] | None = None  # None = by whether there are clients
-    proxies: tuple[Network, ...] = ()  # behind which there are many callers
+    """The process itself. Only this section needs a restart.
+
+    `max_body` and `memory` in bytes, `shutdown` in seconds, `hosts` in lower case (None = not written)."""
+
+    listen: ClassVar[k.Listen] = in_file(LISTEN, "Address and port to listen on.")
+    host: str = LISTEN[0]
+    port: int = LISTEN[1]
+    shared: k.OptionalSecret = setting(
+        None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
+    )
+    data: k.Text = setting("./state", "Directory of the usage ledger and the last observed windows.")
+    env_file: ClassVar[k.Text] = in_file(".env", "NAME=value lines for ${NAME}, read at every load; none = not read.")
+    max_body: k.Size = setting(64 * 1024 * 1024, "Largest request body; larger ones get 413.")
+    memory: k.SizeOrNone = setting(
+        1024**3, "Bodies and answers held at a time, all together; beyond it 503. none = no bound."
+    )
+    shutdown: k.DurationFromZero = setting(120.0, "How long running streams may finish after SIGTERM.")
+    hosts: k.HostNames | None = setting(
+        None, "Names it is asked by, beside addresses and LAN names; omitted = not checked with clients."
+    )
+    metrics: Literal["open", "key"] | None = setting(
+        None, "Who may read /metrics; key = an admin; default open without clients, else key."
+    )
+    log: LogForm = setting(
+        "auto", "Form of the log; auto = pretty on a terminal, else JSON; none = no lines of single requests."
+    )
+    proxies: k.Networks = setting(
+        (), "Addresses or networks of the proxies in front, whose connections are those of many callers."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Telegram:
+    """A Telegram bot."""
+
+    token: k.SecretText = field(metadata=about("The bot's token."))
+    chat: k.Text = field(metadata=about("The chat's id, in quotes."))
 
 
 @dataclass(frozen=True, slots=True)
 class Alerts:
+    """Whom to tell when a backend's state changes."""
+
+    telegram: ClassVar[Telegram | None] = in_file(None)
     telegram_token: Secret | None = None
     telegram_chat: str | None = None
-    webhook: Secret | None = None
-    deadman: Secret | None = None
+    webhook: k.OptionalSecret = setting(None, "URL that gets every alert as JSON.")
+    deadman: k.OptionalSecret = setting(None, "URL asked every minute while the gateway lives.")
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """`sample`: share of the requests that are traced where no caller has decided, 0 to 1."""
+    """OpenTelemetry traces, sent by OTLP over HTTP."""
 
-    endpoint: Secret
-    sample: float = 1.0
-    prompts: bool = False
+    endpoint: Secret = field(
+        metadata=about(
+            "URL of an OTLP/HTTP receiver, with or without /v1/traces; none = no traces.",
+            kind=k.OptionalSecret,
+        )
+    )
+    sample: k.Share = setting(1.0, "Share of the requests that are traced, where no caller has decided; 0 to 1.")
+    prompts: k.Yes = setting(False, "Prompts go with the traces, except those of `local_only`.")
+
+
+@dataclass(frozen=True)
+class RoutesFile:
+    """Every key of routes.yaml."""
+
+    server: Server = setting(Server(), "The process itself.")
+    defaults: Defaults = setting(Defaults(), "For every backend.")
+    nodes: Mapping[str, Node] = setting({}, "The machines, by name.")
+    backends: Mapping[str, Backend] = setting({}, "What exists, by name.")
+    aliases: Mapping[str, Alias] = setting({}, "What clients may ask for, by name.")
+    clients: Mapping[str, Client] = setting({}, "Who may ask, by name; omitted = anybody.")
+    alerts: Alerts = setting(Alerts(), "Whom to tell.")
+    traces: Traces | None = setting(None, "Where traces of requests go.")
+    launch: k.Free = setting(None, "Shared settings of the fleet tools.", not_yet=True)
+    profiles: k.Free = setting(None, "Launch profiles of the fleet tools.", not_yet=True)
+    modes: k.Free = setting(None, "Which backends run together.", not_yet=True)
 
 
 @dataclass(frozen=True)
@@ -285,9 +364,9 @@ class Snapshot:
 
     @property
     def metrics_are_open(self) -> bool:
-        """May anybody read `/metrics`? (Else an admin.)"""
-        said = self.server.metrics
-        return not self.clients if said is None else said == "open"
+        """Whether anybody may read `/metrics`, and not only an admin."""
+        written = self.server.metrics
+        return not self.clients if written is None else written == "open"
 
     def resolve(self, model: str) -> Alias | None:
         """The alias a client means by `model`: its own name, then a further name (`also`), then the first glob."""

@@ -1,4 +1,4 @@
-"""Reads the files that routes.yaml is made of, and remembers what was in them, so that an edit of any can be told."""
+"""Reads routes.yaml and the files that it refers to, and keeps a digest of each, by which edits are noticed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from gateway.config.problems import NotRead
+from gateway.config.problems import Digests, NotRead
 from gateway.shortage import shortage_of
 
-MOST = 4 * 1024 * 1024  # bytes that are read; every file of ours has a smaller limit
-PATIENCE = 2.0  # seconds for the whole content of a pipe
-
-# File -> a digest of what was read; None = it is not there, or cannot be read.
-Digests = Mapping[Path, bytes | None]
+MOST = 4 * 1024 * 1024  # bytes that are read of a file; routes.yaml and secrets have smaller limits of their own
+PATIENCE = 2.0  # seconds to wait for the whole content of a pipe
 
 
 class Sources(dict[Path, bytes | None]):
-    """The digests of what was read through it."""
+    """The digests of the files that were read through this object."""
 
     def read(self, file: Path, patience: float = PATIENCE) -> bytes:
-        """As `read_file`. A pipe is not remembered: it cannot be read again. Raises OSError, and `NotRead` where this
-        process lacks what it takes to read."""
+        """As `read_file`. No digest is kept of a pipe, which cannot be read again. Raises OSError, and `NotRead` when
+        this process is short of files or memory."""
         self[file] = None
         try:
             content, regular = _read(file, MOST, patience)
@@ -42,7 +39,7 @@ class Sources(dict[Path, bytes | None]):
 
 
 def look(files: Iterable[Path]) -> Digests:
-    """What these files hold now. Nothing is waited for. Raises `NotRead`."""
+    """The digests of what these files hold now; pipes are not waited for. Raises `NotRead`."""
     found = Sources()
     for file in files:
         try:
@@ -53,8 +50,8 @@ def look(files: Iterable[Path]) -> Digests:
 
 
 def read_file(file: Path, most: int = MOST, patience: float = PATIENCE) -> bytes:
-    """What is in the file. Of a pipe (a process substitution, /dev/stdin) what comes within `patience` seconds, its end
-    included; a pipe that nobody writes to is no file. Raises OSError, also for more than `most` bytes."""
+    """The content of the file. A pipe (a process substitution, /dev/stdin) must deliver its content and its end within
+    `patience` seconds. Raises OSError, also for more than `most` bytes and for a pipe that is too slow."""
     return _read(file, most, patience)[0]
 
 

@@ -1,4 +1,4 @@
-"""Did you mean ...? By edit distance, and by the words that vLLM, LiteLLM, Ollama and others use for the same thing."""
+"""Suggestions for unknown words: by edit distance, and by the words that vLLM, LiteLLM, Ollama and others use."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FOREIGN = {
     "hosts": "nodes",
 }
 
-# Words that have no single counterpart: what to do instead.
+# Words without a single counterpart, with what to do instead.
 EXPLAINED = {
     "model_list": "LiteLLM's list: here `backends` say what exists and `aliases` say what clients may ask for",
     "litellm_params": "LiteLLM's: write url, model and api_key directly under the backend",

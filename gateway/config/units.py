@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal
 
 _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -14,7 +15,13 @@ DURATION_PATTERN = rf"{_NUMBER}(ms|s|m|h|d)"
 SIZE_PATTERN = rf"{_NUMBER} ?(B|[KMGT]iB|[KMGT]B)"
 BUDGET_PATTERN = rf"{_NUMBER} USD/(day|week|month)"
 
-Per = Literal["day", "week", "month"]
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`usd` per `per` (UTC day, week or month)."""
+
+    usd: float
+    per: Literal["day", "week", "month"]
 
 
 def parse_duration(text: str) -> float:
@@ -31,12 +38,12 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * _SIZE[match[2]])
 
 
-def parse_budget(text: str) -> tuple[float, Per]:
-    """`5 USD/day` → `(5.0, "day")`. Raises ValueError."""
+def parse_budget(text: str) -> Budget:
+    """The budget of `5 USD/day`. Raises ValueError."""
     match = re.fullmatch(BUDGET_PATTERN, text, re.ASCII)
     for per in ("day", "week", "month"):
         if match and match[2] == per:
-            return float(match[1]), per
+            return Budget(float(match[1]), per)
     raise ValueError("not a budget")
 
 

@@ -1,4 +1,4 @@
-"""URLs of backends and exporters: typos are errors, because a wrong URL is where prompts would go."""
+"""URLs: typos are errors, because a wrong URL is where prompts would go."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import ipaddress
 import re
 from urllib.parse import SplitResult, urlsplit
 
-from gateway.config.fields import shown
 from gateway.config.problems import Path, Report
+from gateway.config.secret import shown
 from gateway.config.suggest import closest
 
 _HOST = re.compile(
     r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?", re.ASCII
 )
+REDIS_SCHEMES = ("redis", "rediss", "unix")
 _ENDPOINTS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings", "/api/chat")
 
 
@@ -78,3 +79,44 @@ def _path_problem(parts: SplitResult, given: str, base: bool) -> tuple[str, str 
     if ended := next((e for e in _ENDPOINTS if parts.path.rstrip("/").endswith(e)), None):
         return f"{given} ends in an endpoint's path", f"give the base URL, without {ended}"
     return None
+
+
+def redis_problem(url: str) -> tuple[str, str | None] | None:
+    """(what is wrong, what to do) with a URL of one of `REDIS_SCHEMES`; None = nothing. This is what the Redis library
+    makes of it, without a connection. No message shows the URL, since it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        return "is not a URL", "redis://HOST:PORT/0; in a password / ? # @ are written %2F %3F %23 %40"
+    if parts.scheme == "unix":
+        if len(parts.path) < 2:
+            return "names no socket", "write unix:///run/redis/redis.sock"
+    elif re.fullmatch(r"(/\d*)?", parts.path, re.ASCII) is None:
+        return "its database is not a number", "write redis://HOST:PORT/0"
+    return _redis_parameters(url)
+
+
+def _redis_parameters(url: str) -> tuple[str, str | None] | None:
+    """Imported only where gateways share something: the library takes 15 MB."""
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    known = "such as socket_timeout, ssl_ca_certs; db where it is a socket"
+    try:
+        Redis.from_url(url).connection_pool.make_connection()  # type: ignore[no-untyped-call]  # it has no type
+    except TypeError as error:
+        return f"its parameter {_parameter_of(error)} is unknown", known
+    except ValueError as error:
+        return f"its parameter {_parameter_of(error)} has a value that cannot be used", None
+    except RedisError:  # the only one it looks at before it connects
+        return "its parameter 'ssl_cert_reqs' has a value that cannot be used", "write none, optional or required"
+    return None
+
+
+def _parameter_of(error: Exception) -> str:
+    """The parameter that the library complains of."""
+    found = re.search(r"'\w+'", str(error))
+    return found[0] if found else "(one of them)"

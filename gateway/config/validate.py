@@ -1,6 +1,6 @@
-"""Plain data through the models, every mistake at once.
+"""Validates plain data and reports every mistake at once.
 
-What is wrong is reported and left out, and the rest is validated again: so the checks that follow (names, what fits
+A wrong value is reported and removed, and the rest is validated again. So the checks that follow (names, what fits
 together) run over everything else in the file, and a person sees all mistakes in one go.
 """
 
@@ -12,33 +12,34 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.fields import shown
-from gateway.config.keys import all_keys, is_free, keys_of, pattern_of
-from gateway.config.models import RoutesFile
+from gateway.config.keys import all_keys, is_free, keys_of, names_of_entries, pattern_of
 from gateway.config.problems import Path, Report
+from gateway.config.schema import Section, model_of
+from gateway.config.secret import shown
+from gateway.config.snapshot import RoutesFile
 from gateway.config.suggest import did_you_mean, for_unknown_key
 
 _ROUNDS = 10
-_NAMED = ("nodes", "backends", "aliases", "clients")
 
 
-def validated(data: dict[str, Any], report: Report) -> RoutesFile:
-    """The file as models, without the parts that are wrong (those are in `report.errors` and `report.dropped`)."""
+def validated(data: dict[str, Any], report: Report) -> Section:
+    """What the file says, without the parts that are wrong (those are in `report.errors` and `report.dropped`)."""
+    model = model_of(RoutesFile)
     data = _shaped(data, report)
     for _ in range(_ROUNDS):
         try:
-            return RoutesFile.model_validate(data)
+            return model.model_validate(data)
         except ValidationError as error:
             found = error.errors(include_url=False)
             for details in found:
                 _report(details, report)
             _prune(data, [tuple(details["loc"]) for details in found], report)
     report.error((), "too many mistakes to look further")
-    return RoutesFile()
+    return model()
 
 
 def _shaped(data: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Short forms become long ones; keys with nothing behind them go (a whole section may be empty: commented out)."""
+    """The long forms of short ones, without empty sections (their content may be commented out) and empty keys."""
     data = {key: value for key, value in data.items() if value is not None}
     shaped: dict[str, Any] = _without_nulls(data, (), report)
     aliases = shaped.get("aliases")
@@ -70,7 +71,7 @@ def _without_nulls(value: Any, path: Path, report: Report) -> Any:
 
 
 def _is_unknown(path: Path) -> bool:
-    if len(path) == 2 and path[0] in _NAMED:
+    if len(path) == 2 and path[0] in names_of_entries():
         return False
     return pattern_of(path) not in all_keys()
 
@@ -87,8 +88,8 @@ def _report(details: ErrorDetails, report: Report) -> None:
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
         hint = _boolean_hint(given, choices) or (did_you_mean(given, choices) if isinstance(given, str) else None)
         report.error(path, f"{shown(given)} is not one of {', '.join(choices)}", hint)
-    elif kind in ("list_type", "dict_type", "model_type", "model_attributes_type"):
-        wanted = "a list" if kind == "list_type" else "a mapping"
+    elif kind in ("tuple_type", "dict_type", "model_type", "model_attributes_type"):
+        wanted = "a list" if kind == "tuple_type" else "a mapping"
         report.error(path, f"must be {wanted}, not {_kind_of(given)}", _shape_hint(path))
     else:
         report.error(path, "has a value that is not allowed here")
@@ -112,7 +113,7 @@ def _shape_hint(path: Path) -> str | None:
         return "write a list of backends: [first, fallback]"
     if pattern.endswith(".timeouts"):
         return "write {connect: 3s, idle: 120s}"
-    if pattern in _NAMED:
+    if pattern in names_of_entries():
         return "every entry is a name with its settings"
     return None
 
@@ -129,7 +130,7 @@ def _report_unknown_key(path: Path, report: Report) -> None:
 
 
 def _prune(data: dict[str, Any], paths: list[Path], report: Report) -> None:
-    """Take out what stands at each of `paths`; of a list the last member first, so that positions stay true."""
+    """Removes the value at each of `paths`, the last member of a list first, so that the other positions stay valid."""
     for path in sorted(set(paths), key=lambda p: [(isinstance(part, int), part) for part in p], reverse=True):
         report.dropped.add(path)
         holder: Any = data

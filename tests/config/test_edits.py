@@ -12,7 +12,8 @@ import pytest
 
 import gateway.config.edits as edits_module
 from gateway.config.edits import Places, edits, places
-from gateway.config.sources import Digests, look
+from gateway.config.problems import Digests
+from gateway.config.sources import look
 from tests.support import PATIENCE, write
 
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.units import format_duration, format_size, parse_budget, parse_duration, parse_size
+from gateway.config.units import Budget, format_duration, format_size, parse_budget, parse_duration, parse_size
 
 
 @given(st.integers(min_value=0, max_value=10**9).map(lambda ms: ms / 1000))
@@ -20,9 +21,9 @@ def test_sizes_survive_a_round_trip(count: int, unit: str) -> None:
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.005)
 
 
-@given(st.decimals(min_value=0, max_value=10**6, places=2), st.sampled_from(["day", "week", "month"]))
-def test_budgets_are_read_as_written(usd: object, per: str) -> None:
-    assert parse_budget(f"{usd} USD/{per}") == (float(str(usd)), per)
+@given(st.decimals(min_value=0, max_value=10**6, places=2), st.sampled_from(("day", "week", "month")))
+def test_budgets_are_read_as_written(usd: object, per: Literal["day", "week", "month"]) -> None:
+    assert parse_budget(f"{usd} USD/{per}") == Budget(float(str(usd)), per)
 
 
 @given(st.text(max_size=12))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.envfile import parse_env
+from gateway.config.expand import parse_env
 from gateway.config.load import Loaded, load, load_text
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Secret

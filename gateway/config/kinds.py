@@ -1,5 +1,8 @@
-"""The kinds of values in routes.yaml: each says how it is read, what it looks like in the JSON schema, and, as the
-message of its ValueError, what is wrong with a value of another kind."""
+"""The kinds of values in routes.yaml.
+
+A kind says how a value is read, what it looks like in the JSON schema, how the reference page names it and shows a
+default, and, as the message of its ValueError, what is wrong with a value of another kind ("message; what to write").
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,51 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
-
-from gateway.config.expand import Expanded
-from gateway.config.snapshot import Budget, Network, Secret
+from gateway.config.secret import Expanded, Secret, shown
 from gateway.config.units import (
     BUDGET_PATTERN,
     DURATION_PATTERN,
     SIZE_PATTERN,
+    Budget,
+    format_duration,
+    format_size,
     parse_budget,
     parse_duration,
     parse_size,
 )
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 VARIABLE = r"\$\{"  # in the schema every scalar may also be a ${VAR}
 DURATIONS = "write 250ms, 5s, 15m or 2h"
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
-_USERINFO = re.compile(r"//[^/@\s]*@")
 
 
-def shown(value: Any) -> str:
-    """A value as an error may show it: never what a variable held, never the credentials of a URL."""
-    if isinstance(value, bool):
-        return f"'{str(value).lower()}'"
-    if isinstance(value, Expanded):
-        return f"{value.source!r} (as expanded)"
-    if isinstance(value, str):
-        text = _USERINFO.sub("//***@", value)
-        return repr(text if len(text) <= 60 else text[:57] + "...")
-    if isinstance(value, int | float):
-        return f"'{value}'" if abs(value) < 1e18 else "that number"
-    return {list: "a list", dict: "a mapping", type(None): "nothing"}.get(type(value), "that")
+def as_written(value: Any) -> str:
+    """A default as routes.yaml would have it; a list or mapping as default is explained by the help of its key."""
+    if value is None or isinstance(value, tuple | Mapping):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """One kind of value.
+
+    `read` turns a value of the YAML into the snapshot's value, or raises ValueError. `schema` is its JSON schema, and
+    `words` name it on the reference page. `write` is the reverse of `read`, for showing a default ("" = none is shown).
+    `free`: a mapping whose keys are not the gateway's. `private`: text of the operator's, which may hold a variable.
+    """
+
+    read: Callable[[Any], Any]
+    schema: Mapping[str, Any]
+    words: str
+    write: Callable[[Any], str] = as_written
+    free: bool = False
+    private: bool = False
 
 
 def _text(value: Any) -> str:
@@ -193,7 +208,7 @@ def _budget(value: Any) -> Budget | None:
         return None
     if isinstance(value, str):
         try:
-            return Budget(*parse_budget(value.strip()))
+            return parse_budget(value.strip())
         except ValueError:
             pass
     raise ValueError(f"{shown(value)} is not a budget; write 5 USD/day, 5 USD/week, 5 USD/month or none")
@@ -211,31 +226,31 @@ def _listen(value: Any) -> tuple[str, int]:
     return host or "0.0.0.0", int(port)
 
 
-def _one_or_many(value: Any) -> list[str]:
+def _one_or_many(value: Any) -> tuple[str, ...]:
     members = value if isinstance(value, list) else [value]
     if not members:
         raise ValueError("is an empty list")
-    return [_text(member) for member in members]
+    return tuple([_text(member) for member in members])
 
 
-def _many(value: Any) -> list[str]:
+def _many(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
         raise ValueError(f"{shown(value)} is not a list{hint}")
-    return [_text(member) for member in value]
+    return tuple([_text(member) for member in value])
 
 
-def _host_names(value: Any) -> list[str]:
-    """Names as a Host header has them, in lower case: no scheme, no port, no wildcard."""
+def _host_names(value: Any) -> tuple[str, ...]:
+    """Names as a Host header has them, in lower case: no scheme, no port, no wildcard. Repeated names count once."""
     names = [name.lower().removesuffix(".") for name in _many(value)]
     for name in names:
         if not _HOST_NAME.fullmatch(name):
             raise ValueError(f"{shown(name)} is not the name of a host; write it without scheme and port: sparkgw.lan")
-    return names
+    return tuple(dict.fromkeys(names))
 
 
-def _networks(value: Any) -> list[Network]:
-    return [_network(member) for member in _many(value)]
+def _networks(value: Any) -> tuple[Network, ...]:
+    return tuple([_network(member) for member in _many(value)])
 
 
 def _network(text: str) -> Network:
@@ -250,11 +265,11 @@ def _network(text: str) -> Network:
     raise ValueError(f"{shown(text)} is an address inside a network; write {meant}, or the address alone")
 
 
-def _steps(value: Any) -> list[list[str]]:
+def _steps(value: Any) -> tuple[tuple[str, ...], ...]:
     if not isinstance(value, list):
         hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
         raise ValueError(f"{shown(value)} is not a list of steps{hint}")
-    return [_one_or_many(step) for step in value]
+    return tuple([_one_or_many(step) for step in value])
 
 
 def _params(value: Any) -> dict[str, Any]:
@@ -273,50 +288,74 @@ def _number(minimum: int, *, none: bool = False) -> dict[str, Any]:
     return {"type": ["integer", "string"], "minimum": minimum, "pattern": words}
 
 
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _duration_with(none: str) -> Callable[[float | None], str]:
+    """A duration as the file has it; `none` is the word for None."""
+    return lambda seconds: none if seconds is None else "none" if math.isinf(seconds) else format_duration(seconds)
+
+
+def _size_as_written(size: int | None) -> str:
+    return "" if size is None else format_size(size)
+
+
+def _address(listen: tuple[str, int]) -> str:
+    return f"{listen[0]}:{listen[1]}"
+
+
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TEXTS = {"type": "array", "items": _TEXT}
 _ONE_OR_MANY = {"anyOf": [_TEXT, {**_TEXTS, "minItems": 1}]}
+_YES = {"type": ["boolean", "string"], "pattern": VARIABLE}
+_PRICE = {"type": ["number", "string"], "minimum": 0, "pattern": VARIABLE}
+_DURATION = _pattern(DURATION_PATTERN)
+_LISTEN = _pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}")
 
-Text = Annotated[str, BeforeValidator(_text), WithJsonSchema(_TEXT)]
-SecretText = Annotated[Secret, PlainValidator(_secret), WithJsonSchema(_TEXT)]
-OptionalSecret = Annotated[Secret | None, PlainValidator(_optional_secret), WithJsonSchema(_TEXT)]
-HeaderSecret = Annotated[Secret | None, PlainValidator(_header_secret), WithJsonSchema(_TEXT)]
-Yes = Annotated[bool, BeforeValidator(_yes), WithJsonSchema({"type": ["boolean", "string"], "pattern": VARIABLE})]
-Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema(_number(1))]
-CountFromZero = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema(_number(0))]
-CountOrNone = Annotated[int | None, PlainValidator(_whole_or_none(1)), WithJsonSchema(_number(1, none=True))]
-Usd = Annotated[
-    float, PlainValidator(_usd), WithJsonSchema({"type": ["number", "string"], "minimum": 0, "pattern": VARIABLE})
-]
-Share = Annotated[
-    float,
-    PlainValidator(_share),
-    WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": VARIABLE}),
-]
-Duration = Annotated[float, PlainValidator(_positive_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]
-DurationFromZero = Annotated[float, PlainValidator(_duration), WithJsonSchema(_pattern(DURATION_PATTERN))]
+Text = Annotated[str, Kind(_text, _TEXT, "text", private=True)]
+SecretText = Annotated[Secret, Kind(_secret, _TEXT, "text", private=True)]
+OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or none", private=True)]
+HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none", private=True)]
+Yes = Annotated[bool, Kind(_yes, _YES, "true or false")]
+Count = Annotated[int, Kind(_whole(1), _number(1), "count")]
+CountFromZero = Annotated[int, Kind(_whole(0), _number(0), "count or 0")]
+CountOrNone = Annotated[int | None, Kind(_whole_or_none(1), _number(1, none=True), "count or none")]
+Usd = Annotated[float, Kind(_usd, _PRICE, "USD")]
+Share = Annotated[float, Kind(_share, {**_PRICE, "maximum": 1}, "0 to 1")]
+Duration = Annotated[float, Kind(_positive_duration, _DURATION, "duration", format_duration)]
+DurationFromZero = Annotated[float, Kind(_duration, _DURATION, "duration", format_duration)]
 DurationOrNone = Annotated[
-    float | None, PlainValidator(_duration_or({"none": None})), WithJsonSchema(_pattern(DURATION_PATTERN, "none"))
+    float | None,
+    Kind(
+        _duration_or({"none": None}),
+        _pattern(DURATION_PATTERN, "none"),
+        "duration or none",
+        _duration_with("none"),
+    ),
 ]
 DurationOrAuto = Annotated[
     float | None,
-    PlainValidator(_duration_or({"auto": None, "none": math.inf})),
-    WithJsonSchema(_pattern(DURATION_PATTERN, "auto", "none")),
+    Kind(
+        _duration_or({"auto": None, "none": math.inf}),
+        _pattern(DURATION_PATTERN, "auto", "none"),
+        "duration, auto or none",
+        _duration_with("auto"),
+    ),
 ]
-Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_pattern(SIZE_PATTERN))]
-SizeOrNone = Annotated[int | None, PlainValidator(_size_or_none), WithJsonSchema(_pattern(SIZE_PATTERN, "none"))]
-BudgetText = Annotated[Budget | None, PlainValidator(_budget), WithJsonSchema(_pattern(BUDGET_PATTERN, "none"))]
-Listen = Annotated[
-    tuple[str, int], PlainValidator(_listen), WithJsonSchema(_pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}"))
+Size = Annotated[int, Kind(_size, _pattern(SIZE_PATTERN), "size", _size_as_written)]
+SizeOrNone = Annotated[
+    int | None, Kind(_size_or_none, _pattern(SIZE_PATTERN, "none"), "size or none", _size_as_written)
 ]
-Names = Annotated[list[str], PlainValidator(_many), WithJsonSchema(_TEXTS)]
-HostNames = Annotated[list[str], PlainValidator(_host_names), WithJsonSchema(_TEXTS)]
-Networks = Annotated[list[Network], PlainValidator(_networks), WithJsonSchema(_TEXTS)]
-OneOrMany = Annotated[list[str], PlainValidator(_one_or_many), WithJsonSchema(_ONE_OR_MANY)]
+BudgetText = Annotated[Budget | None, Kind(_budget, _pattern(BUDGET_PATTERN, "none"), "budget or none")]
+Listen = Annotated[tuple[str, int], Kind(_listen, _LISTEN, "HOST:PORT", _address)]
+Names = Annotated[tuple[str, ...], Kind(_many, _TEXTS, "list of names", private=True)]
+HostNames = Annotated[tuple[str, ...], Kind(_host_names, _TEXTS, "list of names")]
+Networks = Annotated[tuple[Network, ...], Kind(_networks, _TEXTS, "list of addresses or networks")]
+OneOrMany = Annotated[tuple[str, ...], Kind(_one_or_many, _ONE_OR_MANY, "name or list of names")]
 Steps = Annotated[
-    list[list[str]],
-    PlainValidator(_steps),
-    WithJsonSchema({"type": "array", "minItems": 1, "items": _ONE_OR_MANY}),
+    tuple[tuple[str, ...], ...],
+    Kind(_steps, {"type": "array", "minItems": 1, "items": _ONE_OR_MANY}, "list of steps"),
 ]
-Params = Annotated[dict[str, Any], PlainValidator(_params), WithJsonSchema({"type": "object"})]
-Free = Annotated[Any, WithJsonSchema({})]
+Params = Annotated[Mapping[str, Any], Kind(_params, {"type": "object"}, "mapping", free=True, private=True)]
+Free = Annotated[Any, Kind(_anything, {}, "anything", free=True, private=True)]

@@ -1,0 +1,59 @@
+"""Values that must not be shown, and what a message may show of a value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_USERINFO = re.compile(r"//[^/@\s]*@")
+
+
+class Secret:
+    """A value that never shows itself: `repr`, `str` and formatting print `***`; `reveal()` gives the value."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class Expanded(str):
+    """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show."""
+
+    source: str
+
+    def __new__(cls, value: str, source: str) -> Expanded:
+        made = super().__new__(cls, value)
+        made.source = source
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+
+def shown(value: Any) -> str:
+    """`value` as an error message may show it: never what a variable held, never the credentials of a URL."""
+    if isinstance(value, bool):
+        return f"'{str(value).lower()}'"
+    if isinstance(value, Expanded):
+        return f"{value.source!r} (as expanded)"
+    if isinstance(value, str):
+        text = _USERINFO.sub("//***@", value)
+        return repr(text if len(text) <= 60 else text[:57] + "...")
+    if isinstance(value, int | float):
+        return f"'{value}'" if abs(value) < 1e18 else "that number"
+    return {list: "a list", dict: "a mapping", type(None): "nothing"}.get(type(value), "that")
