@@ -27,6 +27,7 @@ from gateway.benching.ways import NotThere, Way
 from gateway.cli.probing import address
 from gateway.cli.urls import checked
 from gateway.config.snapshot import Alias, Snapshot
+from gateway.domain.engine_traits import TRAITS
 from gateway.printable import visible
 
 
@@ -188,7 +189,7 @@ def chosen(snapshot: Snapshot, wanted: Wanted, settings: Settings) -> Alias:
         hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(snapshot.aliases)}."
         raise click.UsageError(f"there is no alias '{name}'. {hint}")
     members = [snapshot.backends[member] for member in (alias.steps[0] if alias.steps else ())]
-    if not members or all(backend.engine == "http" for backend in members):
+    if not members or not any(TRAITS[backend.engine].chats for backend in members):
         raise click.UsageError(f"'{name}' does not chat: only what answers chats can be measured")
     if all(backend.cloud for backend in members) and not wanted.cloud:
         raise click.UsageError(f"'{name}' goes to a cloud, which costs money: say --cloud if that is meant")

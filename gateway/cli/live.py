@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.engines.base import told_name, told_window
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
@@ -17,7 +18,6 @@ from gateway.transport.bounded import Oversized, async_client, fetch
 WAIT = 3.0  # seconds for each question
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
 NAME_SHOWN = 100  # characters of a model's name
-_HEALTH = {"ollama": "/api/version"}  # engines without /health
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
 
 
 async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
-    if backend.url is None or backend.engine == "litellm":
-        return Answer(backend.name, "not asked (litellm)")
+    probe = TRAITS[backend.engine].probe
+    if probe is None:
+        return Answer(backend.name, f"not asked ({backend.engine})")
     try:
         async with asyncio.timeout(2 * WAIT):
-            health = None if backend.cloud else await _health(client, backend)
-            if backend.engine == "http":
+            health = None if backend.cloud else await _health(client, backend, probe)
+            if probe.models is None:
                 return _only_health(backend, health)
             models = await _get(client, backend, backend.api_path + "/models")
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
@@ -51,8 +52,9 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
     return _judge(backend, health, models)
 
 
-async def _health(client: httpx.AsyncClient, backend: Backend) -> int:
-    path = _HEALTH.get(backend.engine, backend.health.path)
+async def _health(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
+    below_root = probe.liveness is not None and probe.liveness.startswith("/")  # else it is `health.path`, also here
+    path = probe.liveness if probe.liveness is not None and below_root else backend.health.path
     return (await _get(client, backend, backend.root_path + path)).status_code
 
 

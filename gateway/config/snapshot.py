@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+# The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
 Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]

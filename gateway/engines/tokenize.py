@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
 from gateway.domain.upstream import Client, StaleConnection
 from gateway.domain.usage import count_of
@@ -68,7 +69,7 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
 def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | None:
     """What `/tokenize` is asked; None where it cannot tell. Several prompts in one request are not asked about."""
     fields = _FIELDS.get(request.endpoint.name)
-    if state.backend.engine != "vllm" or fields is None or not _is_text(request):
+    if not TRAITS[state.backend.engine].counts_prompts or fields is None or not _is_text(request):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in fields if name in request.fields}
     if _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):

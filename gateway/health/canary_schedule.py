@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import drift
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.events import Event
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.observation import Observation
@@ -82,7 +83,7 @@ class Canaries:
     def _due(self, state: BackendState, now: float) -> bool:
         """When well and idle, and not asked for `health.canary`."""
         every = state.backend.health.canary
-        if every is None or state.backend.engine == "http" or state.health.state not in (*WELL, State.UNKNOWN):
+        if every is None or not TRAITS[state.backend.engine].chats or state.health.state not in (*WELL, State.UNKNOWN):
             return False
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
@@ -105,7 +106,7 @@ class Canaries:
     async def _prove(self, state: BackendState) -> None:
         """It is there again: warmed up, then asked; the outcome decides."""
         try:
-            if state.backend.engine == "ollama" and not await self._is_loaded(state):
+            if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
             else:
                 outcome = await self._ask(state, (WARM_UP, *SHORT), now=True)
@@ -122,7 +123,7 @@ class Canaries:
             state.disproved(outcome.reason)
 
     async def _confirm(self, state: BackendState) -> None:
-        if state.backend.engine == "ollama" and not await self._is_loaded(state):
+        if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
             return
         outcome = await self._ask(state, SHORT, now=False)
         if state.health.state not in SERVING:

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import drift
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import ENFORCES
 from gateway.domain.health_state import State
 from gateway.domain.observation import Observation
@@ -56,8 +57,8 @@ def promised(backend: Backend) -> frozenset[str]:
         checks.add("reasoning")
     if backend.thinking == "optional":
         checks.update(("thinking_on", "thinking_off"))
-    if backend.engine in ("vllm", "ollama"):
+    if TRAITS[backend.engine].enforces_schema:
         checks.add("json_schema")
-    if backend.engine == "vllm":
+    if TRAITS[backend.engine].refuses_unread:
         checks.add("window")
     return frozenset(checks)

@@ -136,12 +136,13 @@ class Prober:
         return [partial(self._watch_exporter, node, url)]
 
     def _jobs(self, state: BackendState, looks: list[asyncio.Event]) -> Jobs:
-        if probe_of(state.backend) is None:
+        probe = probe_of(state.backend)
+        if probe is None:
             return [partial(self._watch_canaries, state)] if state.backend.health.canary is not None else []
         looked = asyncio.Event()
         looks.append(looked)
         jobs: Jobs = [partial(self._watch, state, looked)]
-        return [*jobs, partial(self._watch_progress, state)] if state.backend.engine == "vllm" else jobs
+        return [*jobs, partial(self._watch_progress, state)] if probe.metrics is not None else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._hurried.values()]
@@ -201,8 +202,10 @@ class Prober:
     # -- looks ----------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Does it move, how fast is it, and who else is there?"""
-        answer = await self._asker.get(state.backend, "/metrics")
+        """Does it move, how fast is it, and who else is there? Only for engines with a page of counters."""
+        probe = TRAITS[state.backend.engine].probe
+        assert probe is not None and probe.metrics is not None
+        answer = await self._asker.get(state.backend, probe.metrics)
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return
@@ -289,8 +292,8 @@ class Prober:
                 version = told_version(decoded(answer, {}))
                 if version is not None:
                     state.saw_version(version)
-        if backend.engine == "vllm":
-            answer = await self._asker.get(backend, "/metrics")
+        if probe.metrics is not None:
+            answer = await self._asker.get(backend, probe.metrics)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(await in_turns(reading_start(answer.content)))
         if probe.models is None:

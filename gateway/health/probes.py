@@ -13,6 +13,7 @@ from math import inf
 import msgspec
 
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.observation import Observation
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
@@ -65,7 +66,7 @@ async def probe(
         if not now and left is not None:
             left = await wait_idle(state, left)
         subject = subject_of(state.backend, state.model, state.observed_context)
-        reason = skipped(name, subject, found) if state.backend.engine in ENGINES else "not a chat server"
+        reason = skipped(name, subject, found) if TRAITS[state.backend.engine].chats else "not a chat server"
         if reason is None and left is None:
             reason = _busy(state)
         if reason is not None:
@@ -136,13 +137,13 @@ def budget(state: BackendState, body: Body) -> float:
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
-    loading = LOADING if state.backend.engine == "ollama" else 0.0
+    loading = LOADING if TRAITS[state.backend.engine].loads_on_demand else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
 def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
-    if state.model is None and state.backend.engine == "vllm":
+    if state.model is None and TRAITS[state.backend.engine].model_optional:
         del request.fields["model"]  # none is its first served name
     request_id = f"probe-{uuid.uuid4().hex}"
     return Call(endpoint, request.stream, request.fields, headers_up({}, request_id), request_id)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.health.exporter import Machine
@@ -132,7 +133,7 @@ def wanted(aliases: Mapping[str, Alias], states: Mapping[str, BackendState]) -> 
             usable = [states[name] for name in step if _local_and_well(states[name])]
             if usable:
                 for state in usable:
-                    if state.backend.engine == "ollama":
+                    if TRAITS[state.backend.engine].loads_on_demand:
                         beside = (n for n in alias.steps[0] if places(states[n].backend) & places(state.backend))
                         found[state.name] = found.get(state.name, frozenset()) | frozenset(beside)
                 break

@@ -12,6 +12,7 @@ from typing import Any
 from gateway.admission.capacity import room
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import UNREADABLE, InferenceRequest, unreadable
 from gateway.domain.request_timer import Watch
@@ -208,7 +209,7 @@ class Attempt:
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
-        reason = reason_of(failure, foreign=state.backend.engine == "litellm")
+        reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
         verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import SWITCH_VALUES, Thinking, family_of
+from gateway.engines.thinking import USUAL_SWITCH
 from gateway.inspection.formats import Format
 from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import Thoughts
@@ -48,7 +50,7 @@ def subject_of(backend: Backend, model: str | None, window: int | None) -> Subje
     it."""
     family = family_of(model)
     thinking = backend.thinking or (family.thinking if family is not None else None)
-    known = family if backend.engine == "vllm" else None
+    known = family if TRAITS[backend.engine].launch_flags else None
     return Subject(
         engine=backend.engine,
         window=window,
@@ -64,11 +66,12 @@ def subject_of(backend: Backend, model: str | None, window: int | None) -> Subje
 
 def _switch(backend: Backend, usual: str | None) -> str | None:
     """Ollama's is its own; litellm knows one for all clouds; for other servers only what is declared."""
-    if backend.engine == "ollama":
-        return "think"
-    if backend.engine == "vllm":
-        return backend.thinking_switch or usual or "enable_thinking"
-    return backend.thinking_switch or ("reasoning_effort" if backend.engine == "litellm" else None)
+    field = TRAITS[backend.engine].thinking_field
+    if field == "think":
+        return field
+    if field == "chat_template_kwargs":
+        return backend.thinking_switch or usual or USUAL_SWITCH
+    return backend.thinking_switch or field
 
 
 def _flags(flag: str, parser: str | None) -> str:

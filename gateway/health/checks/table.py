@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.observation import Observation
 from gateway.health.checks import asks, grades
 from gateway.health.checks.asks import Body
@@ -86,7 +87,7 @@ def _thinking_skipped(subject: Subject, reasoning: Observation | None) -> str | 
 
 
 def _window_skipped(subject: Subject) -> str | None:
-    if subject.engine != "vllm":
+    if not TRAITS[subject.engine].refuses_unread:
         return "only vLLM refuses before it has read the whole prompt"
     return "it does not tell its window" if subject.window is None else None
 
