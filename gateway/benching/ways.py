@@ -23,7 +23,7 @@ from gateway.engines.registry import ENGINES
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
 from gateway.runtime.gateway import open_backend
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 
 CONNECT = 5.0  # seconds
 SMALL = 20.0  # seconds for an answer that is no model's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -15,8 +16,7 @@ from gateway.config.snapshot import Backend, HealthSettings, Price, QueueSetting
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 
-ASSUMED_SLOTS = {"ollama": 1}  # of the engines that run fewer at once than most
-ASSUMED_SLOTS_USUALLY = 8
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
 # Ollama has to be told a window with every request, and cuts silently at 4,096 tokens when it is not.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
@@ -47,11 +47,7 @@ class _Resolver:
             nodes=self._nodes(),
             model=section.model,
             context=self._context(),
-            slots=section.slots
-            if slots_written
-            else None
-            if cloud
-            else ASSUMED_SLOTS.get(section.engine, ASSUMED_SLOTS_USUALLY),
+            slots=section.slots if slots_written else None if cloud else ASSUMED_SLOTS[section.engine],
             slots_assumed=not slots_written,
             tool_parser=section.tool_parser,
             auto_tools=self._auto_tools(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw
 
+from gateway.config.snapshot import Backend
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
 
@@ -45,6 +46,12 @@ class Engine(Protocol):
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """Model name -> window (None = not told), from the decoded answer of `probe.models`."""
         ...
+
+
+def authorized(headers: list[tuple[str, str]], backend: Backend) -> list[tuple[str, str]]:
+    """The headers with the backend's own key, where it has one."""
+    key = backend.api_key
+    return headers if key is None else [*headers, ("authorization", "Bearer " + key.reveal())]
 
 
 NAME_MOST = 500  # characters of a model's name

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, told_name, told_window
+from gateway.engines.base import Call, authorized, told_name, told_window
+from gateway.transport.client import post_json
 
 if TYPE_CHECKING:
     from gateway.domain.backend import BackendState
-
-_encode = msgspec.json.Encoder().encode
 
 
 class OpenAIEngine:
@@ -25,14 +22,11 @@ class OpenAIEngine:
     async def prepare(self) -> None:
         pass
 
-    async def send(self, state: BackendState, call: Call) -> Response:
+    def send(self, state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
         backend = state.backend
-        headers = call.headers
-        if backend.api_key is not None:
-            headers = [*headers, ("authorization", "Bearer " + backend.api_key.reveal())]
         path = backend.api_path + call.endpoint.path
-        return await state.client.send("POST", path, headers, _encode(call.fields), fresh=call.fresh)
+        return post_json(state.client, path, authorized(call.headers, backend), call.fields, fresh=call.fresh)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         """vLLM tells `max_model_len` per name; other servers tell it by other keys or not at all."""

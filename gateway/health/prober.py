@@ -204,7 +204,8 @@ class Prober:
     async def look_at_engine(self, state: BackendState) -> None:
         """Does it move, how fast is it, and who else is there? Only for engines with a page of counters."""
         probe = TRAITS[state.backend.engine].probe
-        assert probe is not None and probe.metrics is not None
+        assert probe is not None
+        assert probe.metrics is not None
         answer = await self._asker.get(state.backend, probe.metrics)
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:

@@ -17,7 +17,7 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.domain.observation import Observation
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
-from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
+from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import Call
 from gateway.engines.outgoing import headers_up
 from gateway.engines.registry import ENGINES
@@ -150,12 +150,7 @@ def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
 
 
 async def _exchange(state: BackendState, call: Call) -> Reply:
-    engine = ENGINES[state.backend.engine]
-    try:
-        response = await engine.send(state, call)
-    except StaleConnection:
-        call.fresh = True
-        response = await engine.send(state, call)
+    response = await ENGINES[state.backend.engine].send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
         return Reply(response.status, dict(response.headers), state.without_key(body))

@@ -23,7 +23,6 @@ from gateway.domain.upstream import (
     ProtocolFailure,
     Response,
     SilenceFailure,
-    StaleConnection,
     UpstreamFailure,
     read_counted,
 )
@@ -379,15 +378,9 @@ async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], obje
             return await engine.send(state, call)
         except RecursionError as error:
             raise unreadable(error) from None
-        except StaleConnection:
-            # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
-            if call.fresh:
-                raise
-            call.fresh = True
         except OwnFailure as failure:
             on_short(failure.shortage)
             pause = next(pauses, None)
             if pause is None or not failure.unsent:
                 raise
-            call.fresh = False  # a connection that others have done with needs no new file
             await asyncio.sleep(pause)

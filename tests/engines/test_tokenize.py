@@ -19,7 +19,7 @@ from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, Infe
 from gateway.domain.upstream import Client, ConnectFailure, StaleConnection, UpstreamFailure
 from gateway.engines import tokenize
 from gateway.engines.tokenize import count_tokens
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 from simulator import SimVllm
 from tests.engines.scripted import ScriptedClient, ScriptedResponse, state_of
 from tests.scripted import Turn, answer, json_answer, scripted

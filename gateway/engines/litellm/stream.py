@@ -62,7 +62,7 @@ def _strip(said: dict[str, Any]) -> None:
 
 
 class LiteLLMStream:
-    """See `client.Response`: litellm's iterator, read as SSE."""
+    """A `Response`: litellm's iterator, read as SSE."""
 
     def __init__(self, sdk: Any, stream: Any, request_id: str, key: str | None) -> None:
         self.status = 200

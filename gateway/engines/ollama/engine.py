@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from struct import pack
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ from msgspec import Raw
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import Call, WholeResponse, told_name
+from gateway.engines.base import Call, WholeResponse, authorized, told_name
 from gateway.engines.ollama.calls import CallWatch
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
 from gateway.engines.refusal import Refused, answer
+from gateway.transport.client import post_json
 
 if TYPE_CHECKING:
     from gateway.domain.backend import BackendState
@@ -59,15 +60,11 @@ class OllamaEngine:
             response = await self._post(state, call, ours)
         return self._translated(state, call, ours, response) if response.status < 300 else response
 
-    async def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Response:
+    def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
         backend = state.backend
-        headers = call.headers
-        if backend.api_key is not None:  # a proxy in front of it
-            headers = [*headers, ("authorization", "Bearer " + backend.api_key.reveal())]
-        return await state.client.send(
-            "POST", backend.root_path + ours.path, headers, _encode(ours.body), fresh=call.fresh
-        )
+        headers = authorized(call.headers, backend)  # there may be a proxy in front of it
+        return post_json(state.client, backend.root_path + ours.path, headers, ours.body, fresh=call.fresh)
 
     def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
