@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.engine_traits import TRAITS, Probe
-from gateway.engines.base import told_name, told_window
+from gateway.engines.base import reported_window
+from gateway.engines.openai.models import model_cards
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
 
@@ -96,17 +96,12 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
 
 
 def _served(models: httpx.Response) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None = not told)."""
+    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
     try:
-        cards: Any = models.json().get("data")
-    except (ValueError, AttributeError, RecursionError):
+        answer = models.json()
+    except (ValueError, RecursionError):
         return {}
-    found: dict[str, int | None] = {}
-    for card in cards if isinstance(cards, list) else []:
-        name = told_name(card.get("id")) if isinstance(card, dict) else None
-        if name is not None:
-            found[name] = told_window(card.get("max_model_len"))
-    return found
+    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 
 def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:

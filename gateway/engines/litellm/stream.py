@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from gateway.domain.upstream import ResetFailure, TooLarge, UpstreamFailure
+from gateway.engines.base import error_of
 from gateway.engines.litellm.errors import status_of, text_of, unwrapped
-from gateway.engines.refusal import error_of
 
 _encode = msgspec.json.Encoder().encode
 _OWN = ("provider_specific_fields",)  # litellm's second copy of what stands beside it

@@ -7,24 +7,22 @@ from base64 import b64encode
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import Call, WholeResponse, authorized, told_name
+from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.models import model_names, window_of
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
-from gateway.engines.refusal import Refused, answer
 from gateway.transport.client import post_json
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
@@ -47,7 +45,7 @@ class OllamaEngine:
         try:
             ours = translate(state, call)
         except Refused as refused:
-            return answer(400, refused.message, param=refused.param)
+            return error_response(400, refused.message, param=refused.param)
         response = await self._post(state, call, ours)
         if response.status == 400 and ours.think_wished and ours.body.get("think"):
             try:
@@ -89,12 +87,8 @@ class OllamaEngine:
         return OllamaWhole(response, whole, WHOLE_MOST)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """`/api/tags` tells no window; a model tagged `latest` is also known without its tag."""
-        tags = answer.get("models") if isinstance(answer, dict) else None
-        told = [told_name(tag.get("name")) for tag in (tags if isinstance(tags, list) else []) if isinstance(tag, dict)]
-        names = [name for name in told if name is not None]
-        short = [name.removesuffix(":latest") for name in names]
-        return dict.fromkeys([*names, *short])
+        """`/api/tags` reports no window."""
+        return dict.fromkeys(model_names(answer))
 
 
 def translate(state: BackendState, call: Call) -> OllamaCall:
@@ -105,11 +99,6 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
     if call.endpoint.name == "completions":
         return completion_call(call.fields, stream=call.stream, window=window)
     return embeddings_call(call.fields, window=window)
-
-
-def window_of(state: BackendState) -> int | None:
-    """What `num_ctx` is: the declared window, always the same."""
-    return state.backend.context or state.context
 
 
 @dataclass(frozen=True, slots=True)

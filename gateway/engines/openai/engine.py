@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, authorized, told_name, told_window
+from gateway.engines.base import Call, authorized
+from gateway.engines.openai.models import card_window, model_cards
 from gateway.transport.client import post_json
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
 
 
 class OpenAIEngine:
@@ -29,11 +28,4 @@ class OpenAIEngine:
         return post_json(state.client, path, authorized(call.headers, backend), call.fields, fresh=call.fresh)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """vLLM tells `max_model_len` per name; other servers tell it by other keys or not at all."""
-        models: dict[str, int | None] = {}
-        cards = answer.get("data") if isinstance(answer, dict) else None
-        for card in cards if isinstance(cards, list) else []:
-            name = told_name(card.get("id")) if isinstance(card, dict) else None
-            if name is not None:
-                models[name] = told_window(card.get("max_model_len"), card.get("context_length"))
-        return models
+        return {card["id"]: card_window(card) for card in model_cards(answer)}

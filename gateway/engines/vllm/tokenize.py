@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
 from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
 from gateway.transport.client import post_json
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
 
 log = logging.getLogger("gateway.tokenize")
 
