@@ -57,7 +57,7 @@ async def test_a_check_that_takes_too_long_does_not_count_while_its_streams_move
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Busy is not dead."""
-    monkeypatch.setattr("gateway.health.asker.PROBE_TIMEOUT", 0.05)
+    monkeypatch.setattr("gateway.health.probe_client.PROBE_TIMEOUT", 0.05)
     sim = SimVllm("a")
     async with one_backend(sim, before=FAST.replace("50ms", "10s")) as gateway:
         await gateway.until_ready("a")

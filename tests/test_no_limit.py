@@ -27,6 +27,6 @@ async def test_without_a_limit_the_first_content_may_take_for_ever() -> None:
             await gateway.until(lambda: bool(backend.turns))
             (request,) = gateway.gateway.active
             assert request.watch.budget == inf
-            assert isfinite(canary.budget(gateway.gateway.fleet["a"], {"max_tokens": 10}))
+            assert isfinite(canary.answer_budget(gateway.gateway.fleet["a"], {"max_tokens": 10}))
             go.set()
             assert (await asked).status_code == 200

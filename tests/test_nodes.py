@@ -12,8 +12,8 @@ from gateway.config.load import load_text
 from gateway.domain.backend import BackendState
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State
-from gateway.health.exporter import Machine
-from gateway.health.standby import Standby
+from gateway.health.nodes import Machine
+from gateway.health.warm_standby import WarmStandby
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway, running_gateway
 from tests.warming import FAST, ask, sim_of, story
@@ -165,9 +165,9 @@ async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     fleet["big"].health.state, fleet["small"].health.state = State.DOWN, State.READY
     gib = float(1 << 30)
     machines = {"n1": Machine(0.0, there=True, memory_total=128 * gib, memory_used=(128 - is_free) * gib)}
-    standby = Standby(fleet, Sizes(), machines)
-    standby.take(snapshot)
+    standby = WarmStandby(fleet, Sizes(), machines)
+    standby.follow(snapshot)
     if was_free is not None:
         standby.free["big"] = was_free * gib
     await standby.look(100.0)
-    assert (standby.ours == {"small": 100.0}) is fits
+    assert (standby.loaded == {"small": 100.0}) is fits

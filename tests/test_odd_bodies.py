@@ -20,11 +20,11 @@ from gateway.dialects.any_body import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
 from gateway.domain.token_ratio import silence_budget
+from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
 from gateway.engines.outgoing import fields_up
-from gateway.engines.refusal import Refused
-from gateway.engines.tokenize import tokenize_body
+from gateway.engines.vllm.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
 from gateway.routing.inspection_policy import expected_of

@@ -27,7 +27,7 @@ from gateway.health.probes import probe
 from gateway.observe.alerts import AlertState
 from gateway.routing.alias_status import Picture
 from gateway.shortage import KINDS, WORDS, OwnShortage, shortage_of
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 from simulator import SimVllm
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat, raw_client

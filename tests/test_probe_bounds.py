@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
-from gateway.domain.progress import Progress, Work, read
-from gateway.domain.slices import SLICE, VALUE_MOST, number, slices
+from gateway.domain.progress import Progress, Work
+from gateway.engines.ollama.models import model_names, model_size
 from gateway.engines.registry import ENGINES
-from gateway.health import asker as module
-from gateway.health.asker import Asker, NoAnswer, decoded, loaded_models, model_size
-from gateway.health.exporter import read_machine
-from gateway.health.prober import start_time, told_version
+from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.health import probe_client as module
+from gateway.health.nodes import read_machine
+from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.health.prober import reported_version
+from gateway.transport.prometheus_text import SLICE, VALUE_MOST, number, slices
 from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
+from tests.sliced import whole
 from tests.support import running_gateway
 
 OPEN_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
@@ -96,15 +99,15 @@ async def test_a_bad_backend_is_looked_at_without_harm(name: str, caplog: pytest
 @pytest.mark.parametrize("head", [OPEN_HEAD, b"HTTP/1.1 200 OK\r\nx: y"], ids=["body", "head"])
 async def test_an_answer_that_drips_ends_at_the_deadline(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_TIMEOUT", 0.5)
-    monkeypatch.setattr(Asker._fetch, "__defaults__", (module.PAGE_MOST, 0.5))
+    monkeypatch.setattr(ProbeClient._fetch, "__defaults__", (module.PAGE_MOST, 0.5))
     async with hostile(health=dripping(head)) as url:
-        asker = Asker()
-        asker.open()
+        client = ProbeClient()
+        client.open()
         began = time.monotonic()
-        answers = [await asker.get(backend(url), "/health") for _ in range(3)]
+        answers = [await client.get(backend(url), "/health") for _ in range(3)]
         took = time.monotonic() - began
-        fine = await asker.get(backend(url), "/version")
-        await asker.close()
+        fine = await client.get(backend(url), "/version")
+        await client.close()
     assert all(isinstance(answer, NoAnswer) and "no answer" in answer.reason for answer in answers)
     assert 1.4 < took < 6.0
     assert not isinstance(fine, NoAnswer)
@@ -116,18 +119,18 @@ async def test_servers_that_hold_their_probes_take_no_place_from_others() -> Non
         await asyncio.sleep(60)
 
     async with hostile(health=silent) as bad, hostile() as good:
-        asker = Asker()
-        asker.open()
-        held = [asyncio.create_task(asker.get(backend(bad), "/health")) for _ in range(150)]
+        client = ProbeClient()
+        client.open()
+        held = [asyncio.create_task(client.get(backend(bad), "/health")) for _ in range(150)]
         await asyncio.sleep(0.2)
         began = time.monotonic()
-        answer = await asker.get(backend(good), "/health")
+        answer = await client.get(backend(good), "/health")
         assert not isinstance(answer, NoAnswer)
         assert time.monotonic() - began < 2.0
         for task in held:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
-        await asker.close()
+        await client.close()
 
 
 async def test_a_probe_follows_no_redirect_and_keeps_no_cookie() -> None:
@@ -147,14 +150,14 @@ async def test_a_probe_follows_no_redirect_and_keeps_no_cookie() -> None:
         )
 
     async with hostile(health=elsewhere) as url:
-        asker = Asker()
-        asker.open()
-        answer = await asker.get(backend(url), "/health")
+        client = ProbeClient()
+        client.open()
+        answer = await client.get(backend(url), "/health")
         assert not isinstance(answer, NoAnswer)
         assert answer.status_code == 307
         assert not seen
-        await asker.page(target)
-        await asker.close()
+        await client.page(target)
+        await client.close()
     other.close()
     assert len(seen) == 1
     assert "cookie" not in seen[0].lower()
@@ -163,20 +166,20 @@ async def test_a_probe_follows_no_redirect_and_keeps_no_cookie() -> None:
 MEASURED = """
 import asyncio, resource, sys
 from gateway.config.load import load_text
-from gateway.health.asker import Asker
+from gateway.health.probe_client import ProbeClient
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 async def main():
     backend = load_text(f"backends: {{a: {{url: '{sys.argv[1]}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
-    asker = Asker()
-    asker.open()
-    await asker.get(backend, "/version")
+    client = ProbeClient()
+    client.open()
+    await client.get(backend, "/version")
     before = peak()
     for path in sys.argv[2:] * 10:
-        await asker.get(backend, path)
-    await asker.close()
+        await client.get(backend, path)
+    await client.close()
     print(peak() - before)
 
 asyncio.run(main())
@@ -213,10 +216,10 @@ def test_any_json_is_read_as_a_list_of_models(answer: object) -> None:
         found = ENGINES[engine].read_models(answer)
         assert all(isinstance(name, str) and name for name in found)
         assert all(window is None or 0 < window <= 10**12 for window in found.values())
-    assert all(isinstance(name, str) for name in loaded_models(answer))
+    assert all(isinstance(name, str) for name in model_names(answer))
     size = model_size(answer, "m")
     assert size is None or size > 0
-    version = told_version(answer)
+    version = reported_version(answer)
     assert version is None or version.isprintable()
 
 
@@ -241,15 +244,15 @@ def test_any_metrics_are_read_as_counts_that_can_be_counted_with(first: bytes, s
     progress = Progress()
     base = b"vllm:num_requests_running 1\nvllm:generation_tokens_total 1\n"
     for at, page in enumerate((first, second, base + first, base + second)):
-        sample = read(page, float(at))
+        sample = whole(read_counters(page, float(at)))
         if sample is not None:
             progress.take(sample)
             told = (progress.foreign(1, float(at)), progress.outstanding(Work(1, held=1)), progress.prefill)
             msgspec.json.encode(told)
             assert progress.budget(Work(1)) < math.inf
-        found = start_time(page)
+        found = whole(read_start_time(page))
         assert found is None or 0 <= found <= VALUE_MOST
-        msgspec.json.encode(read_machine(page, 1.0))
+        msgspec.json.encode(whole(read_machine(page, 1.0)))
 
 
 @given(st.lists(st.integers(0, 2 * SLICE), max_size=6))
@@ -284,4 +287,4 @@ def test_json_of_too_many_values_is_not_read() -> None:
 
 
 def test_what_is_no_version_is_none() -> None:
-    assert told_version({"version": None}) is told_version([]) is told_version({"version": "  "}) is None
+    assert reported_version({"version": None}) is reported_version([]) is reported_version({"version": "  "}) is None

@@ -139,7 +139,7 @@ WAITED_FOR = {
     "api/status.py": "ends with the reply that it watches",
     "http/connection.py": "one request",
     "proxy/exchange.py": "ends with the request that it watches",
-    "health/asker.py": "awaited, shielded",
+    "health/probe_client.py": "awaited, shielded",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "observe/history_usage.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
@@ -280,8 +280,8 @@ def broken_parts() -> Iterator[tuple[str, str]]:
     yield "gateway.observe.alerter.Alerter.look", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
-    yield "gateway.health.canary_schedule.Canaries._ask", "canary"
-    yield "gateway.health.standby.Standby.look", "standby"
+    yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
+    yield "gateway.health.warm_standby.WarmStandby.look", "standby"
 
 
 @pytest.mark.parametrize(("what", "part"), list(broken_parts()), ids=lambda value: value.rpartition(".")[2])
@@ -303,7 +303,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
     monkeypatch.setattr("gateway.observe.alerter.LOOK", 0.02)
-    monkeypatch.setattr("gateway.health.standby.LOOK", 0.02)
+    monkeypatch.setattr("gateway.health.warm_standby.LOOK", 0.02)
     monkeypatch.setattr("gateway.health.prober.MOVING", 0.02)
 
     async def script(turn: Turn) -> None:

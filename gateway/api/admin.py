@@ -22,8 +22,7 @@ from gateway.config.problems import ConfigError, NotRead
 from gateway.domain.backend import BackendState
 from gateway.domain.observation import Observation
 from gateway.errors import GatewayError, exhausted
-from gateway.health.findings import findings
-from gateway.health.probes import probe
+from gateway.health.probes import probe, probe_report
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
@@ -126,7 +125,7 @@ class Probing:
             await asyncio.wait({work}, timeout=STOP_LOOK)
             if self._gateway.stopping:
                 work.cancel()
-        return findings(state, work.result())
+        return probe_report(state, work.result())
 
     async def findings(self) -> dict[str, Any]:
         """When it is done. Raises `no_backend_available` when the gateway stops before that."""

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.admission.access import Identity, find_alias, identify
 from gateway.config.snapshot import Alias
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import SERVING
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -43,7 +44,7 @@ def is_listed(gateway: Gateway, alias: Alias) -> bool:
     if alias.listed is not None:
         return alias.listed
     backends = gateway.snapshot.backends
-    return not alias.steps or any(backends[name].engine != "http" for step in alias.steps for name in step)
+    return not alias.steps or any(TRAITS[backends[name].engine].chats for step in alias.steps for name in step)
 
 
 def describe(gateway: Gateway, alias: Alias, name: str) -> dict[str, Any]:

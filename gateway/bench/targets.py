@@ -26,7 +26,7 @@ from gateway.engines.outgoing import fields_up, headers_up
 from gateway.engines.registry import ENGINES
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 
 CONNECT_SECONDS = 5.0
 FETCH_SECONDS = 20.0  # for an answer that no model makes

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.engines.base import told_name, told_window
+from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.engines.base import reported_window
+from gateway.engines.openai.models import model_cards
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
 
 WAIT = 3.0  # seconds for each question
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
 NAME_SHOWN = 100  # characters of a model's name
-_HEALTH = {"ollama": "/api/version"}  # engines without /health
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
 
 
 async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
-    if backend.url is None or backend.engine == "litellm":
-        return Answer(backend.name, "not asked (litellm)")
+    probe = TRAITS[backend.engine].probe
+    if probe is None:
+        return Answer(backend.name, f"not asked ({backend.engine})")
     try:
         async with asyncio.timeout(2 * WAIT):
-            health = None if backend.cloud else await _health(client, backend)
-            if backend.engine == "http":
+            health = None if backend.cloud else await _health(client, backend, probe)
+            if probe.models is None:
                 return _only_health(backend, health)
             models = await _get(client, backend, backend.api_path + "/models")
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
@@ -51,8 +52,9 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
     return _judge(backend, health, models)
 
 
-async def _health(client: httpx.AsyncClient, backend: Backend) -> int:
-    path = _HEALTH.get(backend.engine, backend.health.path)
+async def _health(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
+    below_root = probe.liveness is not None and probe.liveness.startswith("/")  # else it is `health.path`, also here
+    path = probe.liveness if probe.liveness is not None and below_root else backend.health.path
     return (await _get(client, backend, backend.root_path + path)).status_code
 
 
@@ -94,17 +96,12 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
 
 
 def _served(models: httpx.Response) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None = not told)."""
+    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
     try:
-        cards: Any = models.json().get("data")
-    except (ValueError, AttributeError, RecursionError):
+        answer = models.json()
+    except (ValueError, RecursionError):
         return {}
-    found: dict[str, int | None] = {}
-    for card in cards if isinstance(cards, list) else []:
-        name = told_name(card.get("id")) if isinstance(card, dict) else None
-        if name is not None:
-            found[name] = told_window(card.get("max_model_len"))
-    return found
+    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 
 def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:

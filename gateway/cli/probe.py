@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
+from gateway.domain.engine_traits import TRAITS
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Backend, Snapshot
@@ -60,13 +61,13 @@ def choose(snapshot: Snapshot, name: str | None) -> tuple[list[Backend], dict[st
         close = get_close_matches(name, backends, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else f" There are: {', '.join(backends)}."
         raise click.UsageError(f"there is no backend '{name}'.{hint}")
-    if backends[name].engine == "http":
+    if not TRAITS[backends[name].engine].chats:
         raise click.UsageError(f"'{name}' is an audio server: no check is for those")
     return [backends[name]], {}
 
 
 def _why_not(backend: Backend) -> str | None:
-    if backend.engine == "http":
+    if not TRAITS[backend.engine].chats:
         return "an audio server"
     return "a cloud: only asked when it is named, since it costs money" if backend.cloud else None
 

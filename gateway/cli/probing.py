@@ -135,9 +135,8 @@ def _refusal(status: int, body: bytes) -> str:
 async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool) -> list[Findings]:
     """The same without a gateway. What is seen counts for nobody else."""
     from gateway.domain.fleet import Fleet
-    from gateway.health.findings import findings
     from gateway.health.prober import Prober, probe_of
-    from gateway.health.probes import probe
+    from gateway.health.probes import probe, probe_report
     from gateway.runtime.gateway import open_backend
 
     fleet = Fleet(open_backend, lambda _: None, lambda _: None)
@@ -150,7 +149,7 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
         if probe_of(backend) is not None:
             await prober.check(state, read_models=True)
         seen = await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
-        told: Findings = visible_all(findings(state, seen))
+        told: Findings = visible_all(probe_report(state, seen))
         return told
 
     try:

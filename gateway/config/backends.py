@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -16,7 +17,7 @@ from gateway.config.snapshot import Backend, HealthSettings, Price, QueueSetting
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 
-ASSUMED_SLOTS = {"vllm": 8, "openai": 8, "ollama": 1, "http": 8}
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 

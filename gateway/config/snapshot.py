@@ -24,6 +24,7 @@ from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
 
+# The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
 Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]

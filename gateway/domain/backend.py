@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Cached
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State, Transition
 from gateway.domain.observation import Observation
@@ -341,4 +342,4 @@ class BackendState:
 
 def canaried(backend: Backend) -> bool:
     """Are tiny real requests put to it? Only where it is looked at anyway, and speaks chat."""
-    return backend.health.canary is not None and backend.health.every is not None and backend.engine != "http"
+    return backend.health.canary is not None and backend.health.every is not None and TRAITS[backend.engine].chats

@@ -125,7 +125,7 @@ def conclude(
         silent=silent,
         switch=switch,
         doubtful=thinking == "always" and unseen and not backend.cloud,
-        mendable=tools is False and backend.engine == "vllm",
+        mendable=tools is False and TRAITS[backend.engine].launch_flags,
         sources={
             "tools": tools_from,
             "required": required_from,
@@ -165,12 +165,12 @@ class _Facts:
             return "emulated", "engine"
         if not heeds_tool_choice(backend.engine):
             return "no", "engine"
-        enforced = ENFORCES.get(backend.tool_parser or "") if backend.engine == "vllm" else None
+        enforced = ENFORCES.get(backend.tool_parser or "") if TRAITS[backend.engine].launch_flags else None
         if _result(self.observed, check) == "no" and enforced != "nothing":  # there a model may obey or not
             return "no", "observed"
         if "tool_parser" in self.learned:
             return "no", "learned"
-        if backend.engine == "vllm" and at_least(self.version, *PARSER_FREE) is False:
+        if TRAITS[backend.engine].launch_flags and at_least(self.version, *PARSER_FREE) is False:
             return "enforced", "engine"
         if backend.tool_parser == "none":
             return "no", "declared"
@@ -182,7 +182,7 @@ class _Facts:
         seen = _result(self.observed, "json_schema")
         if seen == "no":
             return False, "observed"
-        if self.backend.engine in ("vllm", "ollama"):
+        if TRAITS[self.backend.engine].enforces_schema:
             return True, "engine"
         return (True, "observed") if seen in _CAN else (None, "unknown")
 
@@ -216,7 +216,8 @@ class _Facts:
     def switch(self) -> tuple[str | None, Source]:
         if self.backend.thinking_switch is not None:
             return self.backend.thinking_switch, "declared"
-        if self.family is not None and self.family.switch is not None and self.backend.engine == "vllm":
+        in_template = TRAITS[self.backend.engine].thinking_field == "chat_template_kwargs"
+        if self.family is not None and self.family.switch is not None and in_template:
             return self.family.switch, "family"
         return None, "unknown"
 

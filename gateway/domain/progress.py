@@ -1,4 +1,5 @@
-"""Does an engine move? Read from vLLM's `/metrics`, which a hung engine goes on answering, as it does `/health`. Pure.
+"""Does an engine move? Told from the counters of vLLM's `/metrics` (read in gateway/engines/vllm/metrics.py), which a
+hung engine goes on answering, as it does `/health`. Pure.
 
 Tokens are counted when they come out, so the counters stand still while only prompts are computed; the use of the KV
 cache moves with every step even then. An engine that shows neither, and says nothing to us, stands still; how long that
@@ -7,12 +8,9 @@ may last depends on what runs there: between two tokens it is short, inside a lo
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.domain.slices import VALUE_MOST, at_once, number, slices
 from gateway.domain.token_ratio import PREFILL_PRIOR
 
 SILENCE_LEAST = 20.0  # seconds without any movement that are never held against an engine
@@ -21,30 +19,6 @@ STALE = 30.0  # seconds after which numbers that do not move, with no work of ou
 LEARN_FROM = 1024  # prompt tokens between two looks from which a rate is learned: shorter prompts are mostly overhead
 RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
 FOREIGN_PROMPT = 32_768  # tokens of a prompt of which only its presence is known
-
-_NAMES: Mapping[bytes, str] = {  # with the names that older versions use
-    b"vllm:num_requests_running": "running",
-    b"vllm:num_requests_waiting": "waiting",
-    b"vllm:generation_tokens_total": "generated",
-    b"vllm:prompt_tokens_total": "prompted",
-    b"vllm:kv_cache_usage_perc": "kv",
-    b"vllm:gpu_cache_usage_perc": "kv",
-    b"vllm:prefix_cache_hits_total": "hits",
-    b"vllm:prefix_cache_queries_total": "queries",
-    b"vllm:spec_decode_num_drafts_total": "drafts",
-    b"vllm:time_to_first_token_seconds_count": "firsts",
-    b"vllm:request_success_total": "finished",
-    b"vllm:request_prompt_tokens_sum": "prefilled",
-    b"vllm:request_prefill_time_seconds_sum": "prefill_seconds",
-    b"vllm:inter_token_latency_seconds_count": "gaps",
-    b"vllm:inter_token_latency_seconds_sum": "gap_seconds",
-    b"vllm:time_per_output_token_seconds_count": "gaps",
-    b"vllm:time_per_output_token_seconds_sum": "gap_seconds",
-}
-
-
-_ACCEPTED = b"vllm:spec_decode_num_accepted_tokens_per_pos_total"
-_POSITION = re.compile(rb'position="(\d{1,3})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,47 +66,6 @@ class Work(NamedTuple):
 
 
 IDLE = Work()
-
-
-def read(page: bytes, at: float) -> Sample | None:
-    """A `/metrics` page, several engines added up; None when it is not a vLLM's."""
-    return at_once(reading(page, at))
-
-
-def reading(page: bytes, at: float) -> Generator[None, None, Sample | None]:
-    """The same in slices: yields after each. What is no count (NaN, infinite, negative, huge) is left out."""
-    found: dict[str, float] = {}
-    accepted: dict[int, float] = {}
-    for lines in slices(page):
-        for line in lines:
-            if line.startswith(b"vllm:"):
-                _add(line, found, accepted)
-        yield
-    if "running" not in found or "generated" not in found:
-        return None
-    return Sample(at, **found, accepted=tuple(accepted[position] for position in sorted(accepted)))
-
-
-def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> None:
-    name, labels, value = line.partition(b" ") if b"{" not in line else labelled(line)
-    key = _NAMES.get(name)
-    if key is None and name != _ACCEPTED:
-        return
-    count = number(value)
-    if count is None:
-        return
-    if key is not None:
-        found[key] = min(VALUE_MOST, found.get(key, 0.0) + count)
-    elif (position := _POSITION.search(labels)) is not None:
-        place = int(position[1])
-        accepted[place] = min(VALUE_MOST, accepted.get(place, 0.0) + count)
-
-
-def labelled(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """(name, labels, value); a label may hold any text."""
-    name, _, rest = line.partition(b"{")
-    labels, _, value = rest.rpartition(b"} ")
-    return name, labels, value
 
 
 class Progress:

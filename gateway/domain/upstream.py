@@ -13,10 +13,9 @@ from gateway.shortage import WORDS, Kind
 
 
 class UpstreamFailure(Exception):
-    """An attempt that did not yield an answer. `retry_same`: nothing was processed, so one more try there is safe."""
+    """An attempt that did not yield an answer."""
 
     kind = "failure"
-    retry_same = False
 
 
 class ConnectFailure(UpstreamFailure):
@@ -38,10 +37,10 @@ class OwnFailure(UpstreamFailure):
 
 
 class StaleConnection(UpstreamFailure):
-    """A *reused* pooled connection ended before one byte of the answer: the server's keep-alive timer beat us."""
+    """A *reused* pooled connection ended before one byte of the answer: the server's keep-alive timer beat us. Nothing
+    was processed, so one more try on a new connection is safe (`post_json` in gateway/transport/client.py)."""
 
     kind = "stale"
-    retry_same = True
 
 
 class ResetFailure(UpstreamFailure):

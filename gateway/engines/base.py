@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
+from gateway.config.snapshot import Backend
+from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Call:
 class Engine(Protocol):
     """One kind of server. `send` returns as soon as the head of the answer is there; its body is OpenAI's: for a stream
     SSE with chunks, else one JSON object. Errors of the server are returned as answers with their status, failures are
-    raised as the seam's (`domain/upstream.py`)."""
+    raised as those of `domain/upstream.py`."""
 
     @property
     def name(self) -> str: ...
@@ -43,21 +43,27 @@ class Engine(Protocol):
     async def send(self, state: BackendState, call: Call) -> Response: ...
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """Model name -> window (None = not told), from the decoded answer of `probe.models`."""
+        """Model name -> window in tokens (None = not reported), from the decoded answer of `probe.models`."""
         ...
+
+
+def authorized(headers: list[tuple[str, str]], backend: Backend) -> list[tuple[str, str]]:
+    """The headers with the backend's own key, where it has one."""
+    key = backend.api_key
+    return headers if key is None else [*headers, ("authorization", "Bearer " + key.reveal())]
 
 
 NAME_MOST = 500  # characters of a model's name
 WINDOW_MOST = 10**12  # tokens, as far as routes.yaml counts
 
 
-def told_name(value: Any) -> str | None:
-    """A model's name as a server tells it; None for what is none."""
+def reported_name(value: Any) -> str | None:
+    """A model's name as a server reports it; None for what cannot be one."""
     return value if isinstance(value, str) and 0 < len(value) <= NAME_MOST else None
 
 
-def told_window(*values: Any) -> int | None:
-    """The first of these that is a window; a server may tell anything."""
+def reported_window(*values: Any) -> int | None:
+    """The first of these values of a server that can be a window (tokens); None where none can."""
     return next((value for value in values if type(value) is int and 0 < value <= WINDOW_MOST), None)
 
 
@@ -81,3 +87,33 @@ class WholeResponse:
 
     def release(self) -> None:
         pass
+
+
+# -- errors that an engine answers itself, without asking its server ---------------------------------------------------
+
+MESSAGE_MOST = 2000  # characters
+
+
+class Refused(Exception):
+    """What the client asked for cannot be said to this engine's server; becomes a 400 in OpenAI's shape."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.param = message, param
+
+
+def error_of(message: str, status: int, param: str | None = None) -> dict[str, str | None]:
+    """An error as it stands in OpenAI's envelope and in an error event."""
+    kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
+    return {"message": message[:MESSAGE_MOST], "type": kind, "param": param, "code": None}
+
+
+def error_response(
+    status: int, message: str, *, param: str | None = None, retry_after: str | None = None
+) -> WholeResponse:
+    """An error as an answer: what an engine says itself, without asking its server."""
+    body = msgspec.json.encode({"error": error_of(message, status, param)})
+    headers = {"content-type": "application/json"}
+    if retry_after:
+        headers["retry-after"] = retry_after
+    return WholeResponse(status, body, headers)

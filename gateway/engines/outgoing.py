@@ -11,6 +11,7 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import loses_marks
 from gateway.domain.request import CHAT, InferenceRequest, is_limit, value_of
 from gateway.domain.token_ratio import clamp, clamp_again, surely_fits
@@ -45,9 +46,10 @@ def fields_up(
     """(body fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
     fields = dict(request.fields)
     adapted: list[str] = []
+    traits = TRAITS[state.backend.engine]
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
-    elif state.backend.engine == "vllm":
+    elif traits.model_optional:
         del fields["model"]  # not read from it yet; the alias' name would be a 404, none is its first served name
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
@@ -65,7 +67,7 @@ def fields_up(
             clamped = clamped or limit < request.limits.get(name, limit)
     if clamped:
         adapted.append(CLAMPED)
-    if state.backend.engine == "vllm" and request.endpoint is CHAT:
+    if traits.launch_flags and request.endpoint is CHAT:
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
         if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
             fields.setdefault("skip_special_tokens", _FALSE)
@@ -127,7 +129,8 @@ def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> l
 
 def clamps_itself(state: BackendState) -> bool:
     """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
-    return state.backend.engine == "vllm" and at_least(state.version, 0, 32) is True
+    since = TRAITS[state.backend.engine].clamps_since
+    return since is not None and at_least(state.version, *since) is True
 
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gateway.engines.base import Engine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
-from gateway.engines.openai import OpenAIEngine
+from gateway.engines.openai.engine import OpenAIEngine
 
 ENGINES: Mapping[str, Engine] = {
     "vllm": OpenAIEngine("vllm"),

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import capabilities
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import SWITCH_VALUES
 from gateway.domain.request import THINKING_SWITCHES, InferenceRequest
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
@@ -29,24 +30,24 @@ _decode = msgspec.json.Decoder(Any).decode
 def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation) -> bool:
     """Changes `fields` (the client's, with the alias' params filled in). `adapt.thinking` None = no demand, or there is
     nothing to switch. False = the alias or the client's settings force it, and there is no way to say so there."""
-    engine, wanted = state.backend.engine, adapt.thinking
-    if engine == "vllm":
+    field, wanted = TRAITS[state.backend.engine].thinking_field, adapt.thinking
+    if field == "chat_template_kwargs":
         _tidy_for_vllm(fields)
-    elif engine == "openai" and _kind(fields) == "adaptive":
+    elif field is None and _kind(fields) == "adaptive":
         del fields["thinking"]  # Anthropic's word alone, and what a model does that is told nothing
     if wanted is None:
-        if engine == "ollama" and request.thinking == "on" and THINKING_UNAVAILABLE in adapt.kinds:
+        if field == "think" and request.thinking == "on" and THINKING_UNAVAILABLE in adapt.kinds:
             fields["think"] = Raw(b"false")  # a wish that it would refuse with a 400
         return True
     on = wanted == "on"
     declared = state.backend.thinking_switch
     if declared == EFFORT:
         _say_effort(fields, on)
-    elif engine == "vllm":
+    elif field == "chat_template_kwargs":
         _say_switch(fields, capabilities(state).switch or USUAL_SWITCH, on)
-    elif engine == "ollama":
+    elif field == "think":
         _say_think(fields, on)
-    elif engine == "litellm":
+    elif field == "reasoning_effort":
         if not _anthropic(fields, on):
             _say_effort(fields, on)
     elif declared is not None:

@@ -1,5 +1,6 @@
-"""Canaries: the short form of the checks, put to a backend in the background. On a recovery they decide; on first
-contact and when it is idle they confirm, and show where it differs from what routes.yaml declares."""
+"""When canaries are sent. A canary is a short form of the checks, run against a backend in the background. On a
+recovery its outcome decides; on first contact and when the backend is idle it confirms, and shows where the backend
+differs from what routes.yaml declares."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import drift
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.events import Event
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.observation import Observation
@@ -36,8 +38,10 @@ class Outcome(NamedTuple):
     reason: str
 
 
-class Canaries:
-    """At most one canary per backend at a time. `is_loaded`: may an Ollama be asked without making it load?"""
+class CanarySchedule:
+    """At most one canary per backend at a time. `is_loaded`: does a backend that loads models on demand hold its model
+    in memory? Where it does not, a canary would make it load. `on_proved` is called when a canary brings a backend
+    back."""
 
     def __init__(
         self,
@@ -51,12 +55,12 @@ class Canaries:
         self._on_proved = on_proved
         self._emit = emit
         self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
-        self._asked: dict[BackendKey, float] = {}  # when it was last asked
+        self._last_run: dict[BackendKey, float] = {}  # when its last canary was begun (monotonic seconds)
         self._drift: dict[BackendKey, str] = {}
-        self._proved: dict[BackendKey, float] = {}  # when another gateway's canary was answered rightly
+        self._proved: dict[BackendKey, float] = {}  # when another gateway's canary was passed (monotonic seconds)
 
-    def look(self, state: BackendState) -> None:
-        """Is one due? Called after each health check."""
+    def run_if_due(self, state: BackendState) -> None:
+        """Start a canary if one is due. Called after each health check."""
         task = self._tasks.get(key_of(state))
         if task is not None and not task.done():
             return
@@ -65,34 +69,35 @@ class Canaries:
         if state.health.proof_due(now) and self._proved.get(key_of(state), 0.0) > state.health.since:
             self._on_proved(state)
             state.proved("passed the canary of another gateway")
-        elif state.health.proof_due(now) and not (suspect and state.inflight):  # there the requests tell
+        elif state.health.proof_due(now) and not (suspect and state.inflight):  # else the requests under way decide
             state.health.trial = True
-            self._tasks[key_of(state)] = self._failures.once("canary", self._prove(state), f"canary {state.name}")
+            self._tasks[key_of(state)] = self._failures.once("canary", self._decide(state), f"canary {state.name}")
         elif self._due(state, now):
             self._tasks[key_of(state)] = self._failures.once("canary", self._confirm(state), f"canary {state.name}")
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
-        """Another gateway has asked it at `at` (monotonic seconds), and all know what it saw."""
-        self._asked[key_of(state)] = max(at, self._asked.get(key_of(state), at))
+        """Another gateway has run a canary at `at` (monotonic seconds), and has passed on what it saw."""
+        self._last_run[key_of(state)] = max(at, self._last_run.get(key_of(state), at))
 
     def proved_elsewhere(self, state: BackendState, at: float) -> None:
-        """Another gateway's canary has brought it back at `at` (monotonic seconds): where one is due, it counts."""
+        """Another gateway's canary has brought the backend back at `at` (monotonic seconds): it counts where one is
+        due."""
         self._proved[key_of(state)] = at
 
     def _due(self, state: BackendState, now: float) -> bool:
-        """When well and idle, and not asked for `health.canary`."""
+        """Is a confirming canary due? Only of a backend that is well and idle, `health.canary` after the last one."""
         every = state.backend.health.canary
-        if every is None or state.backend.engine == "http" or state.health.state not in (*WELL, State.UNKNOWN):
+        if every is None or not TRAITS[state.backend.engine].chats or state.health.state not in (*WELL, State.UNKNOWN):
             return False
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
-        return now - self._asked.get(key_of(state), float("-inf")) >= every
+        return now - self._last_run.get(key_of(state), float("-inf")) >= every
 
-    def keep(self, backends: Collection[BackendKey]) -> None:
-        """From now on only these are asked."""
+    def keep_only(self, backends: Collection[BackendKey]) -> None:
+        """Canaries go only to these from now on; what is known of others is dropped."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
-        for known in (self._asked, self._drift, self._proved):
+        for known in (self._last_run, self._drift, self._proved):
             for key in known.keys() - backends:
                 del known[key]
 
@@ -102,13 +107,13 @@ class Canaries:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
-    async def _prove(self, state: BackendState) -> None:
-        """It is there again: warmed up, then asked; the outcome decides."""
+    async def _decide(self, state: BackendState) -> None:
+        """The backend is there again: a warm-up and a canary, whose outcome decides."""
         try:
-            if state.backend.engine == "ollama" and not await self._is_loaded(state):
+            if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
             else:
-                outcome = await self._ask(state, (WARM_UP, *SHORT), now=True)
+                outcome = await self._run(state, (WARM_UP, *SHORT), now=True)
         finally:
             state.health.trial = False
         if outcome.kind == "ok":
@@ -122,9 +127,10 @@ class Canaries:
             state.disproved(outcome.reason)
 
     async def _confirm(self, state: BackendState) -> None:
-        if state.backend.engine == "ollama" and not await self._is_loaded(state):
+        """A canary of a backend that is well or unknown."""
+        if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
             return
-        outcome = await self._ask(state, SHORT, now=False)
+        outcome = await self._run(state, SHORT, now=False)
         if state.health.state not in SERVING:
             return
         if outcome.kind == "misconfigured":
@@ -134,8 +140,8 @@ class Canaries:
         elif outcome.kind == "lost":
             state.failed(outcome.reason)
 
-    async def _ask(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
-        self._asked[key_of(state)] = time.monotonic()
+    async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
+        self._last_run[key_of(state)] = time.monotonic()
         replies: dict[bytes, Reply] = {}
         seen = await probe(state, checks, now=now, replies=replies)
         self._show_drift(state)
@@ -158,7 +164,8 @@ def key_of(state: BackendState) -> BackendKey:
 
 
 def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
-    """What the short form says of a backend's health. What it cannot do is no illness: that is drift."""
+    """What a canary shows of a backend's health. A check that the backend fails for want of a capability is drift, and
+    no matter of health."""
     replies = list(replies)
     if any(reply.ours for reply in replies):
         return Outcome("unasked", "the gateway itself lacked something")

@@ -1,59 +1,168 @@
-"""Is a machine down? Told from what lives on it, for engines that need several machines: such a one may answer
-`/health` on the first while the second is gone. Pure, and slow to accuse.
+"""The machines under the backends: what their Prometheus exporters report of memory and temperature, and which machine
+is down. Pure.
+
+Exporters have names of their own for the same thing, so the names are data: what is found first in each list counts.
+On a DGX Spark the memory is one for CPU and GPU, and `nvidia-smi` does not know it: the machine's own numbers come
+first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.transport.prometheus_text import number, slices, split_sample
+
+MIB = 1024.0 * 1024.0
+PARTS_MOST = 1000  # GPUs, sensors or nodes of which one page tells the same
+TEMPERATURE_MOST = 150.0  # some sensors answer nonsense while they sleep
+
+# Metric -> factor to bytes, degrees Celsius, watts or shares.
+Names = Mapping[str, float]
+_TOTAL: Names = {
+    "memory_total_bytes": 1.0,  # dgx-spark-prometheus
+    "node_memory_MemTotal_bytes": 1.0,  # node_exporter
+    "nvidia_smi_memory_total_bytes": 1.0,  # nvidia_gpu_exporter
+    "DCGM_FI_DEV_FB_TOTAL": MIB,  # dcgm-exporter
+}
+_USED: Names = {"memory_used_bytes": 1.0, "nvidia_smi_memory_used_bytes": 1.0, "DCGM_FI_DEV_FB_USED": MIB}
+_FREE: Names = {"node_memory_MemAvailable_bytes": 1.0, "DCGM_FI_DEV_FB_FREE": MIB}
+_TEMPERATURE: Names = {
+    "gpu_temperature_celsius": 1.0,
+    "DCGM_FI_DEV_GPU_TEMP": 1.0,
+    "nvidia_smi_temperature_gpu": 1.0,
+    "node_hwmon_temp_celsius": 1.0,
+    "node_thermal_zone_temp": 1.0,
+    "cpu_temperature_celsius": 1.0,
+}
+_POWER: Names = {"gpu_power_watts": 1.0, "DCGM_FI_DEV_POWER_USAGE": 1.0, "nvidia_smi_power_draw_watts": 1.0}
+_BUSY: Names = {
+    "gpu_utilization_percent": 0.01,
+    "DCGM_FI_DEV_GPU_UTIL": 0.01,
+    "nvidia_smi_utilization_gpu_ratio": 1.0,
+}
+_KNOWN = {name.encode(): name for names in (_TOTAL, _USED, _FREE, _TEMPERATURE, _POWER, _BUSY) for name in names}
 
 
-class Nodes:
-    """What was last seen of each node's witnesses: the backends that live on it alone, and its exporter."""
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What an exporter reported last; None = not reported. `memory_*` in bytes, `temperature` (the hottest) in
+    degrees Celsius, `power` in watts, `gpu` = share of time in which the GPU works. `at`: Unix seconds; `there` = it
+    answered."""
+
+    at: float
+    there: bool
+    memory_used: float | None = None
+    memory_total: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    gpu: float | None = None
+
+    def gone(self, at: float) -> Machine:
+        """The same machine when its exporter answers no longer; its size stays known."""
+        return replace(self, at=at, there=False, memory_used=None, temperature=None, power=None, gpu=None)
+
+
+def read_machine(page: bytes, at: float) -> Generator[None, None, Machine]:
+    """A page of any of these exporters; several GPUs are added up, the hottest counts. `at`: Unix seconds. Yields after
+    each slice of the page."""
+    found: dict[str, list[float]] = {}
+    for lines in slices(page):
+        for line in lines:
+            _add(line, found)
+        yield
+    return _machine(found, at)
+
+
+def _add(line: bytes, found: dict[str, list[float]]) -> None:
+    if not line or line.startswith(b"#"):
+        return
+    name, _, value = line.partition(b" ") if b"{" not in line else split_sample(line)
+    known = _KNOWN.get(name)
+    if known is None:
+        return
+    measured = number(value)  # a time may follow
+    if measured is not None and len(values := found.setdefault(known, [])) < PARTS_MOST:
+        values.append(measured)
+
+
+def _machine(found: dict[str, list[float]], at: float) -> Machine:
+    warm = {name: [t for t in values if 0.0 < t < TEMPERATURE_MOST] for name, values in found.items()}
+    total, used = _first(_TOTAL, found, sum), _first(_USED, found, sum)
+    free = _first(_FREE, found, sum)
+    if total is None and used is not None and free is not None:
+        total = used + free
+    of_the_machine = "node_memory_MemTotal_bytes" in found and "memory_used_bytes" not in found
+    if (used is None or of_the_machine) and total is not None and free is not None:
+        used = max(0.0, total - free)  # a GPU's own numbers beside the machine's would be of another memory
+    return Machine(
+        at, True, used, total,
+        temperature=_first(_TEMPERATURE, warm, max),
+        power=_first(_POWER, found, sum),
+        gpu=_first(_BUSY, found, max),
+    )  # fmt: skip
+
+
+def _first(names: Names, found: Mapping[str, list[float]], together: Callable[[list[float]], float]) -> float | None:
+    for name, factor in names.items():
+        if values := found.get(name):
+            return together(values) * factor
+    return None
+
+
+# -- which machine is down ---------------------------------------------------------------------------------------------
+
+
+class NodeHealth:
+    """Which machines are down, for engines that need several: such an engine may answer `/health` on its first machine
+    while the second is gone. Judged by what else lives on a machine: the backends that run on it alone, and its
+    exporter. Slow to accuse: a machine counts as down only when all of those are gone and one was there before."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, bool]] = {}  # node -> backend -> does its port take connections?
-        self._exporters: dict[str, bool] = {}
+        self._backends: dict[str, dict[str, bool]] = {}  # node -> backend -> does its port take connections?
+        self._exporters: dict[str, bool] = {}  # node -> did its exporter answer?
         self._were_up: set[str] = set()
-        self._excused: dict[str, set[str]] = {}  # backend -> nodes that it has proved to need no longer
+        self._excused: dict[str, set[str]] = {}  # backend -> nodes that it has shown it can work without
 
-    def saw(self, node: str, witness: str, *, there: bool) -> None:
-        """A check of a backend on this node alone."""
-        self._seen.setdefault(node, {})[witness] = there
-        self._note(node)
+    def record_backend(self, node: str, backend: str, *, there: bool) -> None:
+        """The result of a health check of a backend that runs on this node alone."""
+        self._backends.setdefault(node, {})[backend] = there
+        self._note_up(node)
 
-    def saw_exporter(self, node: str, *, there: bool) -> None:
+    def record_exporter(self, node: str, *, there: bool) -> None:
         self._exporters[node] = there
-        self._note(node)
+        self._note_up(node)
 
-    def keep(self, witnesses: Mapping[str, str], exporters: Collection[str]) -> None:
-        """From now on only these tell: backends that live on one node alone, with that node, and the exporters of these
-        nodes."""
-        for node, seen in self._seen.items():
-            self._seen[node] = {name: there for name, there in seen.items() if witnesses.get(name) == node}
+    def keep_only(self, backends: Mapping[str, str], exporters: Collection[str]) -> None:
+        """Forget all evidence but that of these: `backends` = backend -> the one node it runs on, `exporters` = the
+        nodes that have one."""
+        for node, seen in self._backends.items():
+            self._backends[node] = {name: there for name, there in seen.items() if backends.get(name) == node}
         self._exporters = {node: there for node, there in self._exporters.items() if node in exporters}
 
-    def down(self, node: str) -> bool:
-        """All that lives there alone is gone, its exporter too; and something was there before."""
+    def is_down(self, node: str) -> bool:
+        """Is everything on this node gone? Never of a node that was not seen up: it may be off on purpose, or be looked
+        at wrongly."""
         if node not in self._were_up:
-            return False  # what was never seen may be off on purpose, or not be looked at rightly
-        return bool(self._seen.get(node) or node in self._exporters) and not self._up(node)
+            return False
+        return bool(self._backends.get(node) or node in self._exporters) and not self._is_up(node)
 
-    def fallen(self, backend: str, nodes: Sequence[str]) -> str | None:
-        """The node that takes this backend down with it."""
+    def down_node_of(self, backend: str, nodes: Sequence[str]) -> str | None:
+        """The first of the backend's `nodes` that is down and not excused; None = none is."""
         excused = self._excused.get(backend, set())
-        return next((node for node in nodes if node not in excused and self.down(node)), None)
+        return next((node for node in nodes if node not in excused and self.is_down(node)), None)
 
     def excuse(self, backend: str, nodes: Sequence[str]) -> None:
-        """It works, so those of its nodes that seem down are not, or not needed: until they are seen up again."""
-        found = {node for node in nodes if self.down(node)}
-        if found:
-            self._excused.setdefault(backend, set()).update(found)
+        """The backend works, so those of its nodes that seem down are not held against it until they are seen up."""
+        down = {node for node in nodes if self.is_down(node)}
+        if down:
+            self._excused.setdefault(backend, set()).update(down)
 
-    def _up(self, node: str) -> bool:
-        return self._exporters.get(node, False) or any(self._seen.get(node, {}).values())
+    def _is_up(self, node: str) -> bool:
+        return self._exporters.get(node, False) or any(self._backends.get(node, {}).values())
 
-    def _note(self, node: str) -> None:
-        if self._up(node):
+    def _note_up(self, node: str) -> None:
+        if self._is_up(node):
             self._were_up.add(node)
             for excused in self._excused.values():
                 excused.discard(node)

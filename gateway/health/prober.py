@@ -1,5 +1,6 @@
-"""Looks at every backend every `health.every`: does it answer, what does it serve, how large is its window, does its
-engine move? And has canaries asked when they are due."""
+"""The prober: a health check of every backend every `health.every` (does it answer, which models does it serve, with
+which windows), looks at the counters of its engine, and at the exporters of the nodes. After each health check a canary
+is started where one is due."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,24 +18,23 @@ from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.domain.progress import IDLE, Progress, Work, reading
+from gateway.domain.progress import IDLE, Progress, Work
 from gateway.domain.reason import quoting
-from gateway.domain.slices import at_once, in_turns, number, slices
 from gateway.engines.registry import ENGINES
-from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
-from gateway.health.canary_schedule import Canaries
-from gateway.health.exporter import Machine, reading_machine
-from gateway.health.nodes import Nodes
-from gateway.health.standby import Standby
-from gateway.health.suspicion import Suspicion
+from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.health.canary_schedule import CanarySchedule
+from gateway.health.nodes import Machine, NodeHealth, read_machine
+from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
+from gateway.health.suspect_probes import SuspectProbes
+from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
 from gateway.shortage import Kind
 from gateway.supervision import Failures
+from gateway.transport.prometheus_text import in_turns
 
 log = logging.getLogger("gateway.health")
 
 FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
-_STARTED = b"process_start_time_seconds"
 NAME_SHOWN = 100  # characters of a model's name in a reason
 VERSION_MOST = 100  # characters of a version
 LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
@@ -46,8 +46,9 @@ Jobs = list[Callable[[], Awaitable[None]]]
 
 
 class Prober:
-    """A task or two per backend that is looked at. `work_of` tells what the gateway has under way there; `on_short` is
-    told when the gateway itself lacks something."""
+    """One or two tasks per probed backend, one per exporter, and the warm standby. `work_of`: what the gateway has
+    under way at a backend. `emit` gets the events of canaries; `on_short` is called when the gateway itself lacks
+    something."""
 
     def __init__(
         self,
@@ -60,21 +61,22 @@ class Prober:
         self._fleet = fleet
         self._failures = failures or Failures()
         self._work_of = work_of
-        self._asker = Asker(on_short)
+        self._client = ProbeClient(on_short)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._hurried: dict[str, asyncio.Task[None]] = {}
-        self._nodes = Nodes()
-        self.machines: dict[str, Machine] = {}  # node -> what its exporter said last
+        self._nodes = NodeHealth()
+        self.machines: dict[str, Machine] = {}  # node -> what its exporter reported last
         self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
-        self.canaries = Canaries(
-            self._asker.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
+        loader = OllamaLoader(self._client)
+        self.canaries = CanarySchedule(
+            loader.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
         )
-        self.suspicion = Suspicion(self._failures)
-        self.standby = Standby(fleet, self._asker, self.machines, self._failures)
+        self.suspicion = SuspectProbes(self._failures)
+        self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
 
     def open(self) -> None:
         """Ready for `check`; begins nothing."""
-        self._asker.open()
+        self._client.open()
 
     async def start(self, snapshot: Snapshot) -> None:
         """Begin probing, and give the backends a moment to be known before the first request is."""
@@ -86,10 +88,10 @@ class Prober:
                 waiter.cancel()
 
     def follow_fleet(self, snapshot: Snapshot) -> list[asyncio.Event]:
-        """Look at the backends that the fleet has now, and no longer at others; call it after each `Fleet.apply`. The
-        events are set when those that are new were looked at once."""
+        """Probe the backends that the fleet has now, and no others; call it after each `Fleet.apply`. Each event is set
+        when a backend that is new was checked once."""
         self._shared = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
-        self.standby.take(snapshot)
+        self.standby.follow(snapshot)
         looks: list[asyncio.Event] = []
         wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run]}
         for state in self._fleet.states.values():  # one that is described otherwise now is looked at anew, at once
@@ -106,17 +108,16 @@ class Prober:
         return looks
 
     def _forget(self, snapshot: Snapshot, exporters: Collection[str]) -> None:
-        """What was seen of that is not in the file any more. `exporters`: the nodes that have one."""
+        """Drop what is known of nodes and backends that are not in `snapshot`. `exporters`: the nodes that have one."""
         for name in self.machines.keys() - exporters:
             del self.machines[name]
         backends = snapshot.backends.values()
         alone = {b.name: b.nodes[0] for b in backends if len(b.nodes) == 1 and b.run == "always"}
-        self._nodes.keep(alone, exporters)
-        self.canaries.keep({backend.identity for backend in backends})
+        self._nodes.keep_only(alone, exporters)
+        self.canaries.keep_only({backend.identity for backend in backends})
 
     async def meet(self, states: Iterable[BackendState]) -> None:
-        """A first look at backends that are about to be used, so that requests find them known. It is given up when it
-        takes too long for that."""
+        """Check backends that are about to be used, so that requests find them known. Given up after `FIRST_LOOK`."""
         looks = [asyncio.create_task(self._first_look(state)) for state in states if probe_of(state.backend)]
         if not looks:
             return
@@ -136,12 +137,13 @@ class Prober:
         return [partial(self._watch_exporter, node, url)]
 
     def _jobs(self, state: BackendState, looks: list[asyncio.Event]) -> Jobs:
-        if probe_of(state.backend) is None:
+        probe = probe_of(state.backend)
+        if probe is None:
             return [partial(self._watch_canaries, state)] if state.backend.health.canary is not None else []
         looked = asyncio.Event()
         looks.append(looked)
         jobs: Jobs = [partial(self._watch, state, looked)]
-        return [*jobs, partial(self._watch_progress, state)] if state.backend.engine == "vllm" else jobs
+        return [*jobs, partial(self._watch_progress, state)] if probe.metrics is not None else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._hurried.values()]
@@ -150,9 +152,9 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.canaries.close()
-        await self._asker.close()
+        await self._client.close()
 
-    # -- the rounds -----------------------------------------------------------------------------------------------
+    # -- the loops -----------------------------------------------------------------------------------------------
 
     async def _watch(self, state: BackendState, looked: asyncio.Event) -> None:
         checks = 0
@@ -163,7 +165,7 @@ class Prober:
             try:
                 await self.check(state, read_models=checks % REREAD == 0)
                 state.load()
-                self.canaries.look(state)
+                self.canaries.run_if_due(state)
             except Exception:
                 self._failures.note("probe", f"the probe of {state.name}")
             looked.set()
@@ -171,9 +173,9 @@ class Prober:
             await asyncio.sleep(every * random.uniform(0.9, 1.1))
 
     async def _watch_canaries(self, state: BackendState) -> None:
-        """Of a cloud whose `canary` is set, but not `every`."""
+        """For a cloud with `health.canary` but without `health.every`."""
         while (every := state.backend.health.canary) is not None:
-            self.canaries.look(state)
+            self.canaries.run_if_due(state)
             await asyncio.sleep(every)
 
     async def _watch_progress(self, state: BackendState) -> None:
@@ -187,26 +189,30 @@ class Prober:
 
     async def _watch_exporter(self, node: str, url: str) -> None:
         while True:
-            page = await self._asker.page(url)
+            page = await self._client.page(url)
             if isinstance(page, NoAnswer) and page.own:
                 pass  # nothing was found out
             elif isinstance(page, NoAnswer):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
-                self.machines[node] = await in_turns(reading_machine(page, time.time()))
+                self.machines[node] = await in_turns(read_machine(page, time.time()))
             if not isinstance(page, NoAnswer) or (page.refused and not page.own):
-                self._nodes.saw_exporter(node, there=not isinstance(page, NoAnswer))
+                self._nodes.record_exporter(node, there=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
 
-    # -- looks ----------------------------------------------------------------------------------------------------
+    # -- one look --------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Does it move, how fast is it, and who else is there?"""
-        answer = await self._asker.get(state.backend, "/metrics")
+        """Read the counters of its engine: whether it moves, how fast it is, and what others have under way there. Only
+        for engines that have such a page (`Probe.metrics`)."""
+        probe = TRAITS[state.backend.engine].probe
+        assert probe is not None
+        assert probe.metrics is not None
+        answer = await self._client.get(state.backend, probe.metrics)
         now = time.monotonic()
         if isinstance(answer, NoAnswer) or answer.status_code != 200:
             return
-        sample = await in_turns(reading(answer.content, now))
+        sample = await in_turns(read_counters(answer.content, now))
         if sample is None:
             return
         if state.progress is None:
@@ -223,7 +229,8 @@ class Prober:
             state.on_stalled(state)  # one that came in meanwhile, or could not be ended before
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
-        """Look at it now: something seems to have happened there. `read_models`: or its list of models says more."""
+        """Check the backend now: something seems to have happened there. `read_models`: its list of models may have
+        changed."""
         if probe_of(state.backend) is not None and state.name not in self._hurried:
             task = asyncio.create_task(self._look_now(state, read_models), name=f"look at {state.name}")
             self._hurried[state.name] = task
@@ -236,13 +243,13 @@ class Prober:
             self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
-        """One liveness check, and on the way back to ready, or now and then, what it serves."""
+        """One health check. On the way back to ready, and with `read_models`, also what the backend serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self._asker.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
+        answer = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         if isinstance(answer, NoAnswer) and answer.own:
             return  # nothing was found out
-        self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
+        self._record_for_node(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
             moved = max(state.last_event, state.moved_at)
             if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
@@ -254,23 +261,23 @@ class Prober:
         if answer.status_code >= 500 or (answer.status_code != 200 and probe.models is not None):
             state.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
             return
-        if (read_models or state.health.state not in WELL) and not await self._read(state, probe):
+        if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
             return
-        if (node := self._fallen(state)) is not None:
+        if (node := self._down_node(state)) is not None:
             state.dead(f"its node {node} is down")
             return
         state.alive()
 
-    def _witness(self, state: BackendState, *, there: bool) -> None:
-        """What lives on one node alone tells of that node; what is stopped on purpose tells nothing."""
+    def _record_for_node(self, state: BackendState, *, there: bool) -> None:
+        """A backend that runs on one node alone is evidence of that node; one that is stopped on purpose is none."""
         nodes = state.backend.nodes
         counts = state.backend.run == "always" and state.health.state is not State.DRAINING
         if counts and len(nodes) == 1 and nodes[0] in self._shared:
-            self._nodes.saw(nodes[0], state.name, there=there)
+            self._nodes.record_backend(nodes[0], state.name, there=there)
 
-    def _fallen(self, state: BackendState) -> str | None:
-        """The node that takes this backend down with it. Not while it works, nor when it has proved since that it does;
-        and once it is down a canary may find out."""
+    def _down_node(self, state: BackendState) -> str | None:
+        """The node that takes this backend down with it; None = there is none, or the backend works, or has shown since
+        that it does. Once it is down, a canary decides whether it is back."""
         nodes = state.backend.nodes
         if len(nodes) < 2:
             return None
@@ -278,24 +285,25 @@ class Prober:
             self._nodes.excuse(state.name, nodes)
         if state.health.canaried and state.health.state not in SERVING:
             return None
-        return self._nodes.fallen(state.name, nodes)
+        return self._nodes.down_node_of(state.name, nodes)
 
-    async def _read(self, state: BackendState, probe: Probe) -> bool:
-        """Model name, window, version and when it was started; False when the backend turns out misconfigured."""
+    async def _read_description(self, state: BackendState, probe: Probe) -> bool:
+        """Read the model names, the window, the version and when it was started. False = it turned out misconfigured,
+        or did not answer."""
         backend = state.backend
         if probe.version is not None:
-            answer = await self._asker.get(backend, probe.version)
+            answer = await self._client.get(backend, probe.version)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                version = told_version(decoded(answer, {}))
+                version = reported_version(decoded(answer, {}))
                 if version is not None:
                     state.saw_version(version)
-        if backend.engine == "vllm":
-            answer = await self._asker.get(backend, "/metrics")
+        if probe.metrics is not None:
+            answer = await self._client.get(backend, probe.metrics)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_start(await in_turns(reading_start(answer.content)))
+                state.saw_start(await in_turns(read_start_time(answer.content)))
         if probe.models is None:
             return True
-        answer = await self._asker.get(backend, probe.models)
+        answer = await self._client.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             if not answer.own:
                 state.dead(answer.reason, refused=answer.refused)
@@ -304,10 +312,10 @@ class Prober:
             state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return False
         if answer.status_code == 200:
-            return self._took_models(state, decoded(answer, {}))
+            return self._record_models(state, decoded(answer, {}))
         return True
 
-    def _took_models(self, state: BackendState, answer: Any) -> bool:
+    def _record_models(self, state: BackendState, answer: Any) -> bool:
         backend = state.backend
         models = ENGINES[backend.engine].read_models(answer)
         if not models:
@@ -330,24 +338,9 @@ def probe_of(backend: Backend) -> Probe | None:
     return TRAITS[backend.engine].probe
 
 
-def told_version(answer: Any) -> str | None:
-    """What a server calls its version, if that can be one; None = it tells none."""
+def reported_version(answer: Any) -> str | None:
+    """The version in the decoded answer of a server; None where there is none, or what is there cannot be one."""
     version = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, str) or not version.strip():
         return None
     return visible(version[:VERSION_MOST])
-
-
-def start_time(metrics: bytes) -> float | None:
-    """When the process that wrote this /metrics page was started, in Unix seconds; None = it does not say."""
-    return at_once(reading_start(metrics))
-
-
-def reading_start(metrics: bytes) -> Generator[None, None, float | None]:
-    """The same in slices: yields after each."""
-    for lines in slices(metrics):
-        for line in lines:
-            if line.startswith(_STARTED) and line[len(_STARTED) : len(_STARTED) + 1] in (b" ", b"{"):
-                return number(line.rpartition(b"} ")[2] if b"{" in line else line[len(_STARTED) :])
-        yield
-    return None

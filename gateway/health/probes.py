@@ -1,4 +1,5 @@
-"""Puts the checks of gateway/inspection/checks to a backend, through its own engine and connections."""
+"""Runs the checks of gateway/health/checks against a backend, through its own engine and connections, and reports what
+they found."""
 
 from __future__ import annotations
 
@@ -6,22 +7,28 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from math import inf
+from typing import Any
 
 import msgspec
 
+from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import drift
+from gateway.domain.engine_traits import TRAITS
+from gateway.domain.families import ENFORCES
+from gateway.domain.health_state import State
 from gateway.domain.observation import Observation
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
-from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
+from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import Call
 from gateway.engines.outgoing import headers_up
 from gateway.engines.registry import ENGINES
-from gateway.health.checks import ALL, CHECKS, Reply, Subject, judge, skipped, subject_of
-from gateway.health.checks.asks import Body
+from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
+from gateway.health.checks.requests import Body
 from gateway.shortage import OwnShortage, shortage_of
 
 log = logging.getLogger("gateway.canary")
@@ -47,11 +54,12 @@ async def probe(
     on_seen: OnSeen = lambda *_: None,
     replies: dict[bytes, Reply] | None = None,
 ) -> dict[str, Observation]:
-    """Put the checks to a backend one by one, whatever its health is; check -> what was seen, also kept in its state.
+    """Run the checks against a backend one by one, whatever its health is; check -> what was seen, also kept in its
+    state.
 
-    Asks only while the backend has nothing else to do; `now` = at once. Asking all checks drops what was known of it
-    before. `patience`: seconds for one answer instead of the usual. `on_seen` is called after each check.
-    `replies` takes what came back, by what was asked.
+    Requests are sent only while the backend has nothing else to do; `now` = at once. Running all checks drops what was
+    known of the backend before. `patience`: seconds for one answer instead of the usual. `on_seen` is called after each
+    check. `replies` is filled: the encoded body of each request -> its reply.
     """
     names = tuple(checks)
     found: dict[str, Observation] = {}
@@ -64,14 +72,14 @@ async def probe(
     for name in names:
         if not now and left is not None:
             left = await wait_idle(state, left)
-        subject = subject_of(state.backend, state.model, state.observed_context)
-        reason = skipped(name, subject, found) if state.backend.engine in ENGINES else "not a chat server"
+        profile = profile_of(state.backend, state.model, state.observed_context)
+        reason = skipped(name, profile, found) if TRAITS[state.backend.engine].chats else "not a chat server"
         if reason is None and left is None:
             reason = _busy(state)
         if reason is not None:
             observation = Observation("untested", reason)
         else:
-            observation = await _look(state, name, subject, replies, patience)
+            observation = await _check(state, name, profile, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
         if not any(reply.ours for reply in replies.values()):
             state.observe({name: observation})
@@ -80,7 +88,8 @@ async def probe(
 
 
 async def wait_idle(state: BackendState, seconds: float) -> float | None:
-    """Wait until nothing is under way there. The seconds that are left of those given; None = it is still busy."""
+    """Wait until nothing is under way there: the seconds that are left of those given; None = the backend is still
+    busy."""
     until = time.monotonic() + seconds
     while state.under_way:
         if time.monotonic() >= until:
@@ -93,23 +102,25 @@ def _busy(state: BackendState) -> str:
     return f"busy for {IDLE_WAIT:.0f} s ({state.inflight} under way): ask again, or with --now"
 
 
-async def _look(
-    state: BackendState, name: str, subject: Subject, replies: dict[bytes, Reply], patience: float | None
+async def _check(
+    state: BackendState, name: str, profile: Profile, replies: dict[bytes, Reply], patience: float | None
 ) -> Observation:
-    """One check. What was asked before in the same words is not asked again."""
-    body = CHECKS[name].ask(subject)
+    """One check. A body that was sent before is not sent again."""
+    body = CHECKS[name].ask(profile)
     key = _encode(body)
     if key not in replies:
-        replies[key] = await ask(state, body, patience)
-    return judge(name, subject, replies[key], body)
+        replies[key] = await send_probe(state, body, patience)
+    return judge(name, profile, replies[key], body)
 
 
 # -- one request ------------------------------------------------------------------------------------------------------
 
 
-async def ask(state: BackendState, body: Body, patience: float | None = None, *, endpoint: Endpoint = CHAT) -> Reply:
+async def send_probe(
+    state: BackendState, body: Body, patience: float | None = None, *, endpoint: Endpoint = CHAT
+) -> Reply:
     """Send a request (without `model`) through the backend's engine. Raises nothing: a failure is in the reply."""
-    seconds = patience or budget(state, body)
+    seconds = patience or answer_budget(state, body)
     state.inflight += 1
     try:
         async with asyncio.timeout(seconds):
@@ -131,30 +142,25 @@ async def ask(state: BackendState, body: Body, patience: float | None = None, *,
         state.inflight -= 1
 
 
-def budget(state: BackendState, body: Body) -> float:
+def answer_budget(state: BackendState, body: Body) -> float:
     """Seconds that an answer may take."""
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
-    loading = LOADING if state.backend.engine == "ollama" else 0.0
+    loading = LOADING if TRAITS[state.backend.engine].loads_on_demand else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
 def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
-    if state.model is None and state.backend.engine == "vllm":
+    if state.model is None and TRAITS[state.backend.engine].model_optional:
         del request.fields["model"]  # none is its first served name
     request_id = f"probe-{uuid.uuid4().hex}"
     return Call(endpoint, request.stream, request.fields, headers_up({}, request_id), request_id)
 
 
 async def _exchange(state: BackendState, call: Call) -> Reply:
-    engine = ENGINES[state.backend.engine]
-    try:
-        response = await engine.send(state, call)
-    except StaleConnection:
-        call.fresh = True
-        response = await engine.send(state, call)
+    response = await ENGINES[state.backend.engine].send(state, call)
     try:
         body = await (_read_stream(response) if call.stream else response.read_all(BODY_MOST))
         return Reply(response.status, dict(response.headers), state.without_key(body))
@@ -170,3 +176,55 @@ async def _read_stream(response: Response) -> bytes:
         if len(body) > BODY_MOST:
             raise TooLarge(f"the stream is larger than {BODY_MOST} bytes")
     return bytes(body)
+
+
+# -- what was found ----------------------------------------------------------------------------------------------------
+
+_ANSWERS = ("plain", "stream", "arithmetic")  # whatever is declared, a backend has to answer
+_TOOLS = ("tool_auto", "tool_stream")
+_ON_DEMAND = ("tool_required", "tool_named")
+
+
+def probe_report(state: BackendState, seen: Mapping[str, Observation]) -> dict[str, Any]:
+    """What a probe found, as data for the endpoint, scripts and the printed table:
+    `{backend, engine, model, state, checks: {name: {result, seen, at}}, drift: [...], problems: [...]}`."""
+    parked = state.health.state is State.PARKED
+    return {
+        "backend": state.name,
+        "engine": state.backend.engine,
+        "model": state.model,
+        "state": state.health.state.value,
+        "checks": {name: asdict(observation) for name, observation in seen.items()},
+        "drift": list(map(str, drift(state))),
+        "problems": problems(state.backend, seen, parked=parked),
+    }
+
+
+def problems(backend: Backend, seen: Mapping[str, Observation], *, parked: bool = False) -> list[str]:
+    """What is wrong with the backend: it did not answer (unless it is parked), or fails a check that it has to pass."""
+    lost = next((observation.seen for observation in seen.values() if observation.seen.startswith(NO_ANSWER)), None)
+    if lost is not None:
+        return [] if parked else [lost]
+    required = required_checks(backend)
+    return [f"{name}: {observation.seen}" for name, observation in seen.items() if _broken(name, observation, required)]
+
+
+def _broken(name: str, observation: Observation, required: frozenset[str]) -> bool:
+    return observation.result == "no" and name in required
+
+
+def required_checks(backend: Backend) -> frozenset[str]:
+    """The checks that a backend has to pass, by its engine and by what routes.yaml declares of it."""
+    checks = set(_ANSWERS)
+    if backend.tool_parser not in (None, "none"):
+        checks.update(_TOOLS if backend.auto_tools is not False else ())
+        checks.update(_ON_DEMAND if ENFORCES.get(backend.tool_parser or "") != "nothing" else ())
+    if backend.reasoning_parser not in (None, "none") or backend.thinking in ("optional", "always"):
+        checks.add("reasoning")
+    if backend.thinking == "optional":
+        checks.update(("thinking_on", "thinking_off"))
+    if TRAITS[backend.engine].enforces_schema:
+        checks.add("json_schema")
+    if TRAITS[backend.engine].refuses_unread:
+        checks.add("window")
+    return frozenset(checks)

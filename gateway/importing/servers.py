@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.engines.base import told_name
+from gateway.engines.base import reported_window
+from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries
+from gateway.engines.openai.models import card_window, model_cards
 from gateway.importing.source import count_of, listed, mapping, text_of
 
 Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]
 
-MODELS, OLLAMA_VERSION, TAGS, LOADED, SHOW = "/v1/models", "/api/version", "/api/tags", "/api/ps", "/api/show"
-PATHS = (MODELS, OLLAMA_VERSION, TAGS, LOADED)
+MODELS, OLLAMA_VERSION, SHOW = "/v1/models", "/api/version", "/api/show"
+PATHS = (MODELS, OLLAMA_VERSION, INSTALLED, LOADED)
 OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows with it
 
 
@@ -55,8 +57,7 @@ def identify(url: str, replies: Mapping[str, Reply]) -> Server:
         return Server(url, "ollama", tuple(_ollama_models(replies)))
     if models.status in (401, 403):
         return Server(url, "locked")
-    cards = [mapping(card) for card in listed(mapping(models.body).get("data"))]
-    cards = [card for card in cards if told_name(text_of(card.get("id"))) is not None]
+    cards = model_cards(models.body)
     if models.status != 200 or not isinstance(mapping(models.body).get("data"), list):
         return Server(url, "unknown")
     if any("x_gateway" in card for card in cards):
@@ -68,14 +69,14 @@ def identify(url: str, replies: Mapping[str, Reply]) -> Server:
 
 def tagged(replies: Mapping[str, Reply]) -> list[str]:
     """The names of the models that an Ollama has, in its order."""
-    tags = listed(mapping(replies.get(TAGS, Reply(0)).body).get("models"))
-    names = [told_name(text_of(mapping(tag).get("name") or mapping(tag).get("model"))) for tag in tags]
-    return [name for name in names if name is not None]
+    return [name for name, _ in model_entries(replies.get(INSTALLED, Reply(0)).body)]
 
 
 def _is_ollama(replies: Mapping[str, Reply]) -> bool:
     version = replies.get(OLLAMA_VERSION, Reply(0))
-    return version.status == 200 and "version" in mapping(version.body) and replies.get(TAGS, Reply(0)).status == 200
+    return (
+        version.status == 200 and "version" in mapping(version.body) and replies.get(INSTALLED, Reply(0)).status == 200
+    )
 
 
 def _vllm_models(cards: list[dict[str, Any]]) -> tuple[Model, ...]:
@@ -91,8 +92,7 @@ def _vllm_models(cards: list[dict[str, Any]]) -> tuple[Model, ...]:
 
 def _openai_model(card: dict[str, Any]) -> Model:
     name = str(card["id"])
-    context = count_of(card.get("max_model_len")) or count_of(card.get("context_length"))
-    return Model(name, context, chat=not looks_like_embedder(name))
+    return Model(name, card_window(card), chat=not looks_like_embedder(name))
 
 
 def looks_like_embedder(name: str) -> bool:
@@ -102,10 +102,8 @@ def looks_like_embedder(name: str) -> bool:
 
 
 def _ollama_models(replies: Mapping[str, Reply]) -> list[Model]:
-    running = {
-        text_of(mapping(one).get("name") or mapping(one).get("model")): count_of(mapping(one).get("context_length"))
-        for one in listed(mapping(replies.get(LOADED, Reply(0)).body).get("models"))
-    }
+    loaded = model_entries(replies.get(LOADED, Reply(0)).body)
+    running = {name: reported_window(entry.get("context_length")) for name, entry in loaded}
     found = []
     for name in tagged(replies):
         shown = mapping(replies.get(f"{SHOW}:{name}", Reply(0)).body)

@@ -12,7 +12,7 @@ from math import nan
 from typing import Any
 
 from gateway.domain.backend import BackendState
-from gateway.health.exporter import Machine
+from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history_engine import EngineNow, Looks
 from gateway.observe.history_first_token import Percentiles, Recent

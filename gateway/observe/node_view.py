@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gateway.config.snapshot import Node
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.health.exporter import Machine
+from gateway.health.nodes import Machine
 
 _THERE = frozenset({State.READY, State.BUSY, State.SUSPECT, State.DRAINING, State.MISCONFIGURED})
 _GONE = frozenset({State.DOWN})

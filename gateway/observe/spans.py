@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.accounting.prices import read_usage
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request_timer import ReaderStalled, Stopping
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
@@ -154,9 +155,9 @@ def attempt_attributes(attempt: Attempt, outcome: str, waited: float | None) -> 
 
 
 def provider(backend: Backend) -> str:
-    """`gen_ai.provider.name`: as litellm calls it, else what kind of server it is."""
-    if backend.engine == "litellm":
-        return (backend.model or "litellm").partition("/")[0]
+    """`gen_ai.provider.name`: as the library (litellm) calls it, else what kind of server it is."""
+    if TRAITS[backend.engine].library:
+        return (backend.model or backend.engine).partition("/")[0]
     return backend.engine
 
 

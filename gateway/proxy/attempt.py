@@ -12,6 +12,7 @@ from typing import Any
 from gateway.admission.capacity import room
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import UNREADABLE, InferenceRequest, unreadable
 from gateway.domain.request_timer import Watch
@@ -22,7 +23,6 @@ from gateway.domain.upstream import (
     ProtocolFailure,
     Response,
     SilenceFailure,
-    StaleConnection,
     UpstreamFailure,
     read_counted,
 )
@@ -208,7 +208,7 @@ class Attempt:
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
-        reason = reason_of(failure, foreign=state.backend.engine == "litellm")
+        reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
         verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content:
@@ -378,15 +378,9 @@ async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], obje
             return await engine.send(state, call)
         except RecursionError as error:
             raise unreadable(error) from None
-        except StaleConnection:
-            # The backend's keep-alive timer won a race; nothing was processed. Once more, on a new connection.
-            if call.fresh:
-                raise
-            call.fresh = True
         except OwnFailure as failure:
             on_short(failure.shortage)
             pause = next(pauses, None)
             if pause is None or not failure.unsent:
                 raise
-            call.fresh = False  # a connection that others have done with needs no new file
             await asyncio.sleep(pause)

@@ -15,7 +15,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError
-from gateway.health.suspicion import Asking, Suspicion
+from gateway.health.suspect_probes import RunningProbe, SuspectProbes
 from gateway.inspection.error_replies import Verdict
 from gateway.routing.culprits import Culprit, Culprits, Failure, fault_of, has_broken_them, key_of
 from gateway.routing.refusal import MISLEADING
@@ -34,7 +34,7 @@ class Held:
     verdict: Verdict
     alone: bool
     at: float
-    asking: Asking | None = None
+    asking: RunningProbe | None = None
     counted: bool = False  # against its backend
 
     def failure(self) -> Failure:
@@ -56,7 +56,7 @@ class Blame:
     """Made when the first attempt fails, or for a body that is known to. `alias`, `client`: names."""
 
     def __init__(
-        self, culprits: Culprits, suspicion: Suspicion, request: InferenceRequest, alias: str, client: str
+        self, culprits: Culprits, suspicion: SuspectProbes, request: InferenceRequest, alias: str, client: str
     ) -> None:
         self._culprits = culprits
         self._suspicion = suspicion
@@ -64,7 +64,7 @@ class Blame:
         self._key = key_of(request, alias, client)
         self._held: list[Held] = []
         self._weighed = 0  # of these
-        self._trying: Asking | None = None  # whether others are refused, too
+        self._trying: RunningProbe | None = None  # whether others are refused, too
         self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
         self._known = False  # it is a culprit from before
 
@@ -78,11 +78,11 @@ class Blame:
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
-        self._trying = self._suspicion.try_key(state)
+        self._trying = self._suspicion.probe_credential(state)
 
     def unserved(self, state: BackendState) -> None:
         """A backend answered that it does not serve this endpoint; likewise."""
-        self._trying = self._suspicion.try_endpoint(state, self._request.endpoint)
+        self._trying = self._suspicion.probe_endpoint(state, self._request.endpoint)
 
     def broke(self, state: BackendState, verdict: Verdict) -> None:
         """Its stream broke after content: nobody else can be asked, so it is suspected at once."""
@@ -139,7 +139,7 @@ class Blame:
         if held.asking is not None or held.state.backend.cloud or held.state.health.state not in SERVING:
             return
         endpoint, stream = self._request.endpoint, self._request.stream
-        held.asking = self._suspicion.ask(held.state, endpoint, stream=stream, after=after)
+        held.asking = self._suspicion.probe(held.state, endpoint, stream=stream, after=after)
 
     def _count(self, held: Held) -> None:
         held.counted = True

@@ -56,7 +56,7 @@ def near_limit(state: BackendState, request: InferenceRequest, room: int) -> boo
     """Is it worth to have the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
     window = window_for(state, request)
-    if state.backend.engine != "vllm" or window is None or state.name in request.exact:
+    if window is None or not TRAITS[state.backend.engine].counts_prompts or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window):
         return False

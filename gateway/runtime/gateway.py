@@ -34,7 +34,7 @@ from gateway.routing.alias_status import Standing
 from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind
 from gateway.supervision import Failures
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
     from gateway.cluster.gateways import Gateways

@@ -1,4 +1,4 @@
-"""The upstream client on aiohttp: TLS, names with several addresses, everything that is not a plain LAN backend.
+"""The client on aiohttp: TLS, names with several addresses, everything that is not a plain LAN backend.
 
 aiohttp speaks; this module only translates its failures and keeps the promises of the seam that it does not make:
 knowing whether a connection was reused, never sending a request twice by itself, closing sockets at once.
@@ -121,7 +121,7 @@ def _keepalive_socket(info: aiohttp.AddrInfoType) -> socket.socket:
 
 
 class AioResponse:
-    """See `client.Response`. `reused`: the answer came over a pooled connection."""
+    """A `Response` (domain/upstream.py). `reused`: the answer came over a pooled connection."""
 
     __slots__ = ("_attempt", "_client", "_failure", "_inflater", "_over", "_response", "headers", "reused", "status")
 
@@ -189,7 +189,7 @@ class AioResponse:
 
 
 class AioClient:
-    """See `client.Client`. `origin` is (scheme, host, port); `connect_timeout` and `max_idle` are in seconds."""
+    """A `Client` (domain/upstream.py) for `origin` (scheme, host, port); `connect_timeout`, `max_idle` in seconds."""
 
     def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
         scheme, host, port = origin

@@ -1,4 +1,4 @@
-"""The upstream client for plain http: its own connections on httptools, a fraction of a general client's cost."""
+"""The client for plain http: its own connections on httptools, a fraction of a general client's cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .h1_response import H1Response
 
 
 class H1Client:
-    """See `client.Client`. `origin` is ("http", host, port); `connect_timeout` and `max_idle` are in seconds.
+    """A `Client` (domain/upstream.py). `origin` is ("http", host, port); `connect_timeout`, `max_idle` are in seconds.
 
     Idle connections are used last in, first out, so that those that are not needed grow old and are closed. A host
     name with several addresses is tried in the resolver's order within the one timeout.

@@ -1,4 +1,4 @@
-"""An answer that comes over an `h1_connection.Connection`.
+"""An answer that comes over a plain HTTP/1.1 connection (`h1_connection.py`).
 
 The connection keeps the body's pieces here as they come off the wire. A reader that finds pieces takes them without
 suspending; only a reader that has to wait makes a Future. No task, timer or lock per chunk.
@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.domain.upstream import ResetFailure, UpstreamFailure, read_counted
 
 from .inflate import Inflater, inflater_for
 
-if TYPE_CHECKING:
-    from .h1_connection import Connection
+
+class Carrier(Protocol):
+    """The connection that an answer comes over, as far as the answer has to do with it."""
+
+    loop: asyncio.AbstractEventLoop
+    reading_paused: bool
+
+    def resume_reading(self) -> None: ...
+
+    def free(self) -> None:
+        """The answer was read: the connection may take the next exchange."""
+        ...
+
+    def drop(self) -> None:
+        """Close the socket now."""
+        ...
 
 
 class H1Response:
-    """See `client.Response`. `reused`: the answer came over a pooled connection."""
+    """A `Response` (domain/upstream.py). `reused`: the answer came over a pooled connection."""
 
     __slots__ = (
         "_connection",
@@ -34,14 +48,14 @@ class H1Response:
         "status",
     )
 
-    def __init__(self, connection: Connection, reused: bool) -> None:
+    def __init__(self, connection: Carrier, reused: bool) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.reused = reused
         self.pieces: list[bytes | bytearray] = []  # what has arrived and was not read, as it came off the wire
         self.size = 0  # bytes in `pieces`
         self.complete = False
-        self._connection: Connection | None = connection
+        self._connection: Carrier | None = connection
         self.failure: UpstreamFailure | None = None
         self._inflater: Inflater | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -21,7 +21,7 @@ from gateway.cli.probing import address
 from gateway.config.snapshot import Backend, Server
 from gateway.domain.observation import Observation
 from gateway.health.checks import ALL
-from gateway.health.findings import problems, promised
+from gateway.health.probes import problems, required_checks
 from simulator import SimOllama, SimVllm
 from tests.demo_process import ROOT, free_ports
 from tests.scripted import answer, scripted
@@ -287,7 +287,7 @@ PROMISES: tuple[tuple[dict[str, Any], set[str]], ...] = (
 @pytest.mark.parametrize(("declared", "checks"), PROMISES)
 def test_a_no_is_a_problem_where_better_is_promised(declared: dict[str, Any], checks: set[str]) -> None:
     backend = Backend("a", url=NOWHERE, **declared)
-    assert promised(backend) == checks
+    assert required_checks(backend) == checks
     assert {problem.partition(":")[0] for problem in problems(backend, ALL_NO)} == checks
     assert problems(backend, {name: Observation("mended", "") for name in ALL}) == []
 

@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 from simulator import SimOllama
 from tests.engines.scripted import ScriptedClient, ScriptedResponse, call_of, events_of, state_of
 

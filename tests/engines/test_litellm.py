@@ -15,11 +15,11 @@ from msgspec import Raw
 from gateway.config.snapshot import Backend, Secret, Timeouts
 from gateway.domain.request import CHAT, EMBEDDINGS, Endpoint
 from gateway.domain.upstream import ConnectFailure, ResetFailure, Response, UpstreamFailure
+from gateway.engines.base import Refused
 from gateway.engines.litellm import engine as litellm
 from gateway.engines.litellm.engine import LiteLLMEngine, import_sdk
 from gateway.engines.litellm.errors import error_answer
 from gateway.engines.litellm.request import chat_arguments
-from gateway.engines.refusal import Refused
 from gateway.engines.registry import ENGINES
 from gateway.inspection.error_replies import judge
 from tests.engines.anthropic_server import (

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gateway.domain.engine_traits import TRAITS
-from gateway.engines.refusal import Refused
+from gateway.engines.base import Refused
 from gateway.engines.registry import ENGINES
 from simulator import SimOllama
 from simulator.ollama_format import check_format

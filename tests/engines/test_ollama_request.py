@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from gateway.engines.base import Refused
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.request import OllamaCall, Thinking, chat_call, completion_call, embeddings_call
-from gateway.engines.refusal import Refused
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}

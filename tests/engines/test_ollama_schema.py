@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from gateway.engines.base import Refused
 from gateway.engines.ollama.schema import Definitions, any_value
-from gateway.engines.refusal import Refused
 from simulator.ollama_format import BadFormat, check_format, plain_schema
 from simulator.say import example
 

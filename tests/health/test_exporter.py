@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.health.exporter import Machine, read_machine
+from gateway.health.nodes import Machine, read_machine
 from simulator import SimVllm
 from simulator.exporter import SimExporter
+from tests.sliced import whole
 from tests.support import running_gateway
 
 GIB = 1024.0**3
@@ -69,13 +70,13 @@ nvidia_smi_memory_used_bytes{uuid="df6e7a7c"} 4.294967296e+09
     ids=["spark", "node", "dcgm", "smi", "node+dcgm", "nothing", "nonsense", "negative", "with a time"],
 )  # fmt: skip
 def test_memory_and_temperature_are_read(page: bytes, machine: Machine) -> None:
-    assert asdict(read_machine(page, 1.0)) == pytest.approx(asdict(machine))
+    assert asdict(whole(read_machine(page, 1.0))) == pytest.approx(asdict(machine))
 
 
 @given(st.binary(max_size=400))
 def test_any_page_is_survived(page: bytes) -> None:
     for text in (page, SPARK + page, b"gpu_temperature_celsius{" + page, b"memory_used_bytes " + page):
-        machine = read_machine(text, 1.0)
+        machine = whole(read_machine(text, 1.0))
         numbers = [number for number in astuple(machine)[2:] if number is not None]
         assert all(0.0 <= number < math.inf for number in numbers), machine
 

@@ -2,77 +2,77 @@
 
 from __future__ import annotations
 
-from gateway.health.nodes import Nodes
+from gateway.health.nodes import NodeHealth
 
 BOTH = ("n1", "n2")
 
 
-def nodes(**witnesses: bool) -> Nodes:
+def nodes(**witnesses: bool) -> NodeHealth:
     """Of n2; each was there before."""
-    found = Nodes()
+    found = NodeHealth()
     for name in witnesses:
-        found.saw("n2", name, there=True)
+        found.record_backend("n2", name, there=True)
     for name, there in witnesses.items():
-        found.saw("n2", name, there=there)
+        found.record_backend("n2", name, there=there)
     return found
 
 
 def test_it_is_down_when_all_that_lives_there_alone_is_gone() -> None:
-    assert nodes(a=False, b=False).down("n2")
-    assert not nodes(a=False, b=True).down("n2")
-    assert nodes(a=False).fallen("both", BOTH) == "n2"
+    assert nodes(a=False, b=False).is_down("n2")
+    assert not nodes(a=False, b=True).is_down("n2")
+    assert nodes(a=False).down_node_of("both", BOTH) == "n2"
 
 
 def test_it_is_up_again_with_the_first_of_them() -> None:
     found = nodes(a=False, b=False)
-    found.saw("n2", "b", there=True)
-    assert found.fallen("both", BOTH) is None
+    found.record_backend("n2", "b", there=True)
+    assert found.down_node_of("both", BOTH) is None
 
 
 def test_while_its_exporter_answers_it_is_up() -> None:
     found = nodes(a=False)
-    found.saw_exporter("n2", there=True)
-    assert not found.down("n2")
-    found.saw_exporter("n2", there=False)
-    assert found.down("n2")
+    found.record_exporter("n2", there=True)
+    assert not found.is_down("n2")
+    found.record_exporter("n2", there=False)
+    assert found.is_down("n2")
 
 
 def test_an_exporter_alone_is_stopped_and_not_the_node() -> None:
     found = nodes(a=True)
-    found.saw_exporter("n2", there=False)
-    assert not found.down("n2")
+    found.record_exporter("n2", there=False)
+    assert not found.is_down("n2")
 
 
 def test_where_nothing_lives_the_exporter_tells() -> None:
-    found = Nodes()
-    assert not found.down("n2")
-    found.saw_exporter("n2", there=True)
-    found.saw_exporter("n2", there=False)
-    assert found.down("n2")
+    found = NodeHealth()
+    assert not found.is_down("n2")
+    found.record_exporter("n2", there=True)
+    found.record_exporter("n2", there=False)
+    assert found.is_down("n2")
 
 
 def test_what_was_never_there_tells_nothing() -> None:
-    found = Nodes()
-    found.saw("n2", "a", there=False)
-    assert found.fallen("both", BOTH) is None
+    found = NodeHealth()
+    found.record_backend("n2", "a", there=False)
+    assert found.down_node_of("both", BOTH) is None
 
 
 def test_one_that_works_all_the_same_is_excused_until_the_node_has_come_back() -> None:
     found = nodes(a=False)
     found.excuse("both", BOTH)
-    assert found.fallen("both", BOTH) is None
-    assert found.fallen("other", BOTH) == "n2"
-    found.saw("n2", "a", there=True)
-    found.saw("n2", "a", there=False)
-    assert found.fallen("both", BOTH) == "n2", "it has gone again"
+    assert found.down_node_of("both", BOTH) is None
+    assert found.down_node_of("other", BOTH) == "n2"
+    found.record_backend("n2", "a", there=True)
+    found.record_backend("n2", "a", there=False)
+    assert found.down_node_of("both", BOTH) == "n2", "it has gone again"
 
 
 def test_what_is_not_in_the_file_any_more_is_no_witness() -> None:
     found = nodes(a=False, b=True, c=True)
-    found.saw_exporter("n2", there=True)
-    found.keep({"a": "n2", "b": "n2"}, {"n2"})
-    assert not found.down("n2")
-    found.keep({"a": "n2", "b": "n1"}, {"n2"})
-    assert not found.down("n2"), "its exporter answers"
-    found.keep({"a": "n2"}, set())
-    assert found.down("n2")
+    found.record_exporter("n2", there=True)
+    found.keep_only({"a": "n2", "b": "n2"}, {"n2"})
+    assert not found.is_down("n2")
+    found.keep_only({"a": "n2", "b": "n1"}, {"n2"})
+    assert not found.is_down("n2"), "its exporter answers"
+    found.keep_only({"a": "n2"}, set())
+    assert found.is_down("n2")

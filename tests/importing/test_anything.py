@@ -7,11 +7,12 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.engines.ollama.models import INSTALLED, LOADED
 from gateway.importing import llama_swap, olla
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.importing.round_trip import prove
-from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, TAGS, Kind, Reply, identify
+from gateway.importing.servers import MODELS, OLLAMA_VERSION, Kind, Reply, identify
 from gateway.importing.source import Source, read_source
 
 WORDS = st.sampled_from(
@@ -91,7 +92,8 @@ def test_olla(data: dict[str, Any]) -> None:
 @settings(max_examples=50)
 @given(
     st.dictionaries(
-        st.sampled_from([MODELS, OLLAMA_VERSION, TAGS, LOADED]), st.builds(Reply, st.sampled_from([200, 401, 404]), ANY)
+        st.sampled_from([MODELS, OLLAMA_VERSION, INSTALLED, LOADED]),
+        st.builds(Reply, st.sampled_from([200, 401, 404]), ANY),
     )
 )
 def test_a_server_may_answer_anything(replies: dict[str, Reply]) -> None:

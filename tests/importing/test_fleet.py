@@ -9,10 +9,11 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
+from gateway.engines.ollama.models import INSTALLED, LOADED
 from gateway.importing.fleet import draft_of, short, take_findings
 from gateway.importing.render import render
 from gateway.importing.round_trip import prove
-from gateway.importing.servers import LOADED, MODELS, OLLAMA_VERSION, SHOW, TAGS, Model, Reply, Server, identify
+from gateway.importing.servers import MODELS, OLLAMA_VERSION, SHOW, Model, Reply, Server, identify
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 URL = "http://spark1:8001"
@@ -54,7 +55,7 @@ def test_an_ollama_tells_its_windows_and_what_it_can_do() -> None:
     replies = {
         **models(card("qwen3:8b", owned_by="library")),
         OLLAMA_VERSION: Reply(200, {"version": "0.12.6"}),
-        TAGS: Reply(
+        INSTALLED: Reply(
             200, {"models": [{"name": "qwen3:8b"}, {"name": "tiny"}, {"name": "old"}, {"name": "nomic-embed-text"}]}
         ),
         LOADED: Reply(200, {"models": [{"name": "qwen3:8b", "context_length": 16384}]}),

@@ -16,12 +16,14 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.progress import Progress, Sample, read
-from gateway.health.exporter import Machine
+from gateway.domain.progress import Progress, Sample
+from gateway.engines.vllm.metrics import read_counters
+from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
 from gateway.observe.history_engine import STALE, EngineNow, Looks
 from gateway.observe.history_first_token import Recent, quantile
+from tests.sliced import whole
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
 
@@ -39,7 +41,7 @@ def history(states: Mapping[str, BackendState], metrics: Metrics, **machines: Ma
 
 
 def test_a_real_engines_prefix_cache_and_drafts_are_read() -> None:
-    sample = read(SPECULATING, 1.0)
+    sample = whole(read_counters(SPECULATING, 1.0))
     assert sample is not None
     assert (sample.queries, sample.hits) == (17.0, 0.0)
     assert (sample.drafts, sample.accepted) == (10.0, (5.0, 4.0, 3.0))

@@ -1,0 +1,1 @@
+"""Clouds that speak an API of their own, through the litellm SDK."""

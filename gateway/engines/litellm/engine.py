@@ -10,21 +10,18 @@ import importlib
 import logging
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import msgspec
 
 from gateway.config.snapshot import Backend
+from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, WholeResponse
+from gateway.engines.base import Call, Refused, WholeResponse, error_response
 from gateway.engines.litellm.errors import Misrouted, error_answer
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
-from gateway.engines.refusal import Refused, answer
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
 
 log = logging.getLogger("gateway.litellm")
 
@@ -72,13 +69,13 @@ class LiteLLMEngine:
         try:
             sdk = await self.load()
         except ImportError as error:
-            return answer(503, f"litellm cannot be imported ({error}): pip install 'spark-gateway[cloud]'")
+            return error_response(503, f"litellm cannot be imported ({error}): pip install 'spark-gateway[cloud]'")
         try:
             return await self._ask(sdk, backend, call, key)
         except Refused as refused:
-            return answer(400, refused.message, param=refused.param)
+            return error_response(400, refused.message, param=refused.param)
         except Misrouted as misrouted:
-            return answer(404, str(misrouted))
+            return error_response(404, str(misrouted))
         except Exception as error:
             return error_answer(sdk, error, key)
 

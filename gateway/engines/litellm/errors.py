@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.domain.upstream import ConnectFailure, OwnFailure, ResetFailure, SilenceFailure, UpstreamFailure
-from gateway.engines.base import WholeResponse
-from gateway.engines.refusal import answer
+from gateway.engines.base import WholeResponse, error_response
 from gateway.shortage import shortage_of
 
 CAUSES_MOST = 20
@@ -44,7 +43,7 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
         message = f"{message} (context_length_exceeded)"
     headers = getattr(error, "litellm_response_headers", None)
     told = headers.get("retry-after") if isinstance(headers, Mapping) else None
-    return answer(status, message, retry_after=told if isinstance(told, str) else None)
+    return error_response(status, message, retry_after=told if isinstance(told, str) else None)
 
 
 def unwrapped(sdk: Any, error: Exception) -> Exception:

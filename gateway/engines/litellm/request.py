@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.engines.refusal import Refused
+from gateway.engines.base import Refused
 
 _decode = msgspec.json.Decoder(Any).decode
 

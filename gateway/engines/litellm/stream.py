@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from gateway.domain.upstream import ResetFailure, TooLarge, UpstreamFailure
+from gateway.engines.base import error_of
 from gateway.engines.litellm.errors import status_of, text_of, unwrapped
-from gateway.engines.refusal import error_of
 
 _encode = msgspec.json.Encoder().encode
 _OWN = ("provider_specific_fields",)  # litellm's second copy of what stands beside it
@@ -62,7 +62,7 @@ def _strip(said: dict[str, Any]) -> None:
 
 
 class LiteLLMStream:
-    """See `client.Response`: litellm's iterator, read as SSE."""
+    """A `Response`: litellm's iterator, read as SSE."""
 
     def __init__(self, sdk: Any, stream: Any, request_id: str, key: str | None) -> None:
         self.status = 200

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.engines.base import Refused
 from gateway.engines.ollama.reply import Function, Line, Message, ToolCall
 from gateway.engines.ollama.schema import Definitions, Schema
-from gateway.engines.refusal import Refused
 from gateway.inspection.offered_tools import Offered
 
 HELD_MOST = 1024 * 1024  # bytes: a longer text is no call

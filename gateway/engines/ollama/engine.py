@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
-from gateway.engines.base import Call, WholeResponse, told_name
+from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.models import model_names, window_of
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
-from gateway.engines.refusal import Refused, answer
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
+from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
@@ -46,7 +45,7 @@ class OllamaEngine:
         try:
             ours = translate(state, call)
         except Refused as refused:
-            return answer(400, refused.message, param=refused.param)
+            return error_response(400, refused.message, param=refused.param)
         response = await self._post(state, call, ours)
         if response.status == 400 and ours.think_wished and ours.body.get("think"):
             try:
@@ -59,15 +58,11 @@ class OllamaEngine:
             response = await self._post(state, call, ours)
         return self._translated(state, call, ours, response) if response.status < 300 else response
 
-    async def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Response:
+    def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
         backend = state.backend
-        headers = call.headers
-        if backend.api_key is not None:  # a proxy in front of it
-            headers = [*headers, ("authorization", "Bearer " + backend.api_key.reveal())]
-        return await state.client.send(
-            "POST", backend.root_path + ours.path, headers, _encode(ours.body), fresh=call.fresh
-        )
+        headers = authorized(call.headers, backend)  # there may be a proxy in front of it
+        return post_json(state.client, backend.root_path + ours.path, headers, ours.body, fresh=call.fresh)
 
     def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])
@@ -92,12 +87,8 @@ class OllamaEngine:
         return OllamaWhole(response, whole, WHOLE_MOST)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """`/api/tags` tells no window; a model tagged `latest` is also known without its tag."""
-        tags = answer.get("models") if isinstance(answer, dict) else None
-        told = [told_name(tag.get("name")) for tag in (tags if isinstance(tags, list) else []) if isinstance(tag, dict)]
-        names = [name for name in told if name is not None]
-        short = [name.removesuffix(":latest") for name in names]
-        return dict.fromkeys([*names, *short])
+        """`/api/tags` reports no window."""
+        return dict.fromkeys(model_names(answer))
 
 
 def translate(state: BackendState, call: Call) -> OllamaCall:
@@ -108,11 +99,6 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
     if call.endpoint.name == "completions":
         return completion_call(call.fields, stream=call.stream, window=window)
     return embeddings_call(call.fields, window=window)
-
-
-def window_of(state: BackendState) -> int | None:
-    """What `num_ctx` is: the declared window, always the same."""
-    return state.backend.context or state.context
 
 
 @dataclass(frozen=True, slots=True)

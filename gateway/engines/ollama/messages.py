@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.engines.refusal import Refused
+from gateway.engines.base import Refused
 
 _decode = msgspec.json.Decoder(Any).decode
 

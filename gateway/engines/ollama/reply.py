@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import count_of
-from gateway.engines.refusal import error_of
+from gateway.engines.base import error_of
 from gateway.inspection.shape import brief
 
 LINE_MOST = 16 * 1024 * 1024  # bytes of one line: beyond this it is not a stream of lines

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
+from gateway.engines.base import Refused
 from gateway.engines.ollama.calls import Demand, read_demand
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
-from gateway.engines.refusal import Refused
 
 _decode = msgspec.json.Decoder(Any).decode
 

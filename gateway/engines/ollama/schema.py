@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from gateway.engines.refusal import Refused
+from gateway.engines.base import Refused
 
 REPEATED_MOST = 100  # a longer minLength, maxItems, ... makes a grammar too large to be taken
 BOUND_MOST = 2**31 - 1

@@ -15,7 +15,7 @@ _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
 
 class OllamaStream:
-    """See `client.Response`: a stream of lines, read as SSE. `violation` is set with the last line; `calls` watches for
+    """A `Response`: a stream of lines, read as SSE. `violation` is set with the last line; `calls` watches for
     a call that was demanded."""
 
     def __init__(self, upstream: Response, reply: Reply, check: Checked, calls: CallWatch | None = None) -> None:
@@ -62,7 +62,7 @@ class OllamaStream:
 
 
 class OllamaWhole:
-    """See `client.Response`: one object, turned by `translate` when it has been read."""
+    """A `Response`: one object, turned by `translate` when it has been read."""
 
     def __init__(self, upstream: Response, translate: Callable[[bytes], tuple[bytes, str | None]], limit: int) -> None:
         self.status = upstream.status

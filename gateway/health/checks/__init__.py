@@ -1,9 +1,9 @@
-"""The checks that show what a backend really does: how each asks, and what an answer to it means. Pure."""
+"""The checks that show what a backend really does: the request of each, and what an answer to it means. Pure."""
 
 from __future__ import annotations
 
+from gateway.health.checks.catalog import ALL, CHECKS, NO_ANSWER, Check, judge, skipped
+from gateway.health.checks.profile import Profile, profile_of
 from gateway.health.checks.reply import Reply
-from gateway.health.checks.subject import Subject, subject_of
-from gateway.health.checks.table import ALL, CHECKS, NO_ANSWER, Check, judge, skipped
 
-__all__ = ["ALL", "CHECKS", "NO_ANSWER", "Check", "Reply", "Subject", "judge", "skipped", "subject_of"]
+__all__ = ["ALL", "CHECKS", "NO_ANSWER", "Check", "Profile", "Reply", "judge", "profile_of", "skipped"]

@@ -1,4 +1,4 @@
-"""The answer to a check: as it came, and as it is read."""
+"""The reply to a check as it came, and the answer parsed from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import read_usage
-from gateway.health.checks.subject import Subject
+from gateway.health.checks.profile import Profile
 from gateway.inspection.mender import Call, Mender, Offered, Piece, Reasoning, Text
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
@@ -37,8 +37,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the first choice says. `calls`: (name, arguments as text) in order. `tokens`, `prompt_tokens`: as reported,
+class ParsedAnswer:
+    """What the first choice holds. `calls`: (name, arguments as text) in order. `tokens`, `prompt_tokens`: as reported,
     0 = not. `done`: a stream ended with [DONE]."""
 
     content: str = ""
@@ -59,8 +59,8 @@ def short(text: str) -> str:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_whole(reply: Reply) -> Said | str:
-    """A 200 in one piece; a text says why it is no answer."""
+def read_whole(reply: Reply) -> ParsedAnswer | str:
+    """The answer in a 200 in one piece; a text = why there is none."""
     try:
         answer = _decode(reply.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -77,13 +77,15 @@ def read_whole(reply: Reply) -> Said | str:
         return f"ended with finish_reason {finish}"
     message = choices[0].get("message")
     message = message if isinstance(message, dict) else {}
-    calls = _CallsSaid()
+    calls = _CallParts()
     calls.take(message.get("tool_calls"))
-    return Said(_text(message, "content"), _thoughts(message), calls.all(), _word(finish), *_usage(answer.get("usage")))
+    return ParsedAnswer(
+        _text(message, "content"), _thoughts(message), calls.all(), _word(finish), *_usage(answer.get("usage"))
+    )
 
 
-def read_stream(reply: Reply) -> Said | str:
-    """A 200 as a stream of events; a text says why it is no answer."""
+def read_stream(reply: Reply) -> ParsedAnswer | str:
+    """The answer in a 200 as a stream of events; a text = why there is none."""
     kind = reply.headers.get("content-type", "")
     if "text/event-stream" not in kind:
         return f"answered a stream with {kind or 'no content-type'}: {short(reply.body[:500].decode(errors='replace'))}"
@@ -95,8 +97,8 @@ def read_stream(reply: Reply) -> Said | str:
     return _read_events(events)
 
 
-def _read_events(events: Iterable[bytes]) -> Said | str:
-    content, reasoning, calls = "", "", _CallsSaid()
+def _read_events(events: Iterable[bytes]) -> ParsedAnswer | str:
+    content, reasoning, calls = "", "", _CallParts()
     finish: Any = None
     usage: Any = None
     done = False
@@ -123,10 +125,10 @@ def _read_events(events: Iterable[bytes]) -> Said | str:
         return f"the stream ended with finish_reason {finish}"
     if finish is None:
         return "the stream ended without a finish_reason"
-    return Said(content, reasoning, calls.all(), _word(finish), *_usage(usage), done)
+    return ParsedAnswer(content, reasoning, calls.all(), _word(finish), *_usage(usage), done)
 
 
-class _CallsSaid:
+class _CallParts:
     """Calls put together from a whole message's list, or from a stream's fragments by index."""
 
     def __init__(self) -> None:
@@ -168,12 +170,12 @@ def _usage(usage: Any) -> tuple[int, int]:
 # -- mending ----------------------------------------------------------------------------------------------------------
 
 
-def mended(said: Said, subject: Subject, tools: Iterable[Any] = ()) -> Said:
+def mended(said: ParsedAnswer, profile: Profile, tools: Iterable[Any] = ()) -> ParsedAnswer:
     """The same as a client of the gateway sees it: calls and thoughts taken out of the content, and [DONE] added."""
-    pieces = _pieces(said.content, subject, subject.thoughts, tools)
-    thoughts = subject.thoughts
+    pieces = _pieces(said.content, profile, profile.thoughts, tools)
+    thoughts = profile.thoughts
     if thoughts is not None and thoughts.closer in said.content and not any(isinstance(p, Reasoning) for p in pieces):
-        pieces = _pieces(said.content, subject, thoughts.with_opener_implied(), tools)
+        pieces = _pieces(said.content, profile, thoughts.with_opener_implied(), tools)
     found = tuple((piece.name, piece.arguments) for piece in pieces if isinstance(piece, Call))
     return replace(
         said,
@@ -184,6 +186,6 @@ def mended(said: Said, subject: Subject, tools: Iterable[Any] = ()) -> Said:
     )
 
 
-def _pieces(content: str, subject: Subject, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Piece]:
-    mender = Mender(subject.formats, Offered(tools), thoughts)
+def _pieces(content: str, profile: Profile, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Piece]:
+    mender = Mender(profile.formats, Offered(tools), thoughts)
     return [*mender.feed(content), *mender.finish()]

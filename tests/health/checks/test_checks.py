@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Backend
 from gateway.domain.observation import Observation
-from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Reply, Subject, judge, skipped, subject_of
-from gateway.health.checks.asks import SCHEMA, TOOLS
+from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
+from gateway.health.checks.requests import SCHEMA, TOOLS
 from gateway.inspection.notation import formats_for, thoughts_for
 from tests.simulator.wire import load
 
 VLLM = Backend("a", url="http://a:1", tool_parser="hermes", reasoning_parser="qwen3")
-QWEN36 = subject_of(VLLM, "RedHatAI/Qwen3.6-35B-A3B-NVFP4", 131072)
+QWEN36 = profile_of(VLLM, "RedHatAI/Qwen3.6-35B-A3B-NVFP4", 131072)
 STREAMED = ("stream", "tool_stream")
 
 
@@ -27,9 +27,9 @@ def captured(name: str) -> Reply:
     return Reply(reply.status, dict(reply.headers), reply.body)
 
 
-def look(check: str, reply: Reply, subject: Subject = QWEN36, *, streamed: bool | None = None) -> Observation:
+def look(check: str, reply: Reply, profile: Profile = QWEN36, *, streamed: bool | None = None) -> Observation:
     return judge(
-        check, subject, reply, {"stream": check in STREAMED if streamed is None else streamed, "max_tokens": 256}
+        check, profile, reply, {"stream": check in STREAMED if streamed is None else streamed, "max_tokens": 256}
     )
 
 
@@ -256,8 +256,8 @@ def test_every_check_asks_with_a_limit_and_without_chance(check: str) -> None:
     assert body.get("stream", False) is (check in STREAMED)
 
 
-def switches(check: str, subject: Subject) -> dict[str, Any]:
-    body = CHECKS[check].ask(subject)
+def switches(check: str, profile: Profile) -> dict[str, Any]:
+    body = CHECKS[check].ask(profile)
     return {key: body[key] for key in ("chat_template_kwargs", "think", "reasoning_effort") if key in body}
 
 
@@ -281,11 +281,11 @@ WORDS = (
 def test_thinking_is_switched_in_the_backends_own_words(
     backend: Backend, model: str, on: dict[str, Any], off: dict[str, Any]
 ) -> None:
-    subject = subject_of(backend, model, None)
-    assert switches("reasoning", subject) == switches("thinking_on", subject) == on
+    profile = profile_of(backend, model, None)
+    assert switches("reasoning", profile) == switches("thinking_on", profile) == on
     for check in ("plain", "arithmetic", "thinking_off", "tool_required", "json_schema"):
-        assert switches(check, subject) == off, check
-    assert switches("tool_auto", subject) == {}
+        assert switches(check, profile) == off, check
+    assert switches("tool_auto", profile) == {}
 
 
 def test_where_thinking_is_optional_its_checks_cost_no_request_of_their_own() -> None:
@@ -296,15 +296,15 @@ def test_where_thinking_is_optional_its_checks_cost_no_request_of_their_own() ->
 
 
 def test_nothing_is_switched_on_what_never_thinks_or_has_no_switch() -> None:
-    instruct = subject_of(VLLM, "Qwen3-Next-80B-A3B-Instruct", None)
-    server = subject_of(replace(VLLM, engine="openai"), "qwen3.6", None)
+    instruct = profile_of(VLLM, "Qwen3-Next-80B-A3B-Instruct", None)
+    server = profile_of(replace(VLLM, engine="openai"), "qwen3.6", None)
     for check in set(ALL) - {"window", "thinking_off"}:  # that one is not asked of either
         assert switches(check, instruct) == {}, check
         assert switches(check, server) == {}, check
 
 
 def test_what_always_thinks_gets_room_for_it() -> None:
-    always = subject_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000)
+    always = profile_of(VLLM, "Qwen3-Next-80B-A3B-Thinking", 1000)
     assert {CHECKS[check].ask(always)["max_tokens"] for check in set(ALL) - {"window"}} == {2048}
 
 
@@ -331,14 +331,14 @@ def test_what_is_known_of_the_model_is_known_to_its_checks() -> None:
     assert QWEN36.tool_flags == "--enable-auto-tool-choice --tool-call-parser qwen3_xml"
     assert QWEN36.formats == formats_for("Qwen3.6-35B-A3B", "hermes")
     assert QWEN36.thoughts == thoughts_for("Qwen3.6-35B-A3B", "qwen3")
-    assert subject_of(replace(VLLM, engine="openai"), "qwen3.6", None).tool_flags == ""
-    assert subject_of(replace(VLLM, thinking="never"), "qwen3.6", None).thinking == "never"
+    assert profile_of(replace(VLLM, engine="openai"), "qwen3.6", None).tool_flags == ""
+    assert profile_of(replace(VLLM, thinking="never"), "qwen3.6", None).thinking == "never"
 
 
 # -- what is not asked ------------------------------------------------------------------------------------------------
 
 YES, NO, UNTESTED = Observation("yes", ""), Observation("no", "bad"), Observation("untested", "")
-SKIPPED: tuple[tuple[str, Subject, dict[str, Observation], str | None], ...] = (
+SKIPPED: tuple[tuple[str, Profile, dict[str, Observation], str | None], ...] = (
     ("stream", QWEN36, {"plain": YES}, None),
     ("stream", QWEN36, {"plain": NO}, "plain did not work"),
     ("window", QWEN36, {"plain": UNTESTED}, "plain did not work"),
@@ -359,9 +359,9 @@ SKIPPED: tuple[tuple[str, Subject, dict[str, Observation], str | None], ...] = (
 )
 
 
-@pytest.mark.parametrize(("check", "subject", "seen", "reason"), SKIPPED)
+@pytest.mark.parametrize(("check", "profile", "seen", "reason"), SKIPPED)
 def test_a_check_without_a_point_is_skipped_with_its_reason(
-    check: str, subject: Subject, seen: dict[str, Observation], reason: str | None
+    check: str, profile: Profile, seen: dict[str, Observation], reason: str | None
 ) -> None:
-    found = skipped(check, subject, seen)
+    found = skipped(check, profile, seen)
     assert found is None if reason is None else found is not None and reason in found

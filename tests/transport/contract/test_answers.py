@@ -8,7 +8,7 @@ import pytest
 
 from gateway.domain.upstream import Client, ProtocolFailure, TooLarge
 from gateway.transport.aio import AioClient
-from gateway.transport.connect import open_client
+from gateway.transport.client import open_client
 from gateway.transport.h1 import H1Client
 from tests.transport.contract.rig import Rig, drain
 from tests.transport.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once

@@ -1,15 +1,16 @@
-"""What the prober reads of a backend's own pages."""
+"""What is read of vLLM's page of counters beside the counters."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.health.prober import start_time
+from gateway.engines.vllm.metrics import read_start_time
 from tests.simulator.wire import load
+from tests.sliced import whole
 
 
 def test_the_start_time_of_a_real_vllm_is_read() -> None:
-    assert start_time(load("metrics").reply.body) == 1795222286.54
+    assert whole(read_start_time(load("metrics").reply.body)) == 1795222286.54
 
 
 @pytest.mark.parametrize(
@@ -23,4 +24,4 @@ def test_the_start_time_of_a_real_vllm_is_read() -> None:
     ],
 )
 def test_other_pages_tell_it_or_not(page: bytes, started: float | None) -> None:
-    assert start_time(page) == started
+    assert whole(read_start_time(page)) == started

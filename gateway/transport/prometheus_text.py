@@ -1,5 +1,5 @@
-"""Pages that a backend or an exporter writes, read a slice at a time: a page of any size may come from anybody, and the
-event loop has other work."""
+"""Pages of metrics in Prometheus' text format, as a backend or an exporter writes them, read a slice at a time: a page
+of any size may come from anybody, and the event loop has other work."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def slices(page: bytes) -> Iterator[list[bytes]]:
         at = end + 1
 
 
+def split_sample(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """(name, labels, value) of a line with labels; a label may hold any text."""
+    name, _, rest = line.partition(b"{")
+    labels, _, value = rest.rpartition(b"} ")
+    return name, labels, value
+
+
 def number(text: bytes) -> float | None:
     """A sample's value, a time behind it or not; None for what is no count: not a number, infinite, negative, huge."""
     word = text[: 2 * NUMBER_MOST].split(None, 1)[:1]
@@ -39,18 +46,8 @@ def number(text: bytes) -> float | None:
     return value if 0.0 <= value <= VALUE_MOST else None  # no NaN either
 
 
-def at_once(reading: Generator[None, None, T]) -> T:
-    """The result of a reader that yields between its slices."""
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 async def in_turns(reading: Generator[None, None, T]) -> T:
-    """The same while others run between the slices."""
+    """The result of a reader that yields between its slices; others run in between."""
     while True:
         try:
             next(reading)

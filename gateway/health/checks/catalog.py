@@ -1,16 +1,17 @@
-"""The checks by name, when one is skipped, and what an answer to it means."""
+"""The catalog of checks by name: when a check is skipped, and what its reply shows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.observation import Observation
-from gateway.health.checks import asks, grades
-from gateway.health.checks.asks import Body
-from gateway.health.checks.flaws import is_garbage
-from gateway.health.checks.reply import Reply, Said, read_stream, read_whole, short
-from gateway.health.checks.subject import Subject
+from gateway.health.checks import graders, requests
+from gateway.health.checks.profile import Profile
+from gateway.health.checks.reply import ParsedAnswer, Reply, read_stream, read_whole, short
+from gateway.health.checks.requests import Body
+from gateway.health.checks.validators import is_garbage
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.error_replies import judge as verdict_of
 
@@ -23,26 +24,28 @@ class Check:
 
     name: str
     meaning: str
-    ask: Callable[[Subject], Body]
-    grade: Callable[[Subject, Said], Observation]
+    ask: Callable[[Profile], Body]
+    grade: Callable[[Profile, ParsedAnswer], Observation]
 
 
 CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
-        Check("plain", "a short answer", asks.plain, grades.plain),
-        Check("stream", "the same streamed, with its finish_reason and [DONE]", asks.stream, grades.stream),
-        Check("arithmetic", "12*17 is 204, and no garbage", asks.arithmetic, grades.arithmetic),
-        Check("reasoning", "thoughts in their own field, the answer beside them", asks.reasoning, grades.reasoning),
-        Check("thinking_on", "thinks when asked to", asks.reasoning, grades.thinking_on),
-        Check("thinking_off", "does not think when asked not to", asks.thinking_off, grades.thinking_off),
-        Check("tool_auto", "calls the tool that fits", asks.tool_auto, grades.tool_auto),
-        Check("tool_required", "calls some tool when one is required", asks.tool_required, grades.tool_required),
-        Check("tool_named", "of two tools calls the named one", asks.tool_named, grades.tool_named),
-        Check("tool_parallel", "two calls in one answer; not a fault", asks.tool_parallel, grades.tool_parallel),
-        Check("tool_stream", "the call of tool_auto, streamed", asks.tool_stream, grades.tool_stream),
-        Check("json_schema", "the answer fits a schema", asks.json_schema, grades.json_schema),
-        Check("window", "a prompt over the window is refused, not cut", asks.window, grades.window),
+        Check("plain", "a short answer", requests.plain, graders.plain),
+        Check("stream", "the same streamed, with its finish_reason and [DONE]", requests.stream, graders.stream),
+        Check("arithmetic", "12*17 is 204, and no garbage", requests.arithmetic, graders.arithmetic),
+        Check(
+            "reasoning", "thoughts in their own field, the answer beside them", requests.reasoning, graders.reasoning
+        ),
+        Check("thinking_on", "thinks when asked to", requests.reasoning, graders.thinking_on),
+        Check("thinking_off", "does not think when asked not to", requests.thinking_off, graders.thinking_off),
+        Check("tool_auto", "calls the tool that fits", requests.tool_auto, graders.tool_auto),
+        Check("tool_required", "calls some tool when one is required", requests.tool_required, graders.tool_required),
+        Check("tool_named", "of two tools calls the named one", requests.tool_named, graders.tool_named),
+        Check("tool_parallel", "two calls in one answer; not a fault", requests.tool_parallel, graders.tool_parallel),
+        Check("tool_stream", "the call of tool_auto, streamed", requests.tool_stream, graders.tool_stream),
+        Check("json_schema", "the answer fits a schema", requests.json_schema, graders.json_schema),
+        Check("window", "a prompt over the window is refused, not cut", requests.window, graders.window),
     )
 }
 ALL = tuple(CHECKS)
@@ -53,7 +56,7 @@ _MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "too
 # -- is there a point in asking? --------------------------------------------------------------------------------------
 
 
-def skipped(name: str, subject: Subject, seen: Mapping[str, Observation]) -> str | None:
+def skipped(name: str, profile: Profile, seen: Mapping[str, Observation]) -> str | None:
     """Why this check is not asked, given what the ones before it saw; None = it is."""
     lost = next((before.seen for before in seen.values() if before.seen.startswith(NO_ANSWER)), None)
     if lost is not None:
@@ -63,9 +66,9 @@ def skipped(name: str, subject: Subject, seen: Mapping[str, Observation]) -> str
     if name in ("tool_parallel", "tool_stream") and _failed(seen.get("tool_auto")):
         return "tool_auto did not work"
     if name in ("thinking_on", "thinking_off"):
-        return _thinking_skipped(subject, seen.get("reasoning"))
+        return _thinking_skipped(profile, seen.get("reasoning"))
     if name == "window":
-        return _window_skipped(subject)
+        return _window_skipped(profile)
     return None
 
 
@@ -73,39 +76,39 @@ def _failed(observation: Observation | None) -> bool:
     return observation is not None and observation.result in ("no", "untested")
 
 
-def _thinking_skipped(subject: Subject, reasoning: Observation | None) -> str | None:
-    if subject.thinking == "never":
+def _thinking_skipped(profile: Profile, reasoning: Observation | None) -> str | None:
+    if profile.thinking == "never":
         return "it never thinks"
-    if subject.thinking == "always":
+    if profile.thinking == "always":
         return "its thinking cannot be switched"
-    if subject.switch is None:
+    if profile.switch is None:
         return "not known how its thinking is switched: `thinking_switch` in routes.yaml says so"
-    if subject.thinking is None and (reasoning is None or reasoning.result not in ("yes", "mended")):
+    if profile.thinking is None and (reasoning is None or reasoning.result not in ("yes", "mended")):
         return "not known to think: `thinking` in routes.yaml says so"
     return None
 
 
-def _window_skipped(subject: Subject) -> str | None:
-    if subject.engine != "vllm":
+def _window_skipped(profile: Profile) -> str | None:
+    if not TRAITS[profile.engine].refuses_unread:
         return "only vLLM refuses before it has read the whole prompt"
-    return "it does not tell its window" if subject.window is None else None
+    return "it does not tell its window" if profile.window is None else None
 
 
 # -- what came back ---------------------------------------------------------------------------------------------------
 
 
-def judge(name: str, subject: Subject, reply: Reply, body: Body) -> Observation:
+def judge(name: str, profile: Profile, reply: Reply, body: Body) -> Observation:
     """What the reply to check `name`, asked with `body`, shows."""
     if reply.failure is not None:
         # Nothing was said, so nothing is known of what it can do; but to say nothing is a fault of its own.
         fault = name in ("plain", "stream", "arithmetic") and not (reply.gone or reply.ours)
         return Observation("no" if fault else "untested", NO_ANSWER + reply.failure)
     if reply.status != 200:
-        return _refused(name, subject, reply)
+        return _refused(name, profile, reply)
     said = read_stream(reply) if body.get("stream") is True else read_whole(reply)
     if isinstance(said, str):
         return Observation("no", said)
-    observation = CHECKS[name].grade(subject, said)
+    observation = CHECKS[name].grade(profile, said)
     if observation.result == "no" and name in _MAY_BE_CUT and _is_cut(said, body) and not is_garbage(said.content):
         return Observation(
             "untested", f"cut by the check's own limit of {body['max_tokens']} tokens: {observation.seen}"
@@ -113,12 +116,12 @@ def judge(name: str, subject: Subject, reply: Reply, body: Body) -> Observation:
     return observation
 
 
-def _is_cut(said: Said, body: Body) -> bool:
+def _is_cut(said: ParsedAnswer, body: Body) -> bool:
     """vLLM's finish_reason for answers with calls is not always `length` then."""
     return said.finish == "length" or said.tokens >= int(body["max_tokens"])
 
 
-def _refused(name: str, subject: Subject, reply: Reply) -> Observation:
+def _refused(name: str, profile: Profile, reply: Reply) -> Observation:
     verdict = verdict_of(reply.status, reply.headers, reply.body, "chat")
     if name == "window" and verdict.kind == "too_long":
         return Observation("yes", f"refused: {short(verdict.message or verdict.reason)}")
@@ -126,11 +129,11 @@ def _refused(name: str, subject: Subject, reply: Reply) -> Observation:
         return Observation("untested", f"busy: {verdict.reason}")
     if verdict.kind == "unserved":
         return Observation("untested", "it serves no chat")
-    if name in _THINKING and subject.thinking is None:
+    if name in _THINKING and profile.thinking is None:
         return Observation("untested", f"not known to think, and it {verdict.reason}")
-    return Observation("no", verdict.reason + _missing_flags(subject, verdict))
+    return Observation("no", verdict.reason + _missing_flags(profile, verdict))
 
 
-def _missing_flags(subject: Subject, verdict: Verdict) -> str:
+def _missing_flags(profile: Profile, verdict: Verdict) -> str:
     lacks_parser = verdict.kind == "incapable" and "--tool-call-parser" in verdict.message
-    return f"; start vLLM with {subject.tool_flags}" if lacks_parser and subject.tool_flags else ""
+    return f"; start vLLM with {profile.tool_flags}" if lacks_parser and profile.tool_flags else ""

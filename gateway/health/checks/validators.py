@@ -1,4 +1,4 @@
-"""What is wrong with an answer, in words; None = nothing is."""
+"""What is wrong with the answer to a check, in words for the operator; None = nothing."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.health.checks.asks import TOOLS
-from gateway.health.checks.reply import Said, short
-from gateway.health.checks.subject import MARLIN
+from gateway.health.checks.profile import MARLIN
+from gateway.health.checks.reply import ParsedAnswer, short
+from gateway.health.checks.requests import TOOLS
 
 _OPENERS = ("<think>", "<seed:think>", "[THINK]", "<|channel>")
 _CLOSERS = ("</think>", "</seed:think>", "[/THINK]", "<channel|>")
 GARBAGE = 5  # of one character in a row, and nothing else, is no answer
 
 
-def in_words(said: Said) -> str | None:
-    """It has to say something, with its thoughts elsewhere."""
+def text_flaw(said: ParsedAnswer) -> str | None:
+    """The content must be text that is no garbage, without thoughts in it."""
     if is_garbage(said.content):
         return f"garbage: {short(said.content)}; {MARLIN}"
     if leaks_thoughts(said.content):
         return f"its thoughts stand in the content: {short(said.content)}"
-    return None if said.content.strip() else nothing(said)
+    return None if said.content.strip() else explain_no_content(said)
 
 
-def in_number(said: Said) -> str | None:
-    """12*17."""
-    flaw = in_words(said)
+def number_flaw(said: ParsedAnswer) -> str | None:
+    """The content must hold 204 (12*17)."""
+    flaw = text_flaw(said)
     if flaw is None and "204" not in said.content:
         return f"12*17 is 204, it said {short(said.content)}"
     return flaw
 
 
-def in_stream(said: Said) -> str | None:
-    if (flaw := in_words(said)) is not None:
+def stream_flaw(said: ParsedAnswer) -> str | None:
+    if (flaw := text_flaw(said)) is not None:
         return flaw
     return None if said.done else "the stream ends without [DONE]"
 
 
-def in_call(said: Said, name: str | None, city: str | None) -> str | None:
-    """One good call: of the tool `name` (None = any of the offered), with `city` among its arguments."""
+def call_flaw(said: ParsedAnswer, name: str | None, city: str | None) -> str | None:
+    """The first call must be a good one: of the tool `name` (None = any of the offered), with `city` among its
+    arguments."""
     if not said.calls:
-        return without_call(said)
+        return explain_missing_call(said)
     called, arguments = said.calls[0]
     if name is not None and called != name:
         return f"called {short(called)} instead of {name}"
@@ -58,10 +59,10 @@ def in_call(said: Said, name: str | None, city: str | None) -> str | None:
     return None
 
 
-def in_calls(said: Said) -> str | None:
-    """A call for each of the two cities."""
+def calls_flaw(said: ParsedAnswer) -> str | None:
+    """There must be a call for each of the two cities."""
     if not said.calls:
-        return without_call(said)
+        return explain_missing_call(said)
     places = {str((arguments_of(text) or {}).get("city")).lower() for _, text in said.calls}
     if any("oslo" in place for place in places) and any("rome" in place for place in places):
         return None
@@ -69,10 +70,10 @@ def in_calls(said: Said) -> str | None:
     return f"{len(said.calls)} call{'s' if len(said.calls) > 1 else ''} for two cities: {short(shown)}"
 
 
-def in_json(said: Said) -> str | None:
-    """The object that the schema of `asks.SCHEMA` describes."""
+def json_flaw(said: ParsedAnswer) -> str | None:
+    """The content must be the object that `requests.SCHEMA` describes."""
     if not said.content.strip():
-        return nothing(said)
+        return explain_no_content(said)
     try:
         value = json.loads(said.content)
     except (ValueError, RecursionError):
@@ -87,7 +88,7 @@ def in_json(said: Said) -> str | None:
 # -- what else may have come ------------------------------------------------------------------------------------------
 
 
-def without_call(said: Said) -> str:
+def explain_missing_call(said: ParsedAnswer) -> str:
     if is_garbage(said.content):
         return f"garbage: {short(said.content)}; {MARLIN}"
     if said.content.strip():
@@ -95,10 +96,10 @@ def without_call(said: Said) -> str:
     if said.reasoning.strip():
         tokens = f"of {said.tokens} tokens " if said.tokens else ""
         return f"no call and no text: {tokens}only {len(said.reasoning)} characters of thoughts are left"
-    return nothing(said)
+    return explain_no_content(said)
 
 
-def nothing(said: Said) -> str:
+def explain_no_content(said: ParsedAnswer) -> str:
     """Why there is no content."""
     if said.calls:
         return f"a call instead of an answer: {short(said.calls[0][0])}"

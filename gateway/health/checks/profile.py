@@ -1,4 +1,4 @@
-"""What has to be known of a backend to ask it the right questions and to read its answers."""
+"""What must be known of a backend to choose the requests of the checks and to read its answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import SWITCH_VALUES, Thinking, family_of
+from gateway.engines.thinking import USUAL_SWITCH
 from gateway.inspection.formats import Format
 from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import Thoughts
@@ -15,8 +17,8 @@ MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """`window`: tokens, as the backend itself tells it. `thinking` None = not known. `switch`: what turns thinking on
+class Profile:
+    """`window`: tokens, as the backend itself reports it. `thinking` None = not known. `switch`: what turns thinking on
     and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or `reasoning_effort`; None = nothing does.
     `formats`, `thoughts`: how its model writes calls and thoughts. `tool_flags`, `reasoning_flags`: the launch flags
     that make its server read them; empty where nothing is known to help."""
@@ -43,13 +45,13 @@ class Subject:
         return {"chat_template_kwargs": {self.switch: yes if on else no}}
 
 
-def subject_of(backend: Backend, model: str | None, window: int | None) -> Subject:
-    """What routes.yaml and the family of its model say of a backend. `model` as it is asked by, `window` as it tells
-    it."""
+def profile_of(backend: Backend, model: str | None, window: int | None) -> Profile:
+    """The profile that follows from routes.yaml and the family of the model. `model`: the name it is asked by;
+    `window`: tokens, as the backend reports it."""
     family = family_of(model)
     thinking = backend.thinking or (family.thinking if family is not None else None)
-    known = family if backend.engine == "vllm" else None
-    return Subject(
+    known = family if TRAITS[backend.engine].launch_flags else None
+    return Profile(
         engine=backend.engine,
         window=window,
         thinking=thinking,
@@ -63,12 +65,14 @@ def subject_of(backend: Backend, model: str | None, window: int | None) -> Subje
 
 
 def _switch(backend: Backend, usual: str | None) -> str | None:
-    """Ollama's is its own; litellm knows one for all clouds; for other servers only what is declared."""
-    if backend.engine == "ollama":
-        return "think"
-    if backend.engine == "vllm":
-        return backend.thinking_switch or usual or "enable_thinking"
-    return backend.thinking_switch or ("reasoning_effort" if backend.engine == "litellm" else None)
+    """What switches thinking there; `usual`: the switch of the model's family. Ollama has a switch of its own, litellm
+    knows one for all clouds; for other servers there is only what is declared."""
+    field = TRAITS[backend.engine].thinking_field
+    if field == "think":
+        return field
+    if field == "chat_template_kwargs":
+        return backend.thinking_switch or usual or USUAL_SWITCH
+    return backend.thinking_switch or field
 
 
 def _flags(flag: str, parser: str | None) -> str:

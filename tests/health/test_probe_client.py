@@ -6,22 +6,22 @@ import asyncio
 from random import Random
 
 from gateway.config.load import load_text
-from gateway.health.asker import Asker, NoAnswer
+from gateway.health.probe_client import NoAnswer, ProbeClient
 from simulator import SimVllm
 
 
 async def test_probes_that_are_given_up_leave_room_for_others() -> None:
-    random, sim, asker = Random(1), SimVllm("a"), Asker()
+    random, sim, client = Random(1), SimVllm("a"), ProbeClient()
     async with sim.serve() as url:
         backend = load_text(f"backends: {{a: {{url: '{url}'}}}}", "routes.yaml", {}).snapshot.backends["a"]
-        asker.open()
+        client.open()
         for _ in range(400):  # anywhere in their life
-            asked = [asyncio.create_task(asker.get(backend, path)) for path in ("/health", "/metrics")]
+            asked = [asyncio.create_task(client.get(backend, path)) for path in ("/health", "/metrics")]
             await asyncio.sleep(random.random() * 0.004)
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        answer = await asker.get(backend, "/health")
-        await asker.close()
+        answer = await client.get(backend, "/health")
+        await client.close()
     assert not isinstance(answer, NoAnswer), answer.reason
     assert answer.status_code == 200

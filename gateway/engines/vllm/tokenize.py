@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
-from gateway.domain.upstream import Client, StaleConnection
+from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
+from gateway.engines.base import authorized
+from gateway.transport.client import post_json
 
 log = logging.getLogger("gateway.tokenize")
 
@@ -50,16 +51,11 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
     body = tokenize_body(state, request)
     if body is None or state.client is None:
         return None
-    headers = [("content-type", "application/json")]
-    if state.backend.api_key is not None:
-        headers.append(("authorization", "Bearer " + state.backend.api_key.reveal()))
+    headers = authorized([("content-type", "application/json")], state.backend)
     path = state.backend.root_path + "/tokenize"
     try:
         async with asyncio.timeout(BUDGET):
-            try:
-                return await _ask(state.client, path, headers, body)
-            except StaleConnection:  # its keep-alive timer won a race
-                return await _ask(state.client, path, headers, body, fresh=True)
+            return await _ask(state.client, path, headers, body)
     except Exception as failure:  # whatever it is, the request itself must not fail by it
         log.debug("%s did not count a prompt: %s", state.name, failure or type(failure).__name__)
         return None
@@ -68,7 +64,7 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
 def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | None:
     """What `/tokenize` is asked; None where it cannot tell. Several prompts in one request are not asked about."""
     fields = _FIELDS.get(request.endpoint.name)
-    if state.backend.engine != "vllm" or fields is None or not _is_text(request):
+    if not TRAITS[state.backend.engine].counts_prompts or fields is None or not _is_text(request):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in fields if name in request.fields}
     if _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):
@@ -95,10 +91,8 @@ def _is_text(request: InferenceRequest) -> bool:
     return not request.images and not request.audio
 
 
-async def _ask(
-    client: Client, path: str, headers: list[tuple[str, str]], body: bytes, *, fresh: bool = False
-) -> int | None:
-    response = await client.send("POST", path, headers, body, fresh=fresh)
+async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: bytes) -> int | None:
+    response = await post_json(client, path, headers, Raw(body))
     try:
         if response.status != 200:
             return None

@@ -1,0 +1,1 @@
+"""vLLM and every other server that speaks OpenAI's API."""

@@ -1,0 +1,176 @@
+"""Probes of suspected backends: a request has failed there, and may be to blame itself. One tiny harmless request shows
+whether the backend answers others. It is sent whatever `health.canary` says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from gateway.domain.backend import BackendState, Source
+from gateway.domain.health_state import State
+from gateway.domain.reason import prefixed, quoting
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.health.checks import Reply, profile_of, requests
+from gateway.health.checks.reply import read_stream, read_whole
+from gateway.health.checks.requests import Body
+from gateway.health.probes import send_probe
+from gateway.inspection.error_replies import judge
+from gateway.supervision import Failures
+
+log = logging.getLogger("gateway.canary")
+
+PATIENCE = 5.0  # seconds for the answer to a harmless request
+AGAIN = 1.0  # seconds until a backend that did not answer is probed again
+TOKENS = 16  # of the answer at most: that it comes is enough
+CLOUD_EVERY = 60.0  # seconds between two such requests to a cloud, which cost money
+
+RunningProbe = asyncio.Task["ProbeResult"]
+StartProbe = Callable[[], Coroutine[Any, Any, "ProbeResult"]]
+Identity = tuple[str, str, str | None]  # of a backend: the same running thing
+
+
+class ProbeResult(NamedTuple):
+    """What a harmless request showed. `lives`: the backend answers it; None = unknown. `refuses_us`: it refuses our
+    credential. `gone`: nobody listens there any more. `unserved`: it does not serve this endpoint."""
+
+    lives: bool | None
+    reason: str = ""
+    refuses_us: bool = False
+    gone: bool = False
+    unserved: bool = False
+
+
+class SuspectProbes:
+    """At most one harmless request per backend at a time; the backend's health moves by what comes back."""
+
+    def __init__(self, failures: Failures | None = None) -> None:
+        self._failures = failures or Failures()
+        self._under_way: dict[Identity, RunningProbe] = {}
+        self._sent_at: dict[Identity, float] = {}  # when the last one was sent, in monotonic seconds
+        self._closed = False
+
+    def probe(
+        self, state: BackendState, endpoint: Endpoint = CHAT, *, stream: bool = False, after: float = 0.0
+    ) -> RunningProbe:
+        """For a backend in the LAN that failed a request of this kind. A backend that answers is cleared; one that does
+        not has failed once more, and is probed again until it answers or is down. `after`: seconds from now."""
+        return self._start(state, lambda: self._probe(state, endpoint, stream=stream, after=after))
+
+    def probe_credential(self, state: BackendState) -> RunningProbe | None:
+        """For a backend that refused a request with 401 or 403, or did not know the model: it is misconfigured only if
+        it refuses a harmless request too. None = a cloud that was probed within `CLOUD_EVERY`."""
+        return self._start_sparingly(state, lambda: self._probe_credential(state))
+
+    def probe_endpoint(self, state: BackendState, endpoint: Endpoint) -> RunningProbe | None:
+        """The same for a backend that answered that it does not serve this endpoint (404)."""
+        return self._start_sparingly(state, lambda: self._probe_endpoint(state, endpoint))
+
+    @property
+    def busy(self) -> bool:
+        """Is any harmless request under way?"""
+        return bool(self._under_way)
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_sparingly(self, state: BackendState, probe: StartProbe) -> RunningProbe | None:
+        now, key = time.monotonic(), state.backend.identity
+        if state.backend.cloud and now - self._sent_at.get(key, -CLOUD_EVERY) < CLOUD_EVERY:
+            return self._under_way.get(key)
+        self._sent_at[key] = now
+        return self._start(state, probe)
+
+    def _start(self, state: BackendState, probe: StartProbe) -> RunningProbe:
+        key = state.backend.identity
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = self._failures.once("canary", probe(), f"suspicion of {state.name}")
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return task
+
+    async def _probe(self, state: BackendState, endpoint: Endpoint, *, stream: bool, after: float) -> ProbeResult:
+        if after:
+            await asyncio.sleep(after)
+        found = await _send(state, endpoint, stream=stream)
+        if (
+            found.lives is False
+            and endpoint is not CHAT
+            and await _send(state, CHAT, stream=False) == ProbeResult(True)
+        ):
+            found = ProbeResult(True)  # one endpoint that is broken takes none of the others with it
+        log.info("%s is suspected; a harmless request: %s", state.name, found.reason or "answered")
+        if found.refuses_us:
+            state.misconfigured(found.reason)
+        elif found.lives:
+            state.cleared()
+        elif found.lives is False:
+            state.unanswered(found.reason)
+            if state.health.state is State.SUSPECT:
+                asyncio.get_running_loop().call_later(AGAIN, self._probe_again, state, endpoint, stream)
+        return found
+
+    def _probe_again(self, state: BackendState, endpoint: Endpoint, stream: bool) -> None:
+        if not self._closed and state.health.state is State.SUSPECT and state.health.unanswered_lately:
+            self.probe(state, endpoint, stream=stream)
+
+    async def _probe_credential(self, state: BackendState) -> ProbeResult:
+        found = await _send(state, CHAT, stream=False)
+        log.info("%s refused a request; a harmless one: %s", state.name, found.reason or "answered")
+        if found.refuses_us:
+            state.misconfigured(found.reason)
+        return found
+
+    async def _probe_endpoint(self, state: BackendState, endpoint: Endpoint) -> ProbeResult:
+        found = await _send(state, endpoint, stream=False)
+        if found.unserved:
+            state.learn_lack("endpoint:" + endpoint.name, time.monotonic(), Source("harmless request"))
+        return found
+
+
+async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+    body = _harmless_body(state, endpoint, stream=stream)
+    return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
+
+
+def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Body:
+    if endpoint is EMBEDDINGS:
+        return {"input": "hello"}
+    if endpoint is COMPLETIONS:
+        body: Body = {"prompt": "Say hello.", "max_tokens": TOKENS}
+    else:
+        body = requests.plain(profile_of(state.backend, state.model, state.observed_context))
+        body["max_tokens"] = TOKENS
+    return {**body, "stream": True} if stream else body
+
+
+def result_of(reply: Reply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+    """What the reply to a harmless request shows. Silence shows nothing: the backend may be busy, and one that hangs is
+    noticed by the silence of real requests."""
+    if reply.failure is not None:
+        reason = quoting("did not answer a harmless request", reply.failure)
+        return ProbeResult(None if reply.ours or reply.silent else False, reason, gone=reply.gone)
+    if reply.status == 200:
+        if endpoint is EMBEDDINGS:
+            return ProbeResult(True)
+        said = read_stream(reply) if stream else read_whole(reply)
+        if stream and isinstance(said, str):  # one that does not stream at all has answered nevertheless
+            said = said if isinstance(read_whole(reply), str) else read_whole(reply)
+        return (
+            ProbeResult(False, quoting("failed a harmless request", said))
+            if isinstance(said, str)
+            else ProbeResult(True)
+        )
+    verdict = judge(reply.status, reply.headers, reply.body, endpoint.name)
+    if verdict.kind == "misconfigured":
+        return ProbeResult(None, verdict.reason, refuses_us=True)
+    reason = prefixed("a harmless request was ", verdict.reason)
+    if verdict.kind == "failed":
+        return ProbeResult(False, reason)
+    return ProbeResult(None if verdict.kind == "cooldown" else True, reason, unserved=verdict.kind == "unserved")
