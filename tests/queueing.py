@@ -100,8 +100,9 @@ class Queue:
         said = json.dumps(name).encode()
         waiters = self.gateway.gateway.admission.scheduler.waiters
         return any(
-            r.entrance is not None and r.entrance.waiter in waiters and said in bytes(r.request.fields["messages"])
-            for r in self.gateway.gateway.active
+            r.planned.slots.waiter in waiters and said in bytes(r.planned.received.request.fields["messages"])
+            for r in self.gateway.requests()
+            if r.planned is not None
         )
 
     async def reply(self, name: str) -> RawReply:

@@ -17,6 +17,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.http.app import App
 from gateway.http.server import Server, listen, make_server
+from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
 from gateway.runtime.reload import Reloader
 from simulator.record import Record
@@ -52,6 +53,10 @@ class RunningGateway:
     def metric(self, name: str, **labels: str) -> float:
         """The sample's value, 0 when it does not exist."""
         return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def requests(self) -> list[RequestHandler]:
+        """Those under way."""
+        return [request for request in self.gateway.active if isinstance(request, RequestHandler)]
 
     def idle(self) -> bool:
         """Nothing under way: every slot given back, every request settled."""

@@ -130,7 +130,7 @@ async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pyt
 
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(event(chunk({"content": "hel"}))))
-        await house.gateway.until(lambda: any(r.reply and r.reply.content for r in house.gateway.gateway.active))
+        await house.gateway.until(lambda: any(r.reply and r.reply.content for r in house.gateway.requests()))
         await turn.send(chunked(event(chunk({"content": "BOOM"}))))
         await turn.until_lost()
 

@@ -161,6 +161,6 @@ async def test_a_reader_that_never_reads_does_not_hold_up_the_end(monkeypatch: p
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
         await client.post("/v1/chat/completions", chat(stream=True))
         await flood.stood_still()
-        gateway.gateway.interrupt_all()
+        gateway.gateway.active.interrupt_all()
         await gateway.until(gateway.idle)
         assert flood.lost.is_set()

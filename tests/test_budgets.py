@@ -132,6 +132,19 @@ async def test_many_at_a_time_overshoot_by_their_last_only() -> None:
         assert untouched(gateway)
 
 
+async def test_a_budget_that_is_spent_while_a_request_waits_for_a_slot_is_heeded() -> None:
+    go = asyncio.Event()
+    fleet = {"c1": f"{PRICE}, budget: 1 USD/day, slots: 1"}
+    async with house(fleet, answered(1.0, go)) as (gateway, clouds):
+        first, second = asyncio.create_task(ask(gateway)), asyncio.create_task(ask(gateway))
+        await gateway.until(lambda: gateway.metric("gateway_queue_depth", backend="c1") == 1)
+        go.set()
+        codes = {reply.json.get("error", {}).get("code") for reply in await asyncio.gather(first, second)}
+        assert codes == {None, "budget_exceeded"}
+        assert len(clouds["c1"].turns) == 1
+        assert untouched(gateway)
+
+
 async def test_a_budget_that_is_spent_while_a_request_is_elsewhere_is_heeded() -> None:
     """Planned when there was money left; then its first backend took its time, and failed."""
     go = asyncio.Event()

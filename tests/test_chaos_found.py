@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.domain.request_timer import Pulse, Stopping, Watch
+from gateway.domain.request_timer import Pulse, RequestTimer, Stopping
 from gateway.domain.upstream import SilenceFailure
 from gateway.proxy.exchange import ClientGone
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
@@ -76,17 +76,17 @@ async def test_the_leaving_of_a_client_counts_for_more_than_a_silence_told_in_th
         async def request() -> BaseException | None:
             task = asyncio.current_task()
             assert task is not None
-            watch = Watch(Pulse(), task, lambda: None)
+            timer = RequestTimer(Pulse(), task, lambda: None)
             for reason in reasons:
-                loop.call_soon(watch.interrupt, reason)
+                loop.call_soon(timer.interrupt, reason)
             try:
                 await waiting.wait()
             except asyncio.CancelledError:
-                taken = watch.take()
+                taken = timer.take_reason()
                 assert not task.cancelling()
                 return taken
             finally:
-                watch.close()
+                timer.close()
             return None
 
         return await asyncio.create_task(request())

@@ -97,7 +97,7 @@ async def test_a_client_that_does_not_read_is_no_evidence_against_the_engine() -
     async with pair(decode=1e6) as (gateway, one, _), raw_client(gateway.url) as client:
         await client.post("/v1/chat/completions", chat("chain", "Say 100000 words", stream=True))
         state = gateway.gateway.fleet["one"]
-        await gateway.until(lambda: any(relay.watch.writing for relay in gateway.gateway.active))
+        await gateway.until(lambda: any(request.timer.writing for request in gateway.requests()))
         looks = one.seen["/metrics"]
         await gateway.until(lambda: one.seen["/metrics"] > looks + 20)
         assert (state.health.state, state.health.stalls) == (State.READY, 0)

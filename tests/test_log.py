@@ -47,7 +47,8 @@ async def logged(*sims: SimVllm) -> AsyncIterator[tuple[RunningGateway, Callable
         gateway = await stack.enter_async_context(running_gateway("\n".join(lines)))
         gateway.client.headers["authorization"] = f"Bearer {KEY}"
         await gateway.until_ready(*(sim.name for sim in sims))
-        writer = gateway.gateway.log = LogWriter(as_json, write)
+        writer = LogWriter(as_json, write)
+        gateway.gateway.write_log(writer)
 
         def read() -> list[dict[str, Any]]:
             writer.close()

@@ -99,7 +99,7 @@ class Stage:
     async def until_committed(self) -> None:
         """The one request under way has its status out."""
         await self.gateway.until(
-            lambda: any(r.reply is not None and r.reply.committed for r in self.gateway.gateway.active)
+            lambda: any(r.reply is not None and r.reply.committed for r in self.gateway.requests())
         )
 
 
@@ -288,10 +288,11 @@ async def test_while_it_waits_the_message_has_begun_and_pings_follow(
 
     async def waits(turn: Turn) -> None:
         await stage.until_committed()
-        (relay,) = stage.gateway.gateway.active
-        reply = relay.reply
-        first = relay.watch.beat_at
-        await stage.gateway.until(lambda: relay.watch.beat_at > first)
+        (request,) = stage.gateway.requests()
+        reply = request.reply
+        first = request.timer.beat_at
+        await stage.gateway.until(lambda: request.timer.beat_at > first)
+        assert reply is not None
         assert reply.early
         await turn.stream(ROLE, HELLO, *LAST)
 

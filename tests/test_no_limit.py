@@ -25,8 +25,8 @@ async def test_without_a_limit_the_first_content_may_take_for_ever() -> None:
             body = {"model": "a", "messages": [{"role": "user", "content": "hi"}]}
             asked = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=body))
             await gateway.until(lambda: bool(backend.turns))
-            (request,) = gateway.gateway.active
-            assert request.watch.budget == inf
+            (request,) = gateway.requests()
+            assert request.timer.budget == inf
             assert isfinite(canary.answer_budget(gateway.gateway.fleet["a"], {"max_tokens": 10}))
             go.set()
             assert (await asked).status_code == 200

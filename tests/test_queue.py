@@ -181,7 +181,7 @@ async def test_waiting_is_no_silence_of_the_backend_and_no_part_of_its_total_tim
 async def test_who_waits_when_the_gateway_stops_is_told_to_ask_again() -> None:
     async with queue("a: 1") as q:
         await q.ask("r0", "r1")
-        q.gateway.gateway.interrupt_all()
+        q.gateway.gateway.active.interrupt_all()
         reply = await q.reply("r1")
         assert (reply.status, reply.json["error"]["code"]) == (503, "no_backend_available")
         assert q.depth() == 0.0

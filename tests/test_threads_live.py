@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from gateway.accounting.record import RequestRecord
+from gateway.accounting.settle import Settler
 from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
-from gateway.domain.request_timer import TICK, Pulse, Watch
+from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
 from gateway.observe.alert_sender import Courier, Patience
 from gateway.observe.alerts import AlertState
@@ -257,7 +259,7 @@ async def test_one_request_whose_time_cannot_be_looked_at_holds_up_no_other(metr
     def broken() -> None:
         raise Defect
 
-    first, second = Watch(pulse, task, broken), Watch(pulse, task, beats.set)
+    first, second = RequestTimer(pulse, task, broken), RequestTimer(pulse, task, beats.set)
     first.beat_at = second.beat_at = first.now() + TICK
     async with asyncio.timeout(PATIENCE):
         await beats.wait()
@@ -324,10 +326,10 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
 
 
 async def test_a_request_that_cannot_be_counted_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(relay: Any) -> None:
+    def broken(self: Settler, record: RequestRecord) -> int:
         raise Defect
 
-    monkeypatch.setattr("gateway.proxy.handler.settle", broken)
+    monkeypatch.setattr(Settler, "settle", broken)
 
     async def script(turn: Turn) -> None:
         choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}

@@ -3,142 +3,135 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from gateway.accounting.accounts import Accounts
 from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
+from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.domain.backend import BackendState
 from gateway.domain.usage import is_beyond_belief
+from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import tokens
-
-if TYPE_CHECKING:
-    from gateway.domain.backend import BackendState
-    from gateway.metrics.registry import Route
-    from gateway.proxy.attempt import Attempt
-    from gateway.proxy.handler import Relay
 
 _KINDS = ("prompt", "completion", "cached", "reasoning")  # in the order of Tokens
 
 
-def settle(relay: Relay) -> None:
-    """Count the request, its time, its tokens and what they cost."""
-    metrics, accounts = relay.gateway.metrics, relay.gateway.accounts
-    seconds = relay.watch.now() - relay.began
-    metrics.seconds.observe(seconds)
-    accounts.leave(relay.reserved)
-    used = 0
-    served: Attempt | None = None
-    for attempt in relay.attempts:
-        state = attempt.candidate.state
-        if attempt.unused is not None and not attempt.answered:  # (one may be delivered after all)
-            used += _count_usage(relay, _route(relay, state), state, attempt.unused, "unused", 0.0)
-        if attempt.answered:
-            served = attempt
-    if served is None:
-        used += _settle_unserved(relay, seconds)
-    else:
-        used += _settle_served(relay, served, seconds)
-    if relay.charge is not None:
-        accounts.limits.spent(relay.charge, used, time.monotonic())
-        if relay.gateway.shared is not None and relay.entrance is not None:
-            relay.gateway.shared.slots.settled(relay.entrance.waiter, relay.charge.tokens, used)
-    writer = relay.gateway.log
-    if writer is not None and writer.requests:
-        writer.request_ended(relay, seconds)
-    if relay.trace is not None:
-        relay.trace.end(relay)
+class Settler:
+    """Counts finished requests, for one gateway. `on_spent` is called with what a request has cost: alias, USD."""
 
+    def __init__(self, accounts: Accounts, metrics: Metrics, on_spent: Callable[[str, float], None]) -> None:
+        self._accounts = accounts
+        self._metrics = metrics
+        self._on_spent = on_spent
 
-def _settle_served(relay: Relay, served: Attempt, seconds: float) -> int:
-    """Returns the tokens that were used."""
-    state = served.candidate.state
-    route = _route(relay, state)
-    route.attempt_ok.value += 1
-    if relay.outcome == "200":
-        route.answered.value += 1
-    else:
-        relay.gateway.metrics.requests.inc(_alias(relay), state.name, relay.endpoint.name, relay.outcome)
-    if served.first_token:
-        route.first_token.observe(served.first_token - relay.began)
-    if served.usage is not None:
-        return _count_usage(relay, route, state, served.usage, relay.outcome, seconds)
-    _book(relay, state, NO_TOKENS, relay.outcome, seconds)
-    return 0
+    def settle(self, record: RequestRecord) -> int:
+        """Count the request, its time, its tokens and what they cost. Returns the tokens that count against limits."""
+        self._metrics.seconds.observe(record.seconds)
+        self._accounts.leave(record.reserved)
+        used = 0
+        served: AttemptRecord | None = None
+        for attempt in record.attempts:
+            if attempt.unused is not None and not attempt.answered:  # (one may be delivered after all)
+                route = self._route(record, attempt.state)
+                used += self._count_usage(record, route, attempt, attempt.unused, "unused", 0.0)
+            if attempt.answered:
+                served = attempt
+        used += self._settle_unserved(record) if served is None else self._settle_served(record, served)
+        if record.charge is not None:
+            self._accounts.limits.spent(record.charge, used, time.monotonic())
+        return used
 
-
-def _settle_unserved(relay: Relay, seconds: float) -> int:
-    """Returns the tokens that were used, as far as is known: of an attempt that was ended in the middle the estimate
-    stays. (Else leaving early would be free of limits and budgets.)"""
-    metrics, state = relay.gateway.metrics, relay.trying
-    if state is not None:  # broke after content, or was ended by the client or by the gateway's stop
-        metrics.attempts.inc(state.name, relay.outcome.removeprefix("stream_"))
-    backend = state.name if state is not None else relay.tried[-1].backend if relay.tried else ""
-    metrics.requests.inc(_alias(relay), backend, relay.endpoint.name, relay.outcome)
-    if state is None:
-        if relay.alias is not None:
-            _record(relay, backend, NO_TOKENS, relay.outcome, seconds, 0.0)
+    def _settle_served(self, record: RequestRecord, served: AttemptRecord) -> int:
+        """Returns the tokens that were used."""
+        state = served.state
+        route = self._route(record, state)
+        route.attempt_ok.value += 1
+        if record.outcome == "200":
+            route.answered.value += 1
+        else:
+            self._metrics.requests.inc(record.alias, state.name, record.endpoint.name, record.outcome)
+        if served.first_token:
+            route.first_token.observe(served.first_token - record.began)
+        if served.usage is not None:
+            return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
+        self._book(record, state, NO_TOKENS, record.outcome, record.seconds)
         return 0
-    estimate = Tokens(prompt=tokens(state, relay.request))
-    usd = relay.gateway.accounts.cost(state.backend, relay.client.client, estimate)
-    _spend(relay, state, usd)
-    _record(relay, state.name, NO_TOKENS, relay.outcome, seconds, usd)
-    return relay.charge.tokens if relay.charge is not None else 0
 
+    def _settle_unserved(self, record: RequestRecord) -> int:
+        """Returns the tokens that were used, as far as is known: of an attempt that was ended in the middle the
+        estimate stays. (Else leaving early would be free of limits and budgets.)"""
+        trying, outcome = record.trying, record.outcome
+        if trying is not None:  # broke after content, or was ended by the client or by the gateway's stop
+            self._metrics.attempts.inc(trying.state.name, outcome.removeprefix("stream_"))
+        backend = trying.state.name if trying is not None else record.tried[-1].backend if record.tried else ""
+        self._metrics.requests.inc(record.alias, backend, record.endpoint.name, outcome)
+        if trying is None:
+            if record.alias:
+                self._enter(record, backend, NO_TOKENS, outcome, record.seconds, 0.0)
+            return 0
+        state = trying.state
+        usd = self._accounts.cost(state.backend, record.client, Tokens(prompt=tokens(state, trying.request)))
+        self._spend(record, state, usd)
+        self._enter(record, state.name, NO_TOKENS, outcome, record.seconds, usd)
+        return record.charge.tokens if record.charge is not None else 0
 
-def _count_usage(
-    relay: Relay, route: Route, state: BackendState, usage: dict[str, Any], outcome: str, seconds: float
-) -> int:
-    """Tokens as the backend reported them; they also teach how many bytes one of its tokens has. Where it reports what
-    cannot be, the estimate counts that was made before: such an answer is neither free nor worth a budget."""
-    if is_beyond_belief(usage):
-        relay.gateway.metrics.violations.inc(state.name, "usage")
-        return _book_estimate(relay, state, outcome, seconds)
-    used = read_usage(usage)
-    for kind, count in zip(_KINDS, used, strict=True):
-        route.count_tokens(kind, count)
-    sender = relay.request.sender
-    if used.prompt and state.ratio.due(relay.request.prompt_bytes, sender):
-        relay.request.measure_media()
-        if not relay.request.images:
-            state.ratio.learn(relay.request.prompt_bytes, used.prompt, sender)
-    _book(relay, state, used, outcome, seconds)
-    return used.total
+    def _count_usage(
+        self,
+        record: RequestRecord,
+        route: Route,
+        attempt: AttemptRecord,
+        usage: dict[str, Any],
+        outcome: str,
+        seconds: float,
+    ) -> int:
+        """Tokens as the backend reported them; they also teach how many bytes one of its tokens has. Where it reports
+        what cannot be, the estimate counts that was made before: such an answer is neither free nor worth a budget."""
+        state, request = attempt.state, attempt.request
+        if is_beyond_belief(usage):
+            self._metrics.violations.inc(state.name, "usage")
+            return self._book_estimate(record, attempt, outcome, seconds)
+        used = read_usage(usage)
+        for kind, count in zip(_KINDS, used, strict=True):
+            route.count_tokens(kind, count)
+        sender = request.sender
+        if used.prompt and state.ratio.due(request.prompt_bytes, sender):
+            request.measure_media()
+            if not request.images:
+                state.ratio.learn(request.prompt_bytes, used.prompt, sender)
+        self._book(record, state, used, outcome, seconds)
+        return used.total
 
+    def _book(self, record: RequestRecord, state: BackendState, used: Tokens, outcome: str, seconds: float) -> None:
+        usd = self._accounts.cost(state.backend, record.client, used) if used.total else 0.0
+        self._spend(record, state, usd)
+        self._enter(record, state.name, used, outcome, seconds, usd)
 
-def _book(relay: Relay, state: BackendState, used: Tokens, outcome: str, seconds: float) -> None:
-    usd = relay.gateway.accounts.cost(state.backend, relay.client.client, used) if used.total else 0.0
-    _spend(relay, state, usd)
-    _record(relay, state.name, used, outcome, seconds, usd)
+    def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:
+        accounts, state = self._accounts, attempt.state
+        estimate = accounts.probable_tokens(state, attempt.request)
+        usd = accounts.cost(state.backend, record.client, estimate)
+        self._spend(record, state, usd)
+        self._enter(record, state.name, NO_TOKENS, outcome, seconds, usd)
+        return record.charge.tokens if record.charge is not None else estimate.total
 
+    def _spend(self, record: RequestRecord, state: BackendState, usd: float | None) -> None:
+        if not usd:
+            return
+        self._accounts.budgets.add(state.name, record.client_label, usd, int(time.time() // DAY))
+        self._on_spent(record.alias, usd)
+        if state.backend.cloud:
+            self._metrics.cloud_usd.child(state.name, record.client_label).value += usd
 
-def _book_estimate(relay: Relay, state: BackendState, outcome: str, seconds: float) -> int:
-    accounts = relay.gateway.accounts
-    estimate = accounts.probable_tokens(state, relay.request)
-    usd = accounts.cost(state.backend, relay.client.client, estimate)
-    _spend(relay, state, usd)
-    _record(relay, state.name, NO_TOKENS, outcome, seconds, usd)
-    return relay.charge.tokens if relay.charge is not None else estimate.total
+    def _enter(
+        self, record: RequestRecord, backend: str, used: Tokens, outcome: str, seconds: float, usd: float | None
+    ) -> None:
+        """A line in the ledger; an answer that was not used is no request of its own."""
+        requests, unpriced = int(outcome != "unused"), int(usd is None)
+        client, alias, endpoint = record.client_label, record.alias, record.endpoint.name
+        counts = (requests, seconds, *used, usd or 0.0, unpriced)
+        self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
 
-
-def _spend(relay: Relay, state: BackendState, usd: float | None) -> None:
-    if not usd:
-        return
-    relay.gateway.accounts.budgets.add(state.name, relay.client.label, usd, int(time.time() // DAY))
-    relay.gateway.standing.spent(_alias(relay), usd)
-    if state.backend.cloud:
-        relay.gateway.metrics.cloud_usd.child(state.name, relay.client.label).value += usd
-
-
-def _record(relay: Relay, backend: str, used: Tokens, outcome: str, seconds: float, usd: float | None) -> None:
-    """A line in the ledger; an answer that was not used is no request of its own."""
-    requests, unpriced = int(outcome != "unused"), int(usd is None)
-    client, alias, endpoint = relay.client.label, _alias(relay), relay.endpoint.name
-    counts = (requests, seconds, *used, usd or 0.0, unpriced)
-    relay.gateway.accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
-
-
-def _route(relay: Relay, state: BackendState) -> Route:
-    return relay.gateway.metrics.route(relay.client.label, _alias(relay), state.name, relay.endpoint.name)
-
-
-def _alias(relay: Relay) -> str:
-    return relay.alias.name if relay.alias is not None else ""
+    def _route(self, record: RequestRecord, state: BackendState) -> Route:
+        return self._metrics.route(record.client_label, record.alias, state.name, record.endpoint.name)

@@ -37,6 +37,9 @@ class Others(Protocol):
     def key(self) -> str:
         """A name for slots that are taken without asking."""
 
+    def settled(self, waiter: Waiter | None, estimate: int, tokens: int) -> None:
+        """A request of a client with a tpm limit has ended, and used `tokens` instead of the estimate."""
+
 
 class Scheduler:
     """Slots are taken by `at_once` or `offer` and given back by `release`. All calls take the time `now`."""

@@ -15,7 +15,7 @@ from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Alias
 from gateway.domain.request import InferenceRequest
-from gateway.domain.request_timer import Watch
+from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
 from gateway.engines.vllm.tokenize import count_tokens
 from gateway.errors import GatewayError
@@ -30,7 +30,7 @@ COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals that 
 
 class Entrance:
     """`course` says whom the request may ask; `tried` tells why those that it asked did not answer, and gets who turns
-    out to be too small before it is asked. `began` (the watch's seconds): its deadline counts from there."""
+    out to be too small before it is asked. `began` (the timer's seconds): its deadline counts from there."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Entrance:
         alias: Alias,
         client: Identity,
         request_id: str,
-        watch: Watch,
+        timer: RequestTimer,
         began: float,
         tried: list[Tried],
     ) -> None:
@@ -54,7 +54,7 @@ class Entrance:
         self._limit = client.client.max_inflight if client.client is not None else None
         self._quota = self._new_quota() if admission.scheduler.others is not None else None
         self._request_id = request_id
-        self._watch = watch
+        self._timer = timer
         self._began = began
         self._tried = tried
 
@@ -92,6 +92,13 @@ class Entrance:
         tried = [t for t in self._tried if not (t.gone and t.backend in away)]
         return refusal(plan, tried, self._request, now)
 
+    def settled(self, estimate: int, tokens: int) -> None:
+        """The request has ended, and used so many tokens instead of what was estimated: other gateways that count its
+        client's tokens are told."""
+        others = self._admission.scheduler.others
+        if others is not None:
+            others.settled(self.waiter, estimate, tokens)
+
     # -- waiting --------------------------------------------------------------------------------------------------
 
     async def _wait(self, returning: bool) -> Lease | None:
@@ -106,8 +113,8 @@ class Entrance:
             if not self._choose(waiter, now):
                 return None
         waiter.returning = returning
-        self._watch.expect(None)
-        self._watch.total_at = inf
+        self._timer.expect(None)
+        self._timer.total_at = inf
         try:
             self.queued += await self._admission.wait(waiter)
             self._quota = waiter.quota

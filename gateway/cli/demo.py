@@ -99,7 +99,7 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
             _greet(snapshot, fleet)
             tune()
             app = App(snapshot)
-            app.gateway.log = log
+            app.gateway.write_log(log)
             app.gateway.reloader = Reloader(app.gateway, config, loaded, also_simulated)
             runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:

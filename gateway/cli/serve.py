@@ -92,8 +92,7 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
     from gateway.runtime.reload import Reloader
 
     app = App(snapshot)
-    app.gateway.log = set_up_logs(snapshot.server.log)
-    app.gateway.log.failures = app.gateway.metrics.failures
+    app.gateway.write_log(set_up_logs(snapshot.server.log))
     app.gateway.reloader = Reloader(app.gateway, config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped

@@ -23,42 +23,42 @@ class ReaderStalled(Exception):
 
 
 class Pulse:
-    """One timer for all requests: every `TICK` it looks at what is due. A timer of its own for every request would cost
-    more than all its other bookkeeping; what is watched for is counted in seconds."""
+    """One timer of the event loop for all requests: every `TICK` it checks what is due. One of its own for every
+    request would cost more than all other bookkeeping of a request; what is timed is counted in seconds."""
 
-    __slots__ = ("_failures", "_handle", "_loop", "_watches")
+    __slots__ = ("_failures", "_handle", "_loop", "_timers")
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures or Failures()
-        self._watches: set[Watch] = set()
+        self._timers: set[RequestTimer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
 
-    def add(self, watch: Watch) -> None:
-        self._watches.add(watch)
+    def add(self, timer: RequestTimer) -> None:
+        self._timers.add(timer)
         if self._handle is None:
             self._loop = asyncio.get_running_loop()
             self._handle = self._loop.call_later(TICK, self._tick)
 
-    def discard(self, watch: Watch) -> None:
-        self._watches.discard(watch)
+    def discard(self, timer: RequestTimer) -> None:
+        self._timers.discard(timer)
 
     def _tick(self) -> None:
         assert self._loop is not None
-        self._handle = self._loop.call_later(TICK, self._tick) if self._watches else None
+        self._handle = self._loop.call_later(TICK, self._tick) if self._timers else None
         now = self._loop.time()
-        for watch in list(self._watches):
+        for timer in list(self._timers):
             try:
-                watch.look(now)
-            except Exception:  # the others are looked at all the same
-                self._watches.discard(watch)
+                timer.check(now)
+            except Exception:  # the other requests are checked all the same
+                self._timers.discard(timer)
                 self._failures.note("pulse", "the look at a request's time")
 
 
-class Watch:
-    """Watches one request. An interruption cancels the request's task; `reason` says why.
+class RequestTimer:
+    """Times one request. An interruption cancels the request's task; `reason` says why.
 
-    Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse looks at them.
+    Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse reads them.
     """
 
     __slots__ = (
@@ -94,8 +94,8 @@ class Watch:
         self.heard = self.now()
         self.budget = budget
 
-    def look(self, now: float) -> None:
-        """Is anything due?"""
+    def check(self, now: float) -> None:
+        """Do what is due by now: interrupt the request, or send a heartbeat."""
         heard = max(self.heard, self.writing)
         if self.budget is not None and now >= heard + self.budget:
             if self.excuse is not None and now < self.excuse() + self.budget:
@@ -118,8 +118,9 @@ class Watch:
         elif isinstance(self.reason, SilenceFailure):
             self.reason = reason
 
-    def take(self) -> BaseException | None:
-        """After a CancelledError: the reason if it was ours (the cancellation is then dealt with), else None."""
+    def take_reason(self) -> BaseException | None:
+        """After a CancelledError: the reason if the timer caused it (the cancellation is then dealt with), else
+        None."""
         reason, self.reason = self.reason, None
         if reason is not None:
             self._task.uncancel()

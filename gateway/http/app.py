@@ -1,4 +1,4 @@
-"""The ASGI app: inference POSTs go straight to the relay, everything else to FastAPI."""
+"""The ASGI app: inference POSTs go straight to the request handler, everything else to FastAPI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.dialects.spoken import spoken
 from gateway.domain.request import ENDPOINTS, Endpoint
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
-from gateway.proxy.handler import Relay
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.reply import send_whole
 from gateway.runtime.gateway import Gateway
 
@@ -50,7 +50,7 @@ class App:
             await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
         elif scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await Relay(self.gateway, endpoint, spoken(endpoint, exchange)).run()
+            await RequestHandler(self.gateway.services, endpoint, spoken(endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

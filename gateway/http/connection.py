@@ -234,7 +234,7 @@ class Connection(RequestReader, asyncio.Protocol):
         self._run(self.cycle.run_asgi(self.config.loaded_app))
 
     def start(self, exchange: Answering) -> None:
-        """Run the relay in a task of its own."""
+        """Run the request in a task of its own."""
         exchange.own_task = self._run(exchange.run())
 
     def _run(self, request: Any) -> asyncio.Task[None]:

@@ -15,7 +15,7 @@ from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
-from gateway.proxy.handler import Relay
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
@@ -120,7 +120,7 @@ class DirectExchange:
     async def run(self) -> None:
         """In a task of its own, once the body is there or refused."""
         try:
-            await Relay(self._gateway, self._endpoint, spoken(self._endpoint, self)).run()
+            await RequestHandler(self._gateway.services, self._endpoint, spoken(self._endpoint, self)).run()
         finally:
             if not self.response_complete and not self.disconnected:
                 self._cut()

@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             self.force_exit = True
-            self._app.gateway.interrupt_all()
+            self._app.gateway.active.interrupt_all()
             return
         if sig == signal.SIGTERM:
             self.should_exit = True  # and not raised again after the shutdown: stopping as asked is success

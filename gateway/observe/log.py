@@ -7,16 +7,14 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
-from gateway.observe.spans import is_failure, served_by
+from gateway.accounting.record import RequestRecord
+from gateway.observe.spans import is_failure
 from gateway.printable import visible, visible_json, visible_lines
-
-if TYPE_CHECKING:
-    from gateway.proxy.handler import Relay
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,36 +56,34 @@ class EventLine(NamedTuple):
     text: str
 
 
-def request_line(relay: Relay, at: float, seconds: float) -> RequestLine:
-    """What is told of a request that ended at `at` after `seconds`."""
-    served = served_by(relay)
-    request = getattr(relay, "request", None)  # not there when the body could not be read
-    left = [(tried.backend, tried.kind) for tried in relay.tried] if relay.tried else ()
-    alias, entrance = relay.alias, relay.entrance
+def request_line(record: RequestRecord, at: float) -> RequestLine:
+    """What is told of a request that ended at `at`."""
+    served, request, trying = record.served_by(), record.request, record.trying
+    left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
     if served is not None:
-        backend = served.candidate.state.name
+        backend = served.state.name
         tokens = read_usage(served.usage) if served.usage is not None else NO_TOKENS
-        first = served.first_token - relay.began if served.first_token else None
+        first = served.first_token - record.began if served.first_token else None
     else:
-        backend = relay.trying.name if relay.trying is not None else left[-1][0] if left else ""
+        backend = trying.state.name if trying is not None else left[-1][0] if left else ""
         tokens, first = NO_TOKENS, None
     return RequestLine(
         at,
-        relay.request_id,
-        relay.client.label,
-        alias.name if alias is not None else "",
-        relay.endpoint.name,
+        record.id,
+        record.client_label,
+        record.alias,
+        record.endpoint.name,
         request.stream if request is not None else False,
         backend,
-        len(relay.attempts),
-        relay.outcome,
+        len(record.attempts),
+        record.outcome,
         served.detour if served is not None else None,
         served.adapted if served is not None else (),
         left,
         tokens,
-        entrance.queued if entrance is not None else 0.0,
+        record.queued or 0.0,
         first,
-        seconds,
+        record.seconds,
     )
 
 

@@ -13,14 +13,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from gateway.accounting.record import RequestRecord
+from gateway.config.snapshot import LogForm
 from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty, request_line
 from gateway.supervision import Failures
-
-if TYPE_CHECKING:
-    from gateway.config.snapshot import LogForm
-    from gateway.proxy.handler import Relay
 
 EVERY = 0.1  # seconds from a line to its write
 KEPT = 10_000  # lines that wait
@@ -55,8 +52,9 @@ class LogWriter:
         if not self._wake.is_set():
             self._wake.set()
 
-    def request_ended(self, relay: Relay, seconds: float) -> None:
-        self.put(request_line(relay, time.time(), seconds))
+    def request_ended(self, record: RequestRecord) -> None:
+        if self.requests:
+            self.put(request_line(record, time.time()))
 
     def close(self) -> None:
         """Write what is left, for some seconds at most."""

@@ -10,24 +10,22 @@ thrown away too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from gateway.accounting.prices import read_usage
+from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import TRAITS
+from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import ReaderStalled, Stopping
 from gateway.errors import CATALOGUE
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
+from gateway.proxy.attempt import AttemptFailed, StreamBroken
 from gateway.proxy.exchange import ClientGone
 from gateway.routing.alias_status import shown
-
-if TYPE_CHECKING:
-    from gateway.config.snapshot import Backend
-    from gateway.domain.request import InferenceRequest
-    from gateway.proxy.attempt import Attempt
-    from gateway.proxy.handler import Relay
 
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -51,55 +49,47 @@ def operation(endpoint: str) -> str:
 # -- the request ------------------------------------------------------------------------------------------------------
 
 
-def request_name(relay: Relay) -> str:
+def request_name(record: RequestRecord) -> str:
     """Few different ones: the alias' own name, not what the client called it."""
-    name = operation(relay.endpoint.name)
-    return f"{name} {relay.alias.name}" if relay.alias is not None else name
+    name = operation(record.endpoint.name)
+    return f"{name} {record.alias}" if record.alias else name
 
 
-def request_attributes(relay: Relay) -> Attributes:
+def request_attributes(record: RequestRecord) -> Attributes:
     """Of a request that has ended."""
     found: Attributes = {
-        "gen_ai.operation.name": operation(relay.endpoint.name),
+        "gen_ai.operation.name": operation(record.endpoint.name),
         "http.request.method": "POST",
-        "url.path": "/v1" + relay.endpoint.path,
-        "gateway.request_id": relay.request_id,
-        "gateway.client": relay.client.label,
-        "gateway.outcome": relay.outcome,
-        "gateway.attempts": len(relay.attempts),
+        "url.path": "/v1" + record.endpoint.path,
+        "gateway.request_id": record.id,
+        "gateway.client": record.client_label,
+        "gateway.outcome": record.outcome,
+        "gateway.attempts": len(record.attempts),
     }
-    request: InferenceRequest | None = getattr(relay, "request", None)  # not there when the body could not be read
-    if request is not None:
-        found["gen_ai.request.model"] = request.model
-        found["gen_ai.request.stream"] = request.stream
-    if relay.alias is not None:
-        found["gateway.alias"] = relay.alias.name
-    if relay.entrance is not None:
-        found["gateway.queue_seconds"] = relay.entrance.queued
-    if (served := served_by(relay)) is not None:
-        found["gateway.backend"] = served.candidate.state.name
+    if record.request is not None:
+        found["gen_ai.request.model"] = record.request.model
+        found["gen_ai.request.stream"] = record.request.stream
+    if record.alias:
+        found["gateway.alias"] = record.alias
+    if record.queued is not None:
+        found["gateway.queue_seconds"] = record.queued
+    if (served := record.served_by()) is not None:
+        found["gateway.backend"] = served.state.name
         if served.detour is not None:
             found[f"gateway.{served.detour[0]}"] = served.detour[1]
         if served.adapted:
             found["gateway.adapted"] = tuple(served.adapted)
-    if (status := http_status(relay)) is not None:
+    if (status := http_status(record)) is not None:
         found["http.response.status_code"] = status
-    if relay.outcome != "200" and relay.outcome not in _CANCELLED:
-        found["error.type"] = relay.outcome
+    if record.outcome != "200" and record.outcome not in _CANCELLED:
+        found["error.type"] = record.outcome
     return found
 
 
-def served_by(relay: Relay) -> Attempt | None:
-    """The attempt that the client has its answer from, or the beginning of one."""
-    attempts = relay.attempts
-    answered = next((attempt for attempt in attempts if attempt.answered), None)
-    return answered or (attempts[-1] if attempts and attempts[-1].first_token else None)
-
-
-def http_status(relay: Relay) -> int | None:
+def http_status(record: RequestRecord) -> int | None:
     """What the client got; None = nothing."""
-    outcome = relay.outcome
-    if outcome == "200" or (relay.reply is not None and relay.reply.committed):
+    outcome = record.outcome
+    if outcome == "200" or record.committed:
         return 200
     code = CATALOGUE.get(outcome)
     return code.status if code is not None else int(outcome) if outcome.isdigit() else None
@@ -114,15 +104,15 @@ def is_failure(outcome: str) -> bool:
 # -- an attempt -------------------------------------------------------------------------------------------------------
 
 
-def attempt_name(attempt: Attempt) -> str:
+def attempt_name(attempt: AttemptRecord) -> str:
     name = operation(attempt.request.endpoint.name)
-    model = attempt.candidate.state.model
+    model = attempt.state.model
     return f"{name} {model}" if model is not None else name
 
 
-def attempt_attributes(attempt: Attempt, outcome: str, waited: float | None) -> Attributes:
+def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | None) -> Attributes:
     """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds to its first content, None = there was none."""
-    state, request = attempt.candidate.state, attempt.request
+    state, request = attempt.state, attempt.request
     found: Attributes = {
         "gen_ai.operation.name": operation(request.endpoint.name),
         "gen_ai.provider.name": provider(state.backend),
@@ -201,11 +191,9 @@ def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tup
 def outcome_of(error: BaseException) -> tuple[str, str]:
     """Why an attempt ended without an answer: (a word of a short list, a reason for people, which never holds the
     backend's own words: they may repeat the prompt)."""
-    from gateway.proxy.attempt import Broken, Left  # which imports what this is imported by
-
-    if isinstance(error, Left):
+    if isinstance(error, AttemptFailed):
         return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
-    if isinstance(error, Broken):
+    if isinstance(error, StreamBroken):
         return "stream_interrupted", shown(error.args[0])
     return _WORDS.get(type(error), type(error).__name__), ""
 

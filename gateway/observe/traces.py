@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 import threading
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable
 from time import time_ns
-from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -26,7 +27,9 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
+from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import asks_local_only
+from gateway.config.snapshot import Traces
 from gateway.observe.export import Exporter
 from gateway.observe.spans import (
     attempt_attributes,
@@ -38,11 +41,6 @@ from gateway.observe.spans import (
     request_name,
 )
 from gateway.supervision import Failures
-
-if TYPE_CHECKING:
-    from gateway.config.snapshot import Traces
-    from gateway.proxy.attempt import Attempt
-    from gateway.proxy.handler import Relay
 
 EVERY = 2.0  # seconds from the end of a span to its export
 KEPT = 8192  # spans that wait for it
@@ -111,16 +109,16 @@ class Tracing:
     def child(self, of: SpanContext) -> SpanContext:
         return SpanContext(of.trace_id, self._ids.generate_span_id(), False, _SAMPLED)
 
-    def request_ended(self, trace: RequestTrace, relay: Relay) -> None:
-        attributes = request_attributes(relay)
-        if self.settings.prompts and hasattr(relay, "request") and not _is_local(relay):
-            messages = input_messages(relay.request)
+    def request_ended(self, trace: RequestTrace, record: RequestRecord) -> None:
+        attributes = request_attributes(record)
+        if self.settings.prompts and record.request is not None and not trace.is_local(record):
+            messages = input_messages(record.request)
             if messages is not None:
                 attributes["gen_ai.input.messages"] = messages
-        status = Status(StatusCode.ERROR) if is_failure(relay.outcome) else Status()
+        status = Status(StatusCode.ERROR) if is_failure(record.outcome) else Status()
         self._processor.on_end(
             ReadableSpan(
-                request_name(relay),
+                request_name(record),
                 trace.context,
                 trace.parent,
                 self._resource,
@@ -168,21 +166,21 @@ class RequestTrace:
         self._headers = headers
         self._attempts: list[AttemptTrace] = []
 
-    async def follow(self, attempt: Attempt) -> None:
+    async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
         """Runs the attempt; the backend is told that its work belongs to the attempt's span."""
         trace = AttemptTrace(attempt, self._tracing.child(self.context), self.context)
         self._attempts.append(trace)
         context = trace.context
         self._headers[_PARENT] = b"00-%032x-%016x-01" % (context.trace_id, context.span_id)
         try:
-            await attempt.run()
+            await run()
         except BaseException as error:
             trace.outcome, trace.reason = outcome_of(error)
             raise
         finally:
             trace.ended = time_ns()
 
-    def end(self, relay: Relay) -> None:
+    def end(self, record: RequestRecord) -> None:
         """When the request has ended: its spans are on their way."""
         exporter = self._tracing.exporter
         if exporter.resting:
@@ -191,9 +189,13 @@ class RequestTrace:
         try:
             for attempt in self._attempts:
                 self._tracing.attempt_ended(attempt)
-            self._tracing.request_ended(self, relay)
+            self._tracing.request_ended(self, record)
         except Exception:  # the request itself has ended well
-            self._tracing.note(f"making the trace of request {relay.request_id}")
+            self._tracing.note(f"making the trace of request {record.id}")
+
+    def is_local(self, record: RequestRecord) -> bool:
+        """May its prompt not leave the LAN?"""
+        return (record.client is not None and record.client.local_only) or asks_local_only(self._headers)
 
 
 class AttemptTrace:
@@ -201,13 +203,13 @@ class AttemptTrace:
 
     __slots__ = ("_clock", "attempt", "began", "context", "ended", "outcome", "parent", "reason")
 
-    def __init__(self, attempt: Attempt, context: SpanContext, parent: SpanContext) -> None:
+    def __init__(self, attempt: AttemptRecord, context: SpanContext, parent: SpanContext) -> None:
         self.attempt = attempt
         self.context = context
         self.parent = parent
         self.began = self.ended = time_ns()
         self.outcome, self.reason = "ok", ""
-        self._clock = attempt.watch.now()
+        self._clock = get_running_loop().time()
 
     def waited(self) -> float | None:
         """Seconds until its first content."""
@@ -217,7 +219,3 @@ class AttemptTrace:
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
-
-
-def _is_local(relay: Relay) -> bool:
-    return relay.client.local_only or asks_local_only(relay.exchange.headers)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from gateway.admission.capacity import room
-from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import UNREADABLE, InferenceRequest, unreadable
-from gateway.domain.request_timer import Watch
+from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
@@ -36,12 +32,11 @@ from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.heuristics import silence_kind
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
-from gateway.metrics.registry import Metrics
-from gateway.proxy.exchange import ClientGone, Exchange
-from gateway.proxy.feedback import Teacher, learn_stray_thoughts
+from gateway.proxy.exchange import ClientGone
+from gateway.proxy.feedback import learn_stray_thoughts
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import STRAY_THOUGHTS, expected_of
-from gateway.routing.plan import Candidate
 from gateway.shortage import Kind, shortage_of
 from gateway.transport.sse import Framer
 
@@ -52,17 +47,21 @@ PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until the same backend is asked a
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
-class Left(Exception):
-    """An attempt that did not answer, before content: the next candidate's turn."""
+class AttemptFailed(Exception):
+    """An attempt that did not answer, before content: the next candidate's turn. `timeout`: by silence; `gone`: nobody
+    listens there; `spare`: the attempt, where it has a complete answer that says nothing and can still `deliver` it."""
 
-    def __init__(self, verdict: Verdict, *, timeout: bool = False, gone: bool = False) -> None:
+    def __init__(
+        self, verdict: Verdict, *, timeout: bool = False, gone: bool = False, spare: Attempt | None = None
+    ) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
         self.timeout = timeout
         self.gone = gone
+        self.spare = spare
 
 
-class Broken(Exception):
+class StreamBroken(Exception):
     """The stream broke after content had been sent. `timeout`: by silence."""
 
     def __init__(self, message: str, verdict: Verdict | None = None, *, timeout: bool = False) -> None:
@@ -71,40 +70,27 @@ class Broken(Exception):
         self.timeout = timeout
 
 
-@dataclass(slots=True, eq=False)
 class Attempt:
-    """Made, run once. What it found is read from it afterwards, however it ended."""
+    """Made of an admitted request, run once. Its record says what it found, however it ended."""
 
-    candidate: Candidate
-    number: int  # of this request's attempts; the first is 1
-    request: InferenceRequest
-    alias: Alias
-    request_id: str
-    exchange: Exchange
-    watch: Watch
-    reply: StreamReply | None  # of a stream
-    metrics: Metrics
-    began: float  # when the request began, in the watch's seconds
-    queued: float  # seconds that it has waited for slots
-    detour: tuple[str, str] | None  # why not on the first step, for the headers
-    max_body: int  # bytes of an answer in one piece
-    teacher: Teacher  # this request, where its answer teaches something of the backend
-    on_short: Callable[[Kind], object]  # told when the gateway itself lacks something
-    final: bool  # an answer that says nothing is delivered, too
-    on_answer: Callable[[], None] | None = None  # called when it has content for the client
-
-    unsent: bool = False  # not a byte of it went to the backend
-    answered: bool = False  # the client has its answer, or its end is on the way
-    usage: dict[str, Any] | None = None  # of what the client got
-    unused: dict[str, Any] | None = None  # of a complete answer that was not used
-    first_token: float = 0.0  # when the first content went to the client
-    answer: WholeAnswer | StreamTrack | None = None  # that the client got
-    adapted: Sequence[str] = ()  # what was changed to ask this backend
-    spare: WholeAnswer | StreamTrack | None = None  # a complete answer that says nothing; see `deliver`
-    _headers: list[Header] = field(init=False)  # that tell the client of this attempt
+    def __init__(self, context: RequestContext, admitted: AdmittedRequest) -> None:
+        self.request_id = context.record.id
+        self.candidate = admitted.candidate
+        self.alias = admitted.alias
+        self.record = admitted.record
+        self.request = admitted.record.request
+        self.reply = admitted.planned.reply
+        self.exchange = context.exchange
+        self.timer = context.timer
+        self.metrics = context.services.metrics
+        self.spare: WholeAnswer | StreamTrack | None = None  # a complete answer that says nothing; see `deliver`
+        self._context = context
+        self._admitted = admitted
+        self._headers: list[Header] = []  # that tell the client of this attempt
 
     async def run(self) -> None:
-        """Returns when the client has its whole answer; raises Left or Broken, or why the request was interrupted."""
+        """Returns when the client has its whole answer; raises AttemptFailed or StreamBroken, or why the
+        request was interrupted."""
         state = self.candidate.state
         response: Response | None = None
         delivered = False
@@ -113,16 +99,16 @@ class Attempt:
             call = self._call()
             self._expect_first()
             expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
-            response = await _send(state, call, self.on_short)
+            response = await _send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
-                raise Left(self._judged(response.status, response.headers, body))
+                raise AttemptFailed(self._judged(response.status, response.headers, body))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
-                body = await read_counted(response, self.max_body, self.exchange.share.take)
+                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.take)
                 answer = read_whole(body, self.request, expected, thoughts)
                 del body
                 await self._relay_whole(answer)
@@ -133,7 +119,7 @@ class Attempt:
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
         except asyncio.CancelledError:
-            reason = self.watch.take()
+            reason = self.timer.take_reason()
             if reason is None:
                 raise
             if not isinstance(reason, UpstreamFailure):
@@ -141,7 +127,7 @@ class Attempt:
             raise self._failure(reason) from None
         except UpstreamFailure as failure:
             raise self._failure(failure) from None
-        except (Left, Broken, GatewayError, ClientGone):
+        except (AttemptFailed, StreamBroken, GatewayError, ClientGone):
             raise
         except Exception as error:
             if response is None or shortage_of(error) is not None:
@@ -150,8 +136,8 @@ class Attempt:
                 raise self._unreadable(error) from error
             self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
-            self.watch.excuse = None
-            self.watch.writing = 0.0  # an interrupted write is over
+            self.timer.excuse = None
+            self.timer.writing = 0.0  # an interrupted write is over
             reason = None  # it refers to this frame, and both to the whole answer: that must not wait for a collection
             if response is not None:
                 response.release()
@@ -174,37 +160,39 @@ class Attempt:
 
     def _call(self) -> Call:
         """What goes up; sets the headers that tell the client of it."""
-        request, state = self.request, self.candidate.state
+        request, state, record = self.request, self.candidate.state, self.record
         try:
             fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
         except UNREADABLE as error:
-            self.unsent = True
+            self.record.unsent = True
             raise unreadable(error) from None
         # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
-        up_id = self.request_id if self.number == 1 else f"{self.request_id}-{self.number}"
+        up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
-        self.adapted = adapted
-        self._headers = attempt_headers(state.name, self.number, round(self.queued * 1000), self.detour, adapted)
+        record.adapted = adapted
+        queued = round(self._admitted.queued * 1000)
+        self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         return Call(request.endpoint, request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""
-        watch, state = self.watch, self.candidate.state
+        timer, state = self.timer, self.candidate.state
         timeouts = state.backend.timeouts
         if state.progress is not None:
             # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
-            watch.excuse = lambda: max(state.last_event, state.moved_at)
+            timer.excuse = lambda: max(state.last_event, state.moved_at)
         elif state.inflight > room(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
-            watch.excuse = lambda: state.last_event
+            timer.excuse = lambda: state.last_event
         if timeouts.total is not None:
-            watch.total_at = min(watch.total_at, self.began + self.queued + timeouts.total)
+            admitted_at = self._context.record.began + self._admitted.queued
+            timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
         rates = state.prefill_rate, state.decode_rate
-        watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
+        timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
-        """What a failure of the connection means: Broken after content, else Left."""
+        """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
@@ -212,32 +200,32 @@ class Attempt:
         verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content:
-            return Broken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout)
-        return Left(verdict, timeout=timeout, gone=gone)
+            return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout)
+        return AttemptFailed(verdict, timeout=timeout, gone=gone)
 
     def _unreadable(self, error: Exception) -> Exception:
         """The answer has made our own code fail: a defect in the gateway, but only this backend said such a thing, so
         that the next one is asked."""
         self.metrics.failures.note("answer", f"reading what {self.candidate.state.name} answered to {self.request_id}")
-        self.answered = False
+        self.record.answered = False
         failure = self._failure(ProtocolFailure(f"its answer could not be read ({type(error).__name__})"))
-        return Broken(str(failure)) if self.reply is None and self.exchange.started else failure
+        return StreamBroken(str(failure)) if self.reply is None and self.exchange.started else failure
 
     def _own_failure(self, failure: OwnFailure) -> Exception:
         """This process itself lacked something, which says nothing of the backend, and another would meet the same."""
         if self.reply is not None and self.reply.content:
-            return Broken(str(failure))
-        self.unsent = failure.unsent
+            return StreamBroken(str(failure))
+        self.record.unsent = failure.unsent
         return exhausted(failure.shortage)
 
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Whole events as they arrive; nothing before the backend has said something."""
-        state, watch = self.candidate.state, self.watch
+        state, timer = self.candidate.state, self.timer
         if "text/event-stream" not in response.headers.get("content-type", ""):
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
-            raise Left(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
+            raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         said = False
@@ -245,13 +233,13 @@ class Attempt:
             data = await response.read_some()
             out = track.take(framer.feed(data) if data else framer.finish())
             if track.progress:
-                now = state.last_event = watch.now()
+                now = state.last_event = timer.now()
                 if said:
-                    gaps.observe(now - watch.heard)
+                    gaps.observe(now - timer.heard)
                 elif track.content or track.reasoning:
                     said = True
-                    watch.expect(state.backend.timeouts.idle)
-                watch.heard = now
+                    timer.expect(state.backend.timeouts.idle)
+                timer.heard = now
             if out:
                 await self._commit(reply, track)
                 if track.complete and len(out) <= LAST_MOST:
@@ -282,9 +270,8 @@ class Attempt:
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True
-            if self.on_answer is not None:
-                self.on_answer()
-            self.first_token = self.watch.now()
+            self._tell_blame()
+            self.record.first_token = self.timer.now()
         elif not reply.committed:
             await reply.begin(self.candidate.state.name, self._headers)
 
@@ -294,14 +281,14 @@ class Attempt:
 
     async def _drain(self, response: Response) -> None:
         """The last event is out; let upstream end its body, so that its connection can be used again."""
-        self.watch.expect(TAIL)
+        self.timer.expect(TAIL)
         try:
             while await response.read_some():
                 pass
         except UpstreamFailure:
             pass
         except asyncio.CancelledError:
-            if self.watch.take() is None:
+            if self.timer.take_reason() is None:
                 raise
 
     # -- commit and relay: an answer in one piece -----------------------------------------------------------------
@@ -321,18 +308,18 @@ class Attempt:
         headers = base_headers(self.request_id, self.alias.name) + self._headers
         if answer.mended:
             headers.append((b"x-gateway-mended", ",".join(sorted(answer.mended)).encode()))
-        self.first_token = self.watch.now()
+        self.record.first_token = self.timer.now()
         self._answered(answer)
         self._expect_reader()
         answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
-        await send_whole(self.exchange, 200, answer.body, headers, self.watch.last_write)
+        await send_whole(self.exchange, 200, answer.body, headers, self.timer.last_write)
 
     def _expect_reader(self) -> None:
         """From now on only the client is waited for, as long as that of a stream, or as the backend was."""
-        watch, timeouts = self.watch, self.candidate.state.backend.timeouts
-        watch.excuse = None
-        watch.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
-        watch.last_write()
+        timer, timeouts = self.timer, self.candidate.state.backend.timeouts
+        timer.excuse = None
+        timer.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
+        timer.last_write()
 
     # -- what was found in it -------------------------------------------------------------------------------------
 
@@ -344,7 +331,7 @@ class Attempt:
         for kind in answer.mended:
             metrics.mended.inc(state.name, kind)
         if answer.stray_close:
-            learn_stray_thoughts(state, self.teacher, time.monotonic())
+            learn_stray_thoughts(state, self._context.feedback(self.request), time.monotonic())
         elif answer.never_closed:
             state.unlearn(STRAY_THOUGHTS)
 
@@ -353,21 +340,28 @@ class Attempt:
         no better delivered as it is."""
         if "nothing_said" not in answer.violations:  # of thoughts alone it is counted already
             self.metrics.violations.inc(self.candidate.state.name, silence_kind(answer.usage))
-        if not self.final:
+        if not self._admitted.final:
             self.spare = answer
-            raise self._left_unused(answer, "empty", "answered with nothing")
+            raise self._left_unused(answer, "empty", "answered with nothing", spare=self)
 
-    def _left_unused(self, answer: WholeAnswer | StreamTrack, kind: str, reason: str) -> Left:
+    def _left_unused(
+        self, answer: WholeAnswer | StreamTrack, kind: str, reason: str, spare: Attempt | None = None
+    ) -> AttemptFailed:
         """A complete answer that the client does not get; its tokens count all the same."""
-        self.unused = answer.usage
-        return Left(Verdict(kind, reason))
+        self.record.unused = answer.usage
+        return AttemptFailed(Verdict(kind, reason), spare=spare)
 
     def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
-        self.answered = True
-        if self.on_answer is not None:
-            self.on_answer()
-        self.answer = answer
-        self.usage = answer.usage
+        record = self.record
+        record.answered = True
+        self._tell_blame()
+        record.answer = answer
+        record.usage = answer.usage
+
+    def _tell_blame(self) -> None:
+        """The attempt has content for the client, so other attempts did not fail because of the request."""
+        if self._admitted.on_answer is not None:
+            self._admitted.on_answer()
 
 
 async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:

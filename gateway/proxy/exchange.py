@@ -38,7 +38,7 @@ class Exchange(Protocol):
     sent."""
 
     headers: dict[bytes, bytes]
-    share: Share  # the bytes that the request holds; its relay gives them back
+    share: Share  # the bytes that the request holds; its handler gives them back
 
     @property
     def started(self) -> bool: ...

@@ -24,12 +24,13 @@ WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent a
 
 
 @dataclass(slots=True)
-class Teacher:
-    """A request that may teach. `told_apart`: several clients have keys."""
+class Feedback:
+    """A request from whose answers something of a backend may be learned. `several_clients`: they have keys, so that
+    the gateway can tell them apart."""
 
     request: InferenceRequest
     request_id: str
-    told_apart: bool = False
+    several_clients: bool = False
 
     def source(self) -> Source:
         """Reads the whole prompt, so it is asked for only when there is something to learn."""
@@ -37,42 +38,42 @@ class Teacher:
         for name in self.request.endpoint.prompt:
             if name in self.request.fields:
                 digest.update(memoryview(self.request.fields[name]))
-        return Source(self.request_id, self.request.sender, digest.digest(), self.told_apart)
+        return Source(self.request_id, self.request.sender, digest.digest(), self.several_clients)
 
 
-def learn(state: BackendState, teacher: Teacher, verdict: Verdict, now: float) -> bool:
+def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float) -> bool:
     """Take the verdict into the backend's state. True = it says something that the backend's own list of models can
     confirm at once."""
     if verdict.kind == "cooldown":
         state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
     if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
         return False
-    if verdict.lack is not None and _may_teach(teacher.request, verdict.lack):
-        source = teacher.source()
+    if verdict.lack is not None and _may_teach(feedback.request, verdict.lack):
+        source = feedback.source()
         if not _is_known(state, verdict.lack) or state.confirmed(verdict.lack, True, source, now):
             state.learn_lack(verdict.lack, now, source)
     if verdict.kind == "too_long" and verdict.window is not None:
-        return _learn_window(state, verdict.window, teacher, now)
+        return _learn_window(state, verdict.window, feedback, now)
     return False
 
 
-def _learn_window(state: BackendState, window: int, teacher: Teacher, now: float) -> bool:
+def _learn_window(state: BackendState, window: int, feedback: Feedback, now: float) -> bool:
     known = state.context
     if known is not None and known <= window:
         return False
-    source = teacher.source()
+    source = feedback.source()
     if known is None or state.confirmed("window", window, source, now):
         state.learn_window(window, now, source)
         return False
     return state.heard["window"].source == source
 
 
-def learn_stray_thoughts(state: BackendState, teacher: Teacher, now: float) -> None:
+def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) -> None:
     """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
     answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
-    if not may_lack_opener(state.model) or asked_about(teacher.request, CLOSER):
+    if not may_lack_opener(state.model) or asked_about(feedback.request, CLOSER):
         return
-    source = teacher.source()
+    source = feedback.source()
     if state.confirmed(STRAY_THOUGHTS, True, source, now):
         state.learn_lack(STRAY_THOUGHTS, now, source)
 

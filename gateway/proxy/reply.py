@@ -17,7 +17,7 @@ from time import time
 import msgspec
 
 from gateway.domain.request import Endpoint
-from gateway.domain.request_timer import Watch
+from gateway.domain.request_timer import RequestTimer
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from gateway.inspection.rewrite import Identity
 from gateway.proxy.exchange import Exchange, nothing
@@ -38,10 +38,16 @@ class StreamReply:
     """The client's side of one streamed request. `base` are the headers known before any attempt."""
 
     def __init__(
-        self, exchange: Exchange, watch: Watch, endpoint: Endpoint, model: str, request_id: str, base: list[Header]
+        self,
+        exchange: Exchange,
+        timer: RequestTimer,
+        endpoint: Endpoint,
+        model: str,
+        request_id: str,
+        base: list[Header],
     ) -> None:
         self._exchange = exchange
-        self._watch = watch
+        self._timer = timer
         self._endpoint = endpoint
         self._model = model
         self._request_id = request_id
@@ -64,22 +70,22 @@ class StreamReply:
             await self.send(b": x-gateway " + told + b"\n\n")
 
     async def send(self, data: bytes) -> None:
-        watch = self._watch
-        watch.writing = watch.now()
+        timer = self._timer
+        timer.writing = timer.now()
         await self._exchange.write(data)
-        watch.writing = 0.0
-        watch.beat_at = watch.now() + HEARTBEAT
+        timer.writing = 0.0
+        timer.beat_at = timer.now() + HEARTBEAT
 
     async def finish(self, rest: bytes = b"") -> None:
         """The last events, and [DONE]: a whole stream ends with it, whether upstream sent one or not."""
         self._exchange.stop_watching()
-        self._watch.last_write()
+        self._timer.last_write()
         await self._exchange.finish(rest + b"data: [DONE]\n\n")
-        self._watch.rest()
+        self._timer.rest()
 
     async def beat(self) -> None:
         """Commit the status early if need be, and send one empty chunk."""
-        if self._watch.writing:
+        if self._timer.writing:
             return  # the client is not even reading what is there
         if not self.committed:
             self.committed = self.early = True
@@ -101,7 +107,7 @@ class StreamReply:
     async def fail(self, error: GatewayError) -> None:
         """A final failure after the status went out: told in-band, then the stream is cut, never ended."""
         self._exchange.stop_watching()
-        self._watch.rest()
+        self._timer.rest()
         with contextlib.suppress(TimeoutError):  # a client that does not read is not waited for
             async with asyncio.timeout(LAST_WORDS):
                 await self._exchange.write(b"data: " + error.envelope() + b"\n\n")

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gateway.accounting.accounts import Accounts, today
+from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.waiting import Admission
@@ -19,10 +20,8 @@ from gateway.domain.backend import BackendState
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
-from gateway.domain.progress import IDLE, Work
-from gateway.domain.reason import kind_of
-from gateway.domain.request_timer import Pulse, Stopping
-from gateway.domain.upstream import Client, ResetFailure, SilenceFailure
+from gateway.domain.request_timer import Pulse
+from gateway.domain.upstream import Client
 from gateway.engines.registry import ENGINES
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
@@ -30,17 +29,19 @@ from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
+from gateway.observe.log_writer import LogWriter
+from gateway.proxy.active import ActiveRequests
+from gateway.proxy.services import Services
 from gateway.routing.alias_status import Standing
 from gateway.routing.culprits import Culprits
+from gateway.runtime.reload import Reloader
 from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
     from gateway.cluster.gateways import Gateways
-    from gateway.observe.log_writer import LogWriter
     from gateway.observe.traces import Tracing
-    from gateway.runtime.reload import Reloader
 
 log = logging.getLogger("gateway")
 
@@ -48,31 +49,42 @@ _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
 
 
 class Gateway:
-    """The snapshot in force, the fleet, the requests under way; handed down, never global."""
+    """The snapshot in force, the fleet, what requests use (`services`); handed down, never global."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+        self.active = ActiveRequests()
         self.metrics = Metrics()
         failures = self.metrics.failures
         self.accounts = Accounts(snapshot.server.data, failures)
-        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed, failures)
+        self.fleet = Fleet(
+            open_backend, self._transition, self.active.leave_closed, self.active.leave_stalled, self._closed, failures
+        )
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
-        self.prober = Prober(self.fleet, self._work, self.emit, failures, on_short=self.short_of)
-        self.culprits = Culprits()
-        self.pulse = Pulse(failures)
+        self.prober = Prober(self.fleet, self.active.work_of, self.emit, failures, on_short=self.short_of)
         self.memory = Memory(snapshot.server.memory, lambda: self.short_of("budget"))
         self.tracing: Tracing | None = None
-        self.log: LogWriter | None = None  # gets a line for each request; the command that runs us sets it
-        self.active: set[Any] = set()  # the requests under way (relay.Relay, which knows us: not the other way round)
+        self.log: LogWriter | None = None  # see `write_log`
         self.started = time.time()
         self.stopping = False
-        self._turns: dict[str, int] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> what makes it ready
         self._stop_timer: asyncio.TimerHandle | None = None
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
+        self.services = Services(
+            snapshot,
+            self.fleet,
+            self.metrics,
+            self.accounts,
+            Settler(self.accounts, self.metrics, self.standing.spent),
+            self.admission,
+            self.prober,
+            Culprits(),
+            Pulse(failures),
+            self.active,
+            self.short_of,
+        )
         self.shared: Gateways | None = None  # the others in front of the same fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.gateways import Gateways
@@ -84,6 +96,21 @@ class Gateway:
         self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The one in force."""
+        return self.services.snapshot
+
+    @snapshot.setter
+    def snapshot(self, snapshot: Snapshot) -> None:
+        self.services.snapshot = snapshot
+
+    def write_log(self, log: LogWriter) -> None:
+        """From now on this log gets a line for each finished request."""
+        self.log = log
+        log.failures = self.metrics.failures
+        self.services.observers.append(log.request_ended)
 
     async def open(self) -> None:
         self.fleet.apply(self.snapshot)
@@ -141,14 +168,9 @@ class Gateway:
             return
         failures = self.metrics.failures
         self.tracing = await asyncio.to_thread(_tracing, settings, failures) if settings is not None else None
+        self.services.tracer = self.tracing
         if before is not None:
             await asyncio.to_thread(before.close)
-
-    def next_turn(self, alias: str) -> int:
-        """How many requests of this alias came before: what round robin turns on."""
-        turn = self._turns.get(alias, 0)
-        self._turns[alias] = turn + 1
-        return turn
 
     def _budgets(self) -> dict[str, float]:
         """Share of each budget that is spent."""
@@ -184,19 +206,7 @@ class Gateway:
             return
         self.stopping = True
         loop = asyncio.get_running_loop()
-        self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.interrupt_all)
-
-    def interrupt_all(self) -> None:
-        for relay in list(self.active):
-            relay.watch.interrupt(Stopping())
-
-    def _gone(self, state: BackendState) -> None:
-        """Its port is closed. A stopping vLLM may leave its sockets open and say nothing more for minutes: what has
-        heard nothing since is ended here, and goes on elsewhere where it can."""
-        for relay in list(self.active):
-            watch = relay.watch
-            if relay.trying is state and watch.heard < state.refused_since and not watch.writing:
-                watch.interrupt(ResetFailure("silent, and its port is closed"))
+        self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
     def _closed(self, state: BackendState) -> None:
         """It was taken out of routes.yaml, and all that ran there has ended."""
@@ -208,31 +218,6 @@ class Gateway:
         snapshot, retired = self.snapshot, self.fleet.retired.values()
         backends = {*snapshot.backends, *(state.name for state in retired)}
         self.metrics.keep(backend=backends, alias=snapshot.aliases, client=snapshot.clients)
-
-    def _stalled(self, state: BackendState) -> None:
-        """Its engine stands still. Who waits for it is ended here, and goes on elsewhere where it can."""
-        for relay in list(self.active):
-            if relay.trying is state and not relay.watch.writing:
-                relay.watch.interrupt(SilenceFailure(kind_of(state.health.reason)))
-
-    def _work(self, state: BackendState) -> Work:
-        """Our requests there, as evidence that its engine ought to move."""
-        if not state.inflight:
-            return IDLE
-        waiting = unspoken = tokens = 0
-        since, newest = time.monotonic(), 0.0
-        idle = state.backend.timeouts.idle
-        for relay in self.active:
-            watch = relay.watch
-            if relay.trying is not state or watch.writing:
-                continue  # one whose client does not read says nothing of its engine
-            waiting += 1
-            since = min(since, watch.heard)
-            if watch.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
-                unspoken += 1
-                newest = max(newest, watch.heard)
-                tokens += state.ratio.probably(relay.request.prompt_bytes)
-        return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
 
     def _transition(self, transition: Transition) -> None:
         before, after = transition.before, transition.after

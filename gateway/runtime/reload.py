@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.config.changes import changes, needs_restart
 from gateway.config.edits import edits
@@ -20,8 +20,9 @@ from gateway.config.problems import ConfigError, NotRead, Problem
 from gateway.config.snapshot import Snapshot
 from gateway.config.sources import look
 from gateway.domain.events import Event
-from gateway.runtime.gateway import Gateway
-from gateway.shortage import shortage_of
+from gateway.metrics.registry import Metrics
+from gateway.observe.alerter import Alerter
+from gateway.shortage import Kind, shortage_of
 
 log = logging.getLogger("gateway.config")
 
@@ -31,6 +32,28 @@ TOLD_MOST = 5  # mistakes in an alert
 SHOWN_MOST = 20  # changes in a line of the log
 
 Adapt = Callable[[Snapshot], Awaitable[Snapshot]]
+
+
+class Reloadable(Protocol):
+    """A gateway, as far as a reload changes it."""
+
+    metrics: Metrics
+    alerter: Alerter
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The one in force."""
+        ...
+
+    async def take(self, snapshot: Snapshot) -> None:
+        """Put another one in force."""
+        ...
+
+    def short_of(self, kind: Kind) -> None:
+        """This process lacked something."""
+        ...
+
+    def emit(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +71,7 @@ class Reloader:
     """`loaded` is what the gateway was started with, from `path`. `adapt` makes of a snapshot of the file the one that
     is served (the demo's simulated fleet)."""
 
-    def __init__(self, gateway: Gateway, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
+    def __init__(self, gateway: Reloadable, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
         self.path = path
         self.loaded_at = time.time()
         self.refused_at: float | None = None  # None = the file as it is now is in force

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.inspection.error_replies import judge
 from gateway.inspection.known_errors import guess_overflow, read_lack, read_missing_model, read_overflow
-from gateway.proxy.feedback import Teacher, ask_again, learn
+from gateway.proxy.feedback import Feedback, ask_again, learn
 from tests.routing.parts import NOW, alias, backend, request
 
 HEAD = "This model's maximum context length is 4096 tokens. However, "
@@ -157,7 +157,7 @@ def test_no_validation_error_teaches_whatever_it_quotes(
         state = backend("b0", context=None, tool_parser=None)
         verdict = judge(status, {}, json.dumps(body).encode(), "chat", model="m")
         assert verdict.kind == "client"
-        learn(state, Teacher(asked, "r"), verdict, NOW)
+        learn(state, Feedback(asked, "r"), verdict, NOW)
         assert not ask_again(state, asked, alias("b0"), verdict)
         assert (state.context, dict(state.learned), state.heard) == (None, {}, {})
 

@@ -25,7 +25,7 @@ from gateway.observe.spans import (
     provider,
     usage_attributes,
 )
-from gateway.proxy.attempt import Broken, Left
+from gateway.proxy.attempt import AttemptFailed, StreamBroken
 from gateway.proxy.exchange import ClientGone
 
 JSON = st.recursive(
@@ -136,10 +136,10 @@ def test_tokens_are_told_as_they_were_reported() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (Left(Verdict("failed", "answered 500: what was asked")), ("failed", "answered 500")),
-        (Left(Verdict("failed", "silence"), timeout=True), ("timeout", "silence")),
-        (Left(Verdict("empty", "answered with nothing")), ("empty", "answered with nothing")),
-        (Broken("a failure: sent an error event: what was asked"), ("stream_interrupted", "a failure")),
+        (AttemptFailed(Verdict("failed", "answered 500: what was asked")), ("failed", "answered 500")),
+        (AttemptFailed(Verdict("failed", "silence"), timeout=True), ("timeout", "silence")),
+        (AttemptFailed(Verdict("empty", "answered with nothing")), ("empty", "answered with nothing")),
+        (StreamBroken("a failure: sent an error event: what was asked"), ("stream_interrupted", "a failure")),
         (ClientGone(), ("client_gone", "")),
         (Stopping(), ("stopping", "")),
         (RuntimeError("what was asked"), ("RuntimeError", "")),

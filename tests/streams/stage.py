@@ -47,9 +47,7 @@ class Stage:
 
     async def until_beating(self) -> None:
         """The one request under way has had its status committed early."""
-        await self.gateway.until(
-            lambda: any(r.reply is not None and r.reply.early for r in self.gateway.gateway.active)
-        )
+        await self.gateway.until(lambda: any(r.reply is not None and r.reply.early for r in self.gateway.requests()))
 
     def attempts(self, backend: str, outcome: str) -> float:
         return self.gateway.metric("gateway_attempts_total", backend=backend, outcome=outcome)

@@ -145,7 +145,7 @@ async def test_thoughts_stream_before_content_and_another_backend_may_go_on(stag
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(ROLE, THOUGHT))
         await stage.gateway.until(
-            lambda: any(r.reply is not None and r.reply.committed for r in stage.gateway.gateway.active)
+            lambda: any(r.reply is not None and r.reply.committed for r in stage.gateway.requests())
         )
         turn.reset()
 

@@ -56,7 +56,7 @@ DEATHS: dict[str, Script] = {
 async def test_a_stream_that_breaks_after_content_is_never_ended_as_if_whole(stage: Stage, name: str) -> None:
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(ROLE, HELLO))
-        await stage.gateway.until(lambda: any(r.reply and r.reply.content for r in stage.gateway.gateway.active))
+        await stage.gateway.until(lambda: any(r.reply and r.reply.content for r in stage.gateway.requests()))
         await DEATHS[name](turn)
 
     interrupted = stage.attempts("s", "interrupted")

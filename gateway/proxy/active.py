@@ -1,0 +1,82 @@
+"""The requests under way: what may end them from outside, and what they tell of the backends that serve them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.domain.backend import BackendState
+from gateway.domain.progress import IDLE, Work
+from gateway.domain.reason import kind_of
+from gateway.domain.request_timer import RequestTimer, Stopping
+from gateway.domain.upstream import ResetFailure, SilenceFailure
+
+
+class ActiveRequest(Protocol):
+    """One request under way (handler.py)."""
+
+    timer: RequestTimer
+    record: RequestRecord
+
+
+class ActiveRequests:
+    """Those of one gateway. A request is in it from its head to its end."""
+
+    def __init__(self) -> None:
+        self._requests: set[ActiveRequest] = set()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[ActiveRequest]:
+        return iter(list(self._requests))
+
+    def add(self, request: ActiveRequest) -> None:
+        self._requests.add(request)
+
+    def discard(self, request: ActiveRequest) -> None:
+        self._requests.discard(request)
+
+    def interrupt_all(self) -> None:
+        """The gateway stops."""
+        for request in self:
+            request.timer.interrupt(Stopping())
+
+    def leave_closed(self, state: BackendState) -> None:
+        """The backend's port is closed. A stopping vLLM may leave its sockets open and say nothing more for minutes:
+        requests that have heard nothing since are ended there, and go on elsewhere where they can."""
+        for timer, _ in self._asking(state):
+            if timer.heard < state.refused_since:
+                timer.interrupt(ResetFailure("silent, and its port is closed"))
+
+    def leave_stalled(self, state: BackendState) -> None:
+        """The backend's engine stands still: requests are ended there, and go on elsewhere where they can."""
+        for timer, _ in self._asking(state):
+            timer.interrupt(SilenceFailure(kind_of(state.health.reason)))
+
+    def work_of(self, state: BackendState) -> Work:
+        """Our requests at this backend, as evidence that its engine ought to move."""
+        if not state.inflight:
+            return IDLE
+        waiting = unspoken = tokens = 0
+        since, newest = time.monotonic(), 0.0
+        idle = state.backend.timeouts.idle
+        for timer, attempt in self._asking(state):
+            waiting += 1
+            since = min(since, timer.heard)
+            if timer.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
+                unspoken += 1
+                newest = max(newest, timer.heard)
+                tokens += state.ratio.probably(attempt.request.prompt_bytes)
+        return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
+
+    def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:
+        """The requests that wait for this backend. A request whose client does not read its answer is none of them: it
+        says nothing of the backend."""
+        return [
+            (request.timer, attempt)
+            for request in self._requests
+            if (attempt := request.record.trying) is not None and attempt.state is state and not request.timer.writing
+        ]

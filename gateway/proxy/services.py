@@ -1,0 +1,62 @@
+"""What the request path uses of its gateway. The runtime builds it and changes it; a request only reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.accounting.accounts import Accounts
+from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.accounting.settle import Settler
+from gateway.admission.waiting import Admission
+from gateway.config.snapshot import Snapshot
+from gateway.domain.fleet import Fleet
+from gateway.domain.request_timer import Pulse
+from gateway.health.prober import Prober
+from gateway.metrics.registry import Metrics
+from gateway.proxy.active import ActiveRequests
+from gateway.routing.culprits import Culprits
+from gateway.shortage import Kind
+
+
+class RequestTrace(Protocol):
+    """The trace of one request."""
+
+    async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
+        """Run the attempt as a span of its own."""
+
+    def end(self, record: RequestRecord) -> None:
+        """The request has ended: its spans may leave."""
+
+
+class Tracer(Protocol):
+    def begin(self, headers: dict[bytes, bytes]) -> RequestTrace | None:
+        """The trace of a request with these headers, which go up with its attempts; None = it is not traced."""
+
+
+@dataclass(slots=True, eq=False)
+class Services:
+    """One per gateway. `observers` are called once with each finished record, after it was counted; they must not
+    block."""
+
+    snapshot: Snapshot  # the one in force; a request keeps the one that it began with
+    fleet: Fleet
+    metrics: Metrics
+    accounts: Accounts
+    settler: Settler
+    admission: Admission
+    prober: Prober
+    culprits: Culprits
+    pulse: Pulse
+    active: ActiveRequests
+    on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
+    tracer: Tracer | None = None  # None = nothing is traced
+    observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
+    _turns: dict[str, int] = field(default_factory=dict)
+
+    def next_turn(self, alias: str) -> int:
+        """How many requests of this alias came before: what round robin turns on."""
+        turn = self._turns.get(alias, 0)
+        self._turns[alias] = turn + 1
+        return turn

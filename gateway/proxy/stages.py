@@ -1,0 +1,66 @@
+"""The stages of a request: received -> planned -> admitted. Each is complete when it is made, and the next one takes
+it. An attempt writes an `AttemptRecord`, the whole request a `RequestRecord` (accounting/record.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.accounting.record import AttemptRecord, RequestRecord
+from gateway.admission.access import Identity
+from gateway.admission.failover import Course
+from gateway.admission.slot_acquirer import Entrance
+from gateway.config.snapshot import Alias, Snapshot
+from gateway.domain.request import InferenceRequest
+from gateway.domain.request_timer import RequestTimer
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.feedback import Feedback
+from gateway.proxy.reply import StreamReply
+from gateway.proxy.services import Services
+from gateway.routing.plan import Candidate
+
+
+@dataclass(slots=True, eq=False)
+class RequestContext:
+    """What every stage uses. `snapshot`: the one in force when the request came, to its end."""
+
+    services: Services
+    snapshot: Snapshot
+    exchange: Exchange
+    timer: RequestTimer
+    record: RequestRecord
+
+    def feedback(self, request: InferenceRequest) -> Feedback:
+        return Feedback(request, self.record.id, several_clients=len(self.snapshot.clients) > 1)
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedRequest:
+    """The body is there and can be read, and the client may use the alias."""
+
+    client: Identity
+    request: InferenceRequest
+    alias: Alias
+
+
+@dataclass(slots=True, eq=False)
+class PlannedRequest:
+    """It is known whom to ask. `failover`: who is left of them; `slots` gets the slots of the next one."""
+
+    received: ReceivedRequest
+    failover: Course
+    slots: Entrance
+    reply: StreamReply | None  # what a client that streams has been sent; None = the answer comes in one piece
+
+
+@dataclass(slots=True, eq=False)
+class AdmittedRequest:
+    """It has the slots of one backend, for one attempt."""
+
+    planned: PlannedRequest
+    candidate: Candidate
+    alias: Alias  # of the plan that chose the candidate: routes.yaml may have been edited since the request came
+    queued: float  # seconds that the request has waited for slots
+    final: bool  # an answer that says nothing is delivered, too
+    on_answer: Callable[[], None] | None  # called when the attempt has content for the client
+    record: AttemptRecord
