@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(3 * PATIENCE)
 CLIENTS = """
 clients:
   agent: {key: right-key, aliases: ["spark-*"]}
+  operator: {key: operator-key, admin: true}
 """
 
 
@@ -52,7 +53,8 @@ def dies_in_the_middle(demo: Demo) -> None:
 
 def served(demo: Demo, agent: Agent, endpoint: str = "chat") -> None:
     """The whole turn was answered by the gateway, and nothing is left under way."""
-    metrics = httpx.get(f"{demo.url}/metrics", timeout=PATIENCE, trust_env=False).text
+    key = {"authorization": "Bearer operator-key"}  # with `clients`, /metrics is an admin's
+    metrics = httpx.get(f"{demo.url}/metrics", headers=key, timeout=PATIENCE, trust_env=False).text
     assert f'endpoint="{endpoint}"' in metrics
     assert 'gateway_inflight{backend="qwen36"} 0.0' in metrics
 

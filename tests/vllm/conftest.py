@@ -44,7 +44,7 @@ def pids(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
-    server = VllmServer("tools", flags, venv, pids, window=2048)
+    server = VllmServer("tools", flags, venv, pids, window=2048, logprobs=True)
     yield server
     server.stop()
 

@@ -33,6 +33,7 @@ class VllmServer:
     window: int
     api_key: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    logprobs: bool = False  # tests ask it for log probabilities
     port: int = field(default_factory=lambda: free_port())
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
@@ -99,6 +100,15 @@ class VllmServer:
             assert self.process.poll() is None, f"{self.name} ended at start-up:\n{self.tail()}"
             assert time.monotonic() < until, f"{self.name} is not up after {START_UP:.0f} s:\n{self.tail()}"
             time.sleep(0.2)
+        if self.logprobs:
+            self.compile_logprobs()
+
+    def compile_logprobs(self) -> None:
+        """vLLM compiles its code for log probabilities at the first request for them: 10 to 20 seconds on two cores, in
+        which its engine computes nothing else. No client of a test is to wait for that."""
+        body = {"model": "tiny", "prompt": "hi", "max_tokens": 1, "logprobs": 1}
+        url = self.url + "/v1/completions"
+        httpx.post(url, json=body, headers=self.headers, timeout=START_UP, trust_env=False).raise_for_status()
 
     def answers(self) -> bool:
         try:
