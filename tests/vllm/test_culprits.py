@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.health.state import State
+from gateway.domain.health_state import State
 from tests.support import RunningGateway, running_gateway
 
 from .asks import CHAT, chat, script
