@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
 from gateway.domain.usage import is_beyond_belief
-from gateway.routing.window import tokens
+from gateway.routing.window import known_tokens
 
 if TYPE_CHECKING:
     from gateway.domain.backend import BackendState
@@ -77,7 +77,7 @@ def _settle_unserved(relay: Relay, seconds: float) -> int:
         if relay.alias is not None:
             _record(relay, backend, NO_TOKENS, relay.outcome, seconds, 0.0)
         return 0
-    estimate = Tokens(prompt=tokens(state, relay.request))
+    estimate = Tokens(prompt=known_tokens(state, relay.request))
     usd = relay.gateway.accounts.cost(state.backend, relay.client.client, estimate)
     _spend(relay, state, usd)
     _record(relay, state.name, NO_TOKENS, relay.outcome, seconds, usd)
@@ -95,11 +95,9 @@ def _count_usage(
     used = read_usage(usage)
     for kind, count in zip(_KINDS, used, strict=True):
         route.count_tokens(kind, count)
-    sender = relay.request.sender
-    if used.prompt and state.ratio.due(relay.request.prompt_bytes, sender):
-        relay.request.measure_media()
-        if not relay.request.images:
-            state.ratio.learn(relay.request.prompt_bytes, used.prompt, sender)
+    request = relay.request
+    if used.prompt and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
+        state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
     _book(relay, state, used, outcome, seconds)
     return used.total
 

@@ -98,7 +98,7 @@ class Direct:
         self._alias = alias
         self._states = all_ready(snapshot)
         self.state: BackendState = self._states[backend.name]
-        self.state.backend = backend
+        self.state.define(backend)
         self.state.client = open_backend(backend)
 
     async def look(self) -> None:
@@ -116,9 +116,9 @@ class Direct:
         answer = await fetch(client, "GET", path, headers, backend.url or "")
         models = engine.read_models(answer)
         if backend.model is None and models:
-            self.state.observed_model = next(iter(models))
+            self.state.saw_model(next(iter(models)), None)
         if self.state.model is not None:
-            self.state.observed_context = models.get(self.state.model)
+            self.state.saw_model(self.state.reported.model, models.get(self.state.model))
 
     def prepare(self, ask: Ask) -> Send:
         request = parse(CHAT, _encode(body(ask, self._alias.name)))

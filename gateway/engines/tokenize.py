@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.domain.request import CHAT, COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client, StaleConnection
 from gateway.domain.usage import count_of
 
@@ -91,8 +91,7 @@ def _is_text(request: InferenceRequest) -> bool:
     if request.endpoint.name == COMPLETIONS.name:
         prompt = request.fields.get("prompt")
         return prompt is not None and bytes(memoryview(prompt)[:1]) == b'"'
-    request.measure_media()
-    return not request.images and not request.audio
+    return request.media is NO_MEDIA
 
 
 async def _ask(

@@ -8,10 +8,10 @@ from typing import Any
 
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import drift
+from gateway.domain.drift import drift
+from gateway.domain.facts import Observation
 from gateway.domain.families import ENFORCES
 from gateway.domain.health_state import State
-from gateway.domain.observation import Observation
 from gateway.health.checks import NO_ANSWER
 
 _ANSWERS = ("plain", "stream", "arithmetic")  # whatever is declared, a backend has to answer
@@ -19,7 +19,7 @@ _TOOLS = ("tool_auto", "tool_stream")
 _ON_DEMAND = ("tool_required", "tool_named")
 
 
-def findings(state: BackendState, seen: Mapping[str, Observation]) -> dict[str, Any]:
+def findings(state: BackendState, seen: Mapping[str, Observation], now: float) -> dict[str, Any]:
     """`{backend, engine, model, state, checks: {name: {result, seen, at}}, drift: [...], problems: [...]}`."""
     parked = state.health.state is State.PARKED
     return {
@@ -28,7 +28,7 @@ def findings(state: BackendState, seen: Mapping[str, Observation]) -> dict[str, 
         "model": state.model,
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},
-        "drift": list(map(str, drift(state))),
+        "drift": list(map(str, drift(state, now))),
         "problems": problems(state.backend, seen, parked=parked),
     }
 

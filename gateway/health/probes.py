@@ -13,7 +13,7 @@ from math import inf
 import msgspec
 
 from gateway.domain.backend import BackendState
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, StaleConnection, TooLarge, UpstreamFailure
@@ -64,7 +64,7 @@ async def probe(
     for name in names:
         if not now and left is not None:
             left = await wait_idle(state, left)
-        subject = subject_of(state.backend, state.model, state.observed_context)
+        subject = subject_of(state.backend, state.model, state.reported.context)
         reason = skipped(name, subject, found) if state.backend.engine in ENGINES else "not a chat server"
         if reason is None and left is None:
             reason = _busy(state)
@@ -74,7 +74,7 @@ async def probe(
             observation = await _look(state, name, subject, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
         if not any(reply.ours for reply in replies.values()):
-            state.observe({name: observation})
+            state.facts.observe({name: observation})
         on_seen(name, observation)
     return found
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from gateway.domain.backend import BackendState, Source
+from gateway.domain.backend import BackendState
+from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
@@ -102,11 +103,11 @@ class Suspicion:
             found = Found(True)  # one endpoint that is broken takes none of the others with it
         log.info("%s is suspected; a harmless request: %s", state.name, found.reason or "answered")
         if found.refuses_us:
-            state.misconfigured(found.reason)
+            state.evidence.misconfigured(found.reason)
         elif found.lives:
-            state.cleared()
+            state.evidence.cleared()
         elif found.lives is False:
-            state.unanswered(found.reason)
+            state.evidence.unanswered(found.reason)
             if state.health.state is State.SUSPECT:
                 asyncio.get_running_loop().call_later(AGAIN, self._ask_again, state, endpoint, stream)
         return found
@@ -119,13 +120,13 @@ class Suspicion:
         found = await _look(state, CHAT, stream=False)
         log.info("%s refused a request; a harmless one: %s", state.name, found.reason or "answered")
         if found.refuses_us:
-            state.misconfigured(found.reason)
+            state.evidence.misconfigured(found.reason)
         return found
 
     async def _try_endpoint(self, state: BackendState, endpoint: Endpoint) -> Found:
         found = await _look(state, endpoint, stream=False)
         if found.unserved:
-            state.learn_lack("endpoint:" + endpoint.name, time.monotonic(), Source("harmless request"))
+            state.facts.learn_lack("endpoint:" + endpoint.name, time.monotonic(), Source("harmless request"))
         return found
 
 
@@ -140,7 +141,7 @@ def _harmless(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Body:
     if endpoint is COMPLETIONS:
         body: Body = {"prompt": "Say hello.", "max_tokens": TOKENS}
     else:
-        body = asks.plain(subject_of(state.backend, state.model, state.observed_context))
+        body = asks.plain(subject_of(state.backend, state.model, state.reported.context))
         body["max_tokens"] = TOKENS
     return {**body, "stream": True} if stream else body
 

@@ -223,7 +223,7 @@ class Relay:
             max_body=self.snapshot.server.max_body,
             teacher=self._teacher(),
             on_short=self.gateway.short_of,
-            final=self.spare is not None or (not self.course.left and forced(candidate, self.request) is None),
+            final=self.spare is not None or (not self.course.left and self._forced(candidate) is None),
             on_answer=self.blame.answered if self.blame is not None else None,
         )
         self.attempts.append(attempt)
@@ -266,7 +266,10 @@ class Relay:
             return None
         self.spare = self.attempts[-1]
         course.has_spare = True
-        return None if any(course.plan.may_enter(other) for other in course.left) else forced(candidate, self.request)
+        return None if any(course.plan.may_enter(other) for other in course.left) else self._forced(candidate)
+
+    def _forced(self, candidate: Candidate) -> Candidate | None:
+        return forced(candidate, self.request, time.monotonic())
 
     def _teacher(self) -> Teacher:
         return Teacher(self.request, self.request_id, told_apart=len(self.snapshot.clients) > 1)
@@ -280,7 +283,7 @@ class Relay:
     def _hold_failure(self, candidate: Candidate, verdict: Verdict, *, hard: bool) -> None:
         """`hard`: nobody listens there, or it is silent. Anything else may be the request's own fault."""
         if hard:
-            candidate.state.failed(verdict.reason)
+            candidate.state.evidence.failed(verdict.reason)
         else:
             self._blame().hold(candidate.state, verdict)
 
@@ -346,7 +349,7 @@ class Relay:
             if isinstance(reason, Broken):
                 state = self.attempts[-1].candidate.state
                 if reason.timeout:
-                    state.failed(reason.verdict.reason)
+                    state.evidence.failed(reason.verdict.reason)
                 else:
                     self._blame().broke(state, reason.verdict)
             await self.reply.interrupt()

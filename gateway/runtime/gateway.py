@@ -15,7 +15,7 @@ from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Backend, Snapshot, Traces
-from gateway.domain.backend import BackendState
+from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
@@ -55,7 +55,8 @@ class Gateway:
         self.metrics = Metrics()
         failures = self.metrics.failures
         self.accounts = Accounts(snapshot.server.data, failures)
-        self.fleet = Fleet(open_backend, self._transition, self._gone, self._stalled, self._closed, failures)
+        self.fleet = Fleet(open_backend, failures)
+        self._observe_fleet(self.fleet.observers)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
@@ -84,6 +85,12 @@ class Gateway:
         self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
+
+    def _observe_fleet(self, observers: Observers) -> None:
+        observers.transitions.append(self._transition)
+        observers.gone.append(self._gone)
+        observers.stalled.append(self._stalled)
+        observers.closed.append(self._closed)
 
     async def open(self) -> None:
         self.fleet.apply(self.snapshot)
@@ -195,7 +202,7 @@ class Gateway:
         heard nothing since is ended here, and goes on elsewhere where it can."""
         for relay in list(self.active):
             watch = relay.watch
-            if relay.trying is state and watch.heard < state.refused_since and not watch.writing:
+            if relay.trying is state and watch.heard < state.evidence.refused_since and not watch.writing:
                 watch.interrupt(ResetFailure("silent, and its port is closed"))
 
     def _closed(self, state: BackendState) -> None:
@@ -231,7 +238,7 @@ class Gateway:
             if watch.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
                 unspoken += 1
                 newest = max(newest, watch.heard)
-                tokens += state.ratio.probably(relay.request.prompt_bytes)
+                tokens += state.ratio.probably(relay.request.known_text_bytes)
         return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
 
     def _transition(self, transition: Transition) -> None:

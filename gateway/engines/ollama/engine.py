@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ class OllamaEngine:
         if call.endpoint.name == "embeddings":
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
-        prompt = SentPrompt(ours.text_bytes, window_of(state), state.ratio.estimate(ours.text_bytes).low, state.version)
+        low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
+        prompt = SentPrompt(ours.text_bytes, window_of(state), low, version)
         calls = CallWatch(ours.demand) if ours.demand is not None else None
 
         def violation(last: Line) -> str | None:
@@ -112,7 +114,7 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
 
 def window_of(state: BackendState) -> int | None:
     """What `num_ctx` is: the declared window, always the same."""
-    return state.backend.context or state.context
+    return state.backend.context or state.window(time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import flaws
 from gateway.health.checks.asks import TOOLS
 from gateway.health.checks.reply import Said, mended, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import asks, grades
 from gateway.health.checks.asks import Body
 from gateway.health.checks.flaws import is_garbage
