@@ -52,7 +52,7 @@ async def test_forced_thinking_reaches_each_backend_in_its_own_words(stream: boo
     async with fleet(a, b, alias=", thinking: off") as gateway:
         await ask(gateway, stream=stream, chat_template_kwargs={"thinking": True})
         assert got(a)["chat_template_kwargs"] == {"enable_thinking": False}
-        gateway.gateway.fleet["a"].cool_down(60, 10**9)
+        gateway.gateway.fleet["a"].evidence.cool_down(60, 10**9)
         await ask(gateway, stream=stream)
         assert got(b)["chat_template_kwargs"] == {"thinking": False}
 
@@ -120,6 +120,6 @@ async def test_an_engine_that_is_started_anew_with_the_flag_is_asked_again_at_on
         assert (await ask(gateway, tools=TOOLS)).headers["x-gateway-backend"] == "b"
         assert (await ask(gateway, tools=TOOLS)).headers["x-gateway-attempts"] == "1", "it is known"
         a.tool_parser = "qwen3_xml"
-        gateway.gateway.fleet["a"].dead("connection refused", refused=True)
-        gateway.gateway.fleet["a"].alive()
+        gateway.gateway.fleet["a"].evidence.dead("connection refused", refused=True)
+        gateway.gateway.fleet["a"].evidence.alive()
         assert (await ask(gateway, tools=TOOLS)).headers["x-gateway-backend"] == "a"

@@ -142,19 +142,19 @@ async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pyt
 
 
 async def test_what_fails_after_the_answer_does_not_take_it_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.domain.backend import BackendState
+    from gateway.domain.evidence import Evidence
 
-    real, broken = BackendState.succeeded, iter([True, True])
+    real, broken = Evidence.succeeded, iter([True, True])
 
-    def succeeded(self: BackendState) -> None:
-        if self.name == "b" and next(broken, False):
+    def succeeded(self: Evidence) -> None:
+        if self is house.gateway.gateway.fleet["b"].evidence and next(broken, False):
             raise KeyError("a defect")
         real(self)
 
-    monkeypatch.setattr(BackendState, "succeeded", succeeded)
+    monkeypatch.setattr(Evidence, "succeeded", succeeded)
     house.a.play(lambda turn: turn.send(HEADS["not HTTP"]))
     before = house.gateway.metric("gateway_internal_failures_total", part="answer")
     for stream in (False, True):
-        house.gateway.gateway.fleet["a"].succeeded()
+        house.gateway.gateway.fleet["a"].evidence.succeeded()
         well_answered(await house.chat(CHAT, stream=stream, tools=False), CHAT, stream=stream)
     assert house.gateway.metric("gateway_internal_failures_total", part="answer") == before + 2

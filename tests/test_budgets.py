@@ -88,7 +88,7 @@ async def test_when_only_the_budget_stands_there_it_is_402_and_says_until_when()
 async def test_where_something_else_may_come_back_it_is_not_402() -> None:
     fleet = {"a": "queue: {max_wait: 100ms}", "c1": f"{PRICE}, budget: 1 USD/day"}
     async with house(fleet, answered(1.0)) as (gateway, clouds):
-        gateway.gateway.fleet["a"].cool_down(60.0, asyncio.get_running_loop().time())
+        gateway.gateway.fleet["a"].evidence.cool_down(60.0, asyncio.get_running_loop().time())
         assert (await ask(gateway)).headers["x-gateway-backend"] == "c1"
         refused = await ask(gateway)
         assert (refused.status, refused.json["error"]["code"]) == (429, "rate_limit_exceeded")

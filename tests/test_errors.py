@@ -279,14 +279,14 @@ async def test_a_prompt_that_fits_nowhere_gets_the_words_that_compact_it() -> No
 
 async def test_an_overflow_is_told_through_the_gateway(fleet: Fleet) -> None:
     # The body limit here is 64 KiB, which a window of 32768 tokens takes: so the window is made small.
-    fleet.gateway.gateway.fleet["chat"].observed_context = 2048
+    fleet.gateway.gateway.fleet["chat"].saw_model(None, 2048)
     try:
         body = {**ASK, "messages": [{"role": "user", "content": "x" * 30_000}]}
         error = is_error(await fleet.post(body), "context_length_exceeded")
         assert error["message"].startswith("This model's maximum context length is 2048 tokens. However, your prompt")
         assert error["message"].endswith("input tokens. Please reduce the length of the messages.")
     finally:
-        fleet.gateway.gateway.fleet["chat"].observed_context = 32768
+        fleet.gateway.gateway.fleet["chat"].saw_model(None, 32768)
 
 
 async def test_a_defect_of_ours_is_a_plain_500(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ async def test_probes_carry_the_backends_own_key() -> None:
     sim = SimVllm("a", api_key="right")
     async with one_backend(sim, "api_key: right") as gateway:
         await gateway.until_ready("a")
-        assert gateway.gateway.fleet["a"].observed_context == sim.context
+        assert gateway.gateway.fleet["a"].reported.context == sim.context
         assert (await ask(gateway)).status_code == 200
 
 

@@ -95,9 +95,9 @@ async def test_what_was_learned_is_forgotten_with_another_version_and_when_it_go
         state = gateway.gateway.fleet["a"]
         for forget in (upgrade, fail):
             await ask(gateway, tools=TOOLS)
-            assert state.lacks("tools", time.monotonic())
+            assert state.facts.is_lacking("tools", time.monotonic())
             forget(state)
-            assert not state.lacks("tools", time.monotonic())
+            assert not state.facts.is_lacking("tools", time.monotonic())
 
 
 def upgrade(state: BackendState) -> None:
@@ -106,7 +106,7 @@ def upgrade(state: BackendState) -> None:
 
 def fail(state: BackendState) -> None:
     for _ in range(state.backend.health.fail_after):
-        state.failed("gone")
+        state.evidence.failed("gone")
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ async def test_a_smaller_window_than_its_models_tell_is_learned_from_the_refusal
         a.fault("status", **overflow(16384))
         for _ in range(2):  # the same prompt again is no second witness
             assert (await ask(gateway)).headers["x-gateway-backend"] == "b"
-            assert state.context == 131072
+            assert state.window(time.monotonic()) == 131072
         other = await ask(gateway, messages=[{"role": "user", "content": "another prompt"}])
         assert other.headers["x-gateway-backend"] == "b"
-        assert (len(a.requests), state.context) == (3, 16384)
+        assert (len(a.requests), state.window(time.monotonic())) == (3, 16384)
 
 
 @both_ways
@@ -240,7 +240,7 @@ async def test_a_limit_beyond_an_unknown_window_is_clamped_on_the_same_backend(s
     a, b = vllm("a", context=32768), vllm("b")
     a.fault("no_models")
     async with fleet(a, b) as gateway:
-        assert gateway.gateway.fleet["a"].context is None
+        assert gateway.gateway.fleet["a"].window(time.monotonic()) is None
         reply = await ask(gateway, stream=stream, max_tokens=1_000_000)
         assert (reply.status, reply.headers["x-gateway-backend"], reply.headers["x-gateway-attempts"]) == (
             200,
@@ -279,7 +279,7 @@ async def test_an_older_vllm_that_tells_the_prompts_length_is_asked_again_with_w
     a, b = vllm("a", context=32768), vllm("b")
     async with fleet(a, b) as gateway:
         gateway.gateway.fleet["a"].ratio.value = 6.0
-        gateway.gateway.fleet["a"].version = "0.10.0"
+        gateway.gateway.fleet["a"].saw_version("0.10.0")
         a.fault("status", status=400, body={"error": {"message": text}}, count=1)
         prompt = [{"role": "user", "content": "x" * 60_000}]
         reply = await ask(gateway, messages=prompt, max_tokens=30_000)

@@ -4,6 +4,7 @@ error tells the prompt's size as it is known, never one that is made up."""
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ async def test_a_size_that_nobody_counted_is_our_estimate() -> None:
 async def test_a_window_that_nobody_told_is_no_number() -> None:
     async with fleet(refuses_always("unknown")) as chat:
         state = chat.gateway.gateway.fleet["a"]
-        state.observed_context = None
+        state.saw_model(None, None)
         reply = await raw_post(chat.gateway.url, {"model": "chat", "messages": []})
         assert reply.json["error"]["code"] == "context_length_exceeded"
         message = reply.json["error"]["message"]
@@ -188,4 +189,4 @@ async def test_the_error_tells_the_window_that_this_request_was_told() -> None:
 
     async with fleet(play) as chat:
         assert await overflow(chat) == (4096, 5000)
-        assert chat.gateway.gateway.fleet["a"].context == WINDOW
+        assert chat.gateway.gateway.fleet["a"].window(time.monotonic()) == WINDOW

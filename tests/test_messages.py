@@ -119,7 +119,7 @@ async def stage(theatre: Stage) -> AsyncIterator[Stage]:
     yield theatre
     await theatre.gateway.until(theatre.gateway.idle)
     for name in ("s", "t", "late"):
-        theatre.gateway.gateway.fleet[name].succeeded()
+        theatre.gateway.gateway.fleet[name].evidence.succeeded()
 
 
 def told(reply: RawReply) -> list[Any]:

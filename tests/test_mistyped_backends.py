@@ -105,7 +105,7 @@ async def test_the_next_backend_is_asked(house: House, name: str) -> None:
 
     before = failed_inside(house)
     for path, stream, tools in WAYS:
-        house.gateway.gateway.fleet["a"].succeeded()
+        house.gateway.gateway.fleet["a"].evidence.succeeded()
         house.a.play(wrong)
         reply = await house.chat(path, stream=stream, tools=tools)
         well_answered(reply, path, stream=stream)
@@ -141,7 +141,7 @@ async def test_unread_bytes_never_fail_inside(house: House, name: str) -> None:
     started = [event(chunk({"content": text})) for text in "abc"]
     before = failed_inside(house)
     for path in (CHAT, MESSAGES):
-        house.gateway.gateway.fleet["a"].succeeded()
+        house.gateway.gateway.fleet["a"].evidence.succeeded()
         house.a.play(lambda turn: turn.stream(*started, event(chunk(SAID[name])), event(chunk({}, "stop")), DONE))
         reply = await house.chat(path, stream=True, tools=False)
         assert reply.status == 200
@@ -215,7 +215,7 @@ async def test_a_count_of_tokens_that_is_none_is_estimated(house: House, count: 
 async def test_what_ollama_says_wrongly(house: House, line: Any) -> None:
     house.o.play(lambda turn: turn.send(answer(dumped(line) + b"\n", "200 OK", "application/x-ndjson")))
     for stream in (False, True):
-        house.gateway.gateway.fleet["o"].succeeded()
+        house.gateway.gateway.fleet["o"].evidence.succeeded()
         reply = await house.chat(CHAT, stream=stream, tools=True, model="ollamas")
         well_answered(reply, CHAT, stream=stream)
     asked = [turn for turn in house.o.turns if not turn.headers["x-request-id"].startswith("probe-")]

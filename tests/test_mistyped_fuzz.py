@@ -82,7 +82,7 @@ async def follow(asked: list[Case]) -> None:
         await gateway.until_ready("a", "b")
         for case in asked:
             for state in gateway.gateway.fleet.states.values():
-                state.succeeded()
+                state.evidence.succeeded()
             (o if case.ollama else a).play(case.play)
             check(await ask(House(gateway, a, b, o), case), case)
         await nothing_failed(gateway)

@@ -160,7 +160,7 @@ async def test_room_is_what_was_free_beside_the_engine_and_is_free_now(
     routes += "  small: {engine: ollama, url: 'http://10.0.0.1:2', model: m, node: n1}\nnodes: {n1: {}}\n"
     routes += "aliases: {chain: [big, small]}\n"
     snapshot = load_text(routes, "routes.yaml", {}).snapshot
-    fleet = Fleet(lambda _: None, lambda _: None, lambda _: None)
+    fleet = Fleet(lambda _: None)
     fleet.apply(snapshot)
     fleet["big"].health.state, fleet["small"].health.state = State.DOWN, State.READY
     gib = float(1 << 30)

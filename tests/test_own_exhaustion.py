@@ -290,7 +290,7 @@ async def test_a_canary_that_could_not_be_asked_proves_nothing(monkeypatch: pyte
         replies: dict[bytes, Reply] = {}
         found = await probe(state, ("plain", "arithmetic"), now=True, replies=replies)
         assert outcome_of(found, replies.values()).kind == "unasked"
-        assert not state.observed
+        assert not state.facts.observed
         assert state.health.state is State.READY
 
 

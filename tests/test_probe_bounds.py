@@ -90,7 +90,7 @@ async def test_a_bad_backend_is_looked_at_without_harm(name: str, caplog: pytest
         version = told["version"]
         assert version is None or (len(version) <= 200 and version.isprintable())
         assert (await gateway.client.get("/metrics")).status_code == 200
-        assert looked.observed_context in (None, 4096, 9000)
+        assert looked.reported.context in (None, 4096, 9000)
     failed = [r for r in caplog.records if r.exc_info is not None or "failed inside" in r.getMessage()]
     assert not failed
     assert all(len(record.getMessage()) < 5000 for record in caplog.records if record.levelno > logging.DEBUG)

@@ -54,7 +54,7 @@ async def test_when_a_backend_goes_those_who_wait_for_it_move_on_and_keep_their_
     async with queue("a: 1, b: 1", "pool: [a, b]") as q:
         await q.ask("r0", "r1", "r2", "r3")
         assert q.depth("a") == 3.0
-        q.gateway.gateway.fleet["a"].misconfigured("its key was taken away")
+        q.gateway.gateway.fleet["a"].evidence.misconfigured("its key was taken away")
         await q.until_inside("r1", "b")
         assert (q.depth("a"), q.depth("b")) == (0.0, 2.0)
         for name in ("r1", "r2", "r3"):

@@ -185,12 +185,12 @@ async def test_a_backend_that_means_the_same_keeps_what_it_has(file: Path) -> No
     async with editor_of(file, "a b", PAIR) as e:
         await ask(e)
         state = state_of(e, "a")
-        state.learn_lack("images", 1e9)
-        client, since, learned = state.client, state.health.since, state.learned
+        state.facts.learn_lack("images", 1e9)
+        client, since, learned = state.client, state.health.since, state.facts.lacks
         probes = e.sims["a"].seen["/health"]
         await e.save(e.text.replace("slots: 4", "slots: 3, timeouts: {connect: 1s}", 1).replace("w:", "writer:"))
         assert state_of(e, "a") is state
-        assert (state.client, state.health.since, state.learned, state.slots) == (client, since, learned, 3)
+        assert (state.client, state.health.since, state.facts.lacks, state.slots) == (client, since, learned, 3)
         assert client is not None
         assert client.connect_timeout == 1.0
         assert state.health.state is State.READY
@@ -201,10 +201,10 @@ async def test_another_model_is_known_for_nothing_and_found_out_about_at_once(fi
     async with editor_of(file, "a", "aliases: {w: [a]}\n", head="defaults: {health: {every: 1h}}\n") as e:
         e.sims["a"].served = ["one", "two"]
         state = state_of(e, "a")
-        state.learn_lack("images", 1e9)
+        state.facts.learn_lack("images", 1e9)
         await e.edit("slots: 4", "slots: 4, model: two")
-        assert not state.learned
-        await e.gateway.until(lambda: state.observed_model == "two")
+        assert not state.facts.lacks
+        await e.gateway.until(lambda: state.reported.model == "two")
         await e.edit("model: two", "model: three")
         await e.gateway.until(lambda: state.health.state is State.MISCONFIGURED)
         await e.edit("model: three", "model: one")

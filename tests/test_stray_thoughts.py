@@ -38,7 +38,7 @@ async def taught(chat: Fleet, stream: bool) -> None:
 
 
 def guesses(chat: Fleet) -> bool:
-    return chat.gateway.gateway.fleet["a"].lacks(STRAY_THOUGHTS, time.monotonic())
+    return chat.gateway.gateway.fleet["a"].facts.is_lacking(STRAY_THOUGHTS, time.monotonic())
 
 
 # -- what is learned --------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from gateway.domain.events import Event
+from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
-from gateway.domain.observation import Observation
 from gateway.health.canary_schedule import outcome_of
 from simulator import SimOllama
 from tests.raw_client import chat
@@ -57,7 +57,7 @@ async def test_a_hung_engine_is_not_used_again_before_its_canary_is_answered() -
         await canaried(gateway, sim, 2)
         sim.fault("hang_engine")
         state = gateway.gateway.fleet["a"]
-        state.stalled("its engine stood still")
+        state.evidence.stalled("its engine stood still")
         state.health.retry_at = 0.0
         state.health.backoff = 0.05
         asked = len(sim.requests)
@@ -106,7 +106,7 @@ async def test_on_first_contact_it_is_asked_in_the_background_and_what_is_seen_c
     sim.tool_parser = None  # started without one
     async with one(sim, ", tool_parser: qwen3_coder") as gateway:
         await gateway.until_ready("a")
-        await gateway.until(lambda: "tool_auto" in gateway.gateway.fleet["a"].observed)
+        await gateway.until(lambda: "tool_auto" in gateway.gateway.fleet["a"].facts.observed)
         assert gateway.state("a") is State.READY, "what it cannot do is no illness"
         assert gateway.metric("gateway_canary", backend="a", check="arithmetic") == 1
         await gateway.until(lambda: any(e.kind == "drift" for e in gateway.gateway.events))

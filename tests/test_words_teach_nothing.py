@@ -4,6 +4,7 @@ backend says in its own words is learned, with the name of the request that taug
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
@@ -107,7 +108,7 @@ class Stage:
         return found
 
     def window(self, backend: str = "a") -> int | None:
-        return self.gateway.gateway.fleet[backend].context
+        return self.gateway.gateway.fleet[backend].window(time.monotonic())
 
 
 @asynccontextmanager

@@ -94,7 +94,7 @@ async def built() -> AsyncIterator[House]:
 def house(built: House, caplog: pytest.LogCaptureFixture) -> House:
     """All well again; `b` answers. Nothing may fail inside the gateway."""
     for state in built.gateway.gateway.fleet.states.values():
-        state.succeeded()
+        state.evidence.succeeded()
     for backend in (built.a, built.b, built.o):
         backend.play(good)
     caplog.set_level(logging.ERROR)

@@ -18,7 +18,7 @@ from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.routing.plan import Broke
-from gateway.routing.window import tokens
+from gateway.routing.window import known_tokens
 from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.accounts")
@@ -101,7 +101,7 @@ class Accounts:
     def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
         """Of prompt and answer, before a backend has counted them."""
         answer = min(request.limit() or ANSWER_GUESS, ANSWER_MOST) * request.choices if request.endpoint.limits else 0
-        return Tokens(tokens(state, request), answer)
+        return Tokens(known_tokens(state, request), answer)
 
     def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
         """USD of reported tokens; None = unknown, which the log says once where a budget depends on it."""

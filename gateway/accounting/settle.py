@@ -13,7 +13,7 @@ from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.usage import is_beyond_belief
 from gateway.metrics.registry import Metrics, Route
-from gateway.routing.window import tokens
+from gateway.routing.window import known_tokens
 
 _KINDS = ("prompt", "completion", "cached", "reasoning")  # in the order of Tokens
 
@@ -72,7 +72,7 @@ class Settler:
                 self._enter(record, backend, NO_TOKENS, outcome, record.seconds, 0.0)
             return 0
         state = trying.state
-        usd = self._accounts.cost(state.backend, record.client, Tokens(prompt=tokens(state, trying.request)))
+        usd = self._accounts.cost(state.backend, record.client, Tokens(prompt=known_tokens(state, trying.request)))
         self._spend(record, state, usd)
         self._enter(record, state.name, NO_TOKENS, outcome, record.seconds, usd)
         return record.charge.tokens if record.charge is not None else 0
@@ -95,11 +95,8 @@ class Settler:
         used = read_usage(usage)
         for kind, count in zip(_KINDS, used, strict=True):
             route.count_tokens(kind, count)
-        sender = request.sender
-        if used.prompt and state.ratio.due(request.prompt_bytes, sender):
-            request.measure_media()
-            if not request.images:
-                state.ratio.learn(request.prompt_bytes, used.prompt, sender)
+        if used.prompt and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
+            state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
         self._book(record, state, used, outcome, seconds)
         return used.total
 

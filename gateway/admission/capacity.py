@@ -17,9 +17,9 @@ def room(state: BackendState) -> int:
     """Slots that we may use: of all that gateways may use at most our share. None only while Redis has just gone and
     others held more than theirs."""
     most = whole(state)
-    if state.alone is not None:
-        return min(most, state.alone)
-    return most if state.sharers == 1 else max(1, min(most, state.slots // state.sharers))
+    if state.shared.alone is not None:
+        return min(most, state.shared.alone)
+    return most if state.shared.sharers == 1 else max(1, min(most, state.slots // state.shared.sharers))
 
 
 def is_full(state: BackendState, weight: int) -> bool:

@@ -25,7 +25,7 @@ class Lease:
         self.served = True
         self._scheduler = scheduler
         self._held: Held | None = held
-        self._tokens = state.ratio.probably(request.prompt_bytes)
+        self._tokens = state.ratio.probably(request.known_text_bytes)
         state.prompt_tokens += self._tokens
         health = state.health
         # On trial: half-open, or due for it, or down and (never probed) tried again after its pause.

@@ -187,18 +187,18 @@ class Entrance:
 
     async def _holds_prompt(self, candidate: Candidate) -> bool:
         """Near the limit of its window the backend itself counts the prompt; False = it is too long after all."""
-        state, request = candidate.state, self._request
+        state, request, now = candidate.state, self._request, time.monotonic()
         room = room_needed(request, self._alias.min_max_tokens)
-        if not near_limit(state, request, room):
+        if not near_limit(state, request, room, now):
             return True
         tokens = await count_tokens(state, request)
         if tokens is None:
             return True
         request.exact[state.name] = tokens
-        if fits_window(state, request, room):
+        if fits_window(state, request, room, now):
             return True
         reason = "is too small for this prompt"
-        self._tried.append(Tried(state.name, "too_long", reason, window=state.context, prompt_tokens=tokens))
+        self._tried.append(Tried(state.name, "too_long", reason, window=state.window(now), prompt_tokens=tokens))
         return False
 
     async def _still_holds(self, lease: Lease) -> bool:

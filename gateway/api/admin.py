@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from gateway.admission.origins import is_foreign as is_foreign
 from gateway.admission.origins import is_loopback as is_loopback
 from gateway.config.problems import ConfigError, NotRead
 from gateway.domain.backend import BackendState
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.errors import GatewayError, exhausted
 from gateway.health.probes import probe, probe_report
 from gateway.proxy.header_map import header_map
@@ -54,7 +55,7 @@ def router(gateway: Gateway) -> APIRouter:
         """What runs there ends, nothing new comes; until it is resumed, or the gateway is restarted."""
         admit(gateway, request)
         state = backend_of(gateway, name)
-        state.drain()
+        state.evidence.drain()
         return JSONResponse(standing(state))
 
     @routes.post("/backends/{name}/resume")
@@ -62,7 +63,7 @@ def router(gateway: Gateway) -> APIRouter:
         """The end of a drain; of a backend that is not draining nothing is changed."""
         admit(gateway, request)
         state = backend_of(gateway, name)
-        state.resume()
+        state.evidence.resume()
         return JSONResponse(standing(state))
 
     @routes.post("/reload")
@@ -125,7 +126,7 @@ class Probing:
             await asyncio.wait({work}, timeout=STOP_LOOK)
             if self._gateway.stopping:
                 work.cancel()
-        return probe_report(state, work.result())
+        return probe_report(state, work.result(), time.monotonic())
 
     async def findings(self) -> dict[str, Any]:
         """When it is done. Raises `no_backend_available` when the gateway stops before that."""

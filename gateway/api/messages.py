@@ -14,7 +14,6 @@ from gateway.admission.origins import check_json
 from gateway.config.snapshot import Alias
 from gateway.dialects.anthropic.errors import envelope, final
 from gateway.dialects.anthropic.request import to_chat
-from gateway.domain.backend import BackendState
 from gateway.domain.request import MESSAGES, InferenceRequest, parse
 from gateway.engines.vllm.tokenize import count_tokens
 from gateway.errors import GatewayError
@@ -75,12 +74,7 @@ async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> t
             exact = await count_tokens(state, request)
             if exact is not None:
                 return state.name, exact
-    return "", _estimate(states[0], request)
-
-
-def _estimate(state: BackendState, request: InferenceRequest) -> int:
-    request.measure_media()
-    return tokens(state, request)
+    return "", tokens(states[0], request)
 
 
 def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:

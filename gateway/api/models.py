@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -75,6 +76,7 @@ def first_window(gateway: Gateway, alias: Alias) -> int | None:
     """What the first step can always take: the smallest window of its members; None when one was never seen."""
     if not alias.steps:
         return None
-    windows = [gateway.fleet.states[name].context for name in alias.steps[0]]
+    now = time.monotonic()
+    windows = [gateway.fleet.states[name].window(now) for name in alias.steps[0]]
     known = [window for window in windows if window]
     return min(known) if known and len(known) == len(windows) else None

@@ -24,7 +24,7 @@ from gateway.admission.capacity import room
 from gateway.api.admin import may_admin
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import drift
+from gateway.domain.drift import drift
 from gateway.domain.events import Event
 from gateway.observe.feed import Subscription
 from gateway.observe.node_view import view_nodes
@@ -143,8 +143,8 @@ def _add_words(gateway: Gateway, told: dict[str, Any]) -> None:
     for name, state in gateway.fleet.states.items():
         told["backends"][name] |= {
             "reason": shown_to_admin(state.health.reason),
-            "observed": {check: asdict(seen) for check, seen in state.observed.items()},
-            "drift": [shown_to_admin(line) for line in drift(state)],
+            "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
+            "drift": [shown_to_admin(line) for line in drift(state, time.monotonic())],
         }
     told["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
@@ -163,13 +163,13 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "slots_assumed": backend.slots_assumed,
         "inflight": state.inflight,
         "foreign": state.foreign,
-        "elsewhere": state.elsewhere,
+        "elsewhere": state.shared.elsewhere,
         "room": room(state) if backend.slots is not None else None,
         "queue": waiting,
-        "window": state.context,
+        "window": state.window(time.monotonic()),
         "model": state.model,
-        "version": state.version,
-        "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.observed.items()},
+        "version": state.reported.version,
+        "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.facts.observed.items()},
         "drift": list(view.drift),
         "learned": _learned(state),
     }
@@ -181,11 +181,12 @@ def _learned(state: BackendState) -> dict[str, Any]:
     second; None = not known yet."""
     now = time.monotonic()
     pause = state.cooldown_until
-    lacks = {what: _wall(until) for what, until in state.learned.items() if until > now}
-    window = state.refused_window if state.refused_window_until > now else None
+    lacks = {what: _wall(until) for what, until in state.facts.lacks.items() if until > now}
+    refused = state.facts.refused_window
+    window = refused.tokens if refused is not None and refused.until > now else None
     taught = {
         fact: {"request": one.request or None, "at": one.at}
-        for fact, one in state.taught.items()
+        for fact, one in state.facts.taught.items()
         if fact in lacks or (fact == "window" and window is not None)
     }
     return {

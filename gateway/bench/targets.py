@@ -182,9 +182,9 @@ class BackendTarget:
         headers = [("authorization", "Bearer " + key.reveal())] if key is not None else []
         models = engine.read_models(await fetch(client, "GET", path, headers, backend.url or ""))
         if backend.model is None and models:
-            self._state.observed_model = next(iter(models))
+            self._state.saw_model(next(iter(models)), None)
         if self._state.model is not None:
-            self._state.observed_context = models.get(self._state.model)
+            self._state.saw_model(self._state.reported.model, models.get(self._state.model))
 
     def prepare(self, spec: RequestSpec) -> Send:
         request = parse(CHAT, _encode(body(spec, self._alias.name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal
 from urllib.parse import quote
@@ -139,7 +140,7 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
     from gateway.health.probes import probe, probe_report
     from gateway.runtime.gateway import open_backend
 
-    fleet = Fleet(open_backend, lambda _: None, lambda _: None)
+    fleet = Fleet(open_backend)
     fleet.apply(snapshot)
     prober = Prober(fleet)
     prober.open()
@@ -149,7 +150,7 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
         if probe_of(backend) is not None:
             await prober.check(state, read_models=True)
         seen = await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
-        told: Findings = visible_all(probe_report(state, seen))
+        told: Findings = visible_all(probe_report(state, seen, time.monotonic()))
         return told
 
     try:

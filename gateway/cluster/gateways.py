@@ -64,7 +64,7 @@ class Gateways:
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         scheduler.others = self.slots
-        fleet.on_news = self._board.on_news
+        fleet.observers.news.append(self._board.on_news)
 
     @property
     def joined(self) -> bool:

@@ -137,10 +137,10 @@ class SharedSlots:
 
     def renewed(self, loads: list[Load], granted: list[tuple[str, str, int]]) -> None:
         """The answer to a renewal: how much runs where, and grants whose message was lost."""
-        before = {state.name: state.elsewhere for state in self._states().values()}
+        before = {state.name: state.shared.elsewhere for state in self._states().values()}
         self._see(loads)
         for state in self._states().values():
-            state.elsewhere_lately = max(state.elsewhere, before[state.name])
+            state.shared.elsewhere_lately = max(state.shared.elsewhere, before[state.name])
         for key, backend, slots in granted:
             self.granted(key, backend, slots)
 
@@ -150,7 +150,7 @@ class SharedSlots:
         for backend, holders in loads:
             state = self._state(backend)
             if state is not None:
-                state.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
+                state.shared.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
 
     def granted(self, key: str, backend: str, slots: int) -> None:
         """Who waits under this key gets slots. Where it does not want them any more they are given back, or are about
@@ -208,9 +208,9 @@ class SharedSlots:
         for backend, total, ours, others in loads:
             state = self._state(backend)
             if state is not None:
-                state.others = tuple(others)
-                state.elsewhere = total - ours
-                state.elsewhere_lately = max(state.elsewhere_lately, state.elsewhere)
+                state.shared.others = tuple(others)
+                state.shared.elsewhere = total - ours
+                state.shared.elsewhere_lately = max(state.shared.elsewhere_lately, state.shared.elsewhere)
 
     def _state(self, key: str) -> BackendState | None:
         name = key.partition(" ")[0]
@@ -223,7 +223,7 @@ class SharedSlots:
         """From now on it is decided together."""
         self.joined, self._scheduler.serves = True, False
         for state in self._states().values():
-            state.sharers, state.alone = 1, None
+            state.shared.sharers, state.shared.alone = 1, None
         for waiter in self._scheduler.waiters:
             self.waits(waiter)
 
@@ -237,11 +237,12 @@ class SharedSlots:
             waiter.key = ""
         self._asked, self._to_ask, self._leaving, self._drops, self._used = {}, {}, {}, [], []
         for state in self._states().values():
-            state.sharers, state.elsewhere, state.elsewhere_lately = gateways, 0, 0
+            state.shared.sharers, state.shared.elsewhere, state.shared.elsewhere_lately = gateways, 0, 0
             if state.backend.slots is not None:
-                state.alone = slots_alone(state.slots, gateways, state.inflight, state.others)
-                state.alone = min(state.alone, before.get(state.name, state.alone))
-        self._kept = {state.name: state.alone for state in self._states().values() if state.alone is not None}
+                state.shared.alone = slots_alone(state.slots, gateways, state.inflight, state.shared.others)
+                state.shared.alone = min(state.shared.alone, before.get(state.name, state.shared.alone))
+        alone = {state.name: state.shared.alone for state in self._states().values()}
+        self._kept = {name: slots for name, slots in alone.items() if slots is not None}
         self._scheduler.alone(now)
 
     def tick(self, now: float) -> None:
@@ -250,8 +251,8 @@ class SharedSlots:
             return
         freed = False
         for state in self._states().values():
-            if state.alone is not None and (now >= self._until or self._is_idle(state)):
-                state.alone, freed = None, True
+            if state.shared.alone is not None and (now >= self._until or self._is_idle(state)):
+                state.shared.alone, freed = None, True
                 self._kept.pop(state.name, None)
         if freed:
             self._scheduler.alone(now)

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from gateway.cluster.scripts import Operation, key_of
-from gateway.domain.backend import ELSEWHERE, LEARNED_FOR, BackendState
+from gateway.domain.backend import BackendState
+from gateway.domain.facts import ELSEWHERE, LEARNED_FOR, Observation
 from gateway.domain.health_state import SERVING, State, Transition
-from gateway.domain.observation import Observation
 from gateway.domain.reason import kind_of
 from gateway.health.prober import Prober
 
@@ -53,15 +53,15 @@ class Board:
     # -- what is found out here -----------------------------------------------------------------------------------
 
     def on_news(self, state: BackendState, news: str, what: Any) -> None:
-        """See `BackendState.on_news`."""
+        """What was found out of a backend, as `Observers.news` reports it."""
         if self._believing:
             return
         if news == "known":  # which engine it is: what was said of that one counts now
             self._unfit.update(dict.fromkeys(f for f in self._words if f.startswith(key_of(state.backend) + "\t")))
             self._believe_all()
         elif news == "lack":
-            by = state.taught[what].request if what in state.taught else ""
-            self._say(state, f"lack\t{what}", by or True, state.learned[what] - time.monotonic())
+            by = state.facts.taught[what].request if what in state.facts.taught else ""
+            self._say(state, f"lack\t{what}", by or True, state.facts.lacks[what] - time.monotonic())
         elif news == "no lack":
             self._say(state, f"lack\t{what}", False, LEARNED_FOR)
         elif news == "seen":
@@ -79,7 +79,7 @@ class Board:
 
     def _say(self, state: BackendState, field: str, value: Any, seconds: float | None) -> None:
         at = _ms()
-        word = Word(at, 0.0 if seconds is None else at + seconds * 1000, [state.version, state.started, value])
+        word = Word(at, 0.0 if seconds is None else at + seconds * 1000, [*_engine_of(state), value])
         name = f"{key_of(state.backend)}\t{field}"
         self._words[name] = self._unsent[name] = word
         self._wake()
@@ -129,7 +129,7 @@ class Board:
                 state = states.get(name)
                 if word.until and word.until <= _ms():
                     self._unfit.pop(field, None)
-                elif state is not None and (rest == "drain" or word.value[:2] == [state.version, state.started]):
+                elif state is not None and (rest == "drain" or word.value[:2] == _engine_of(state)):
                     self._unfit.pop(field, None)
                     self._believe(state, rest, word)
         finally:
@@ -141,20 +141,20 @@ class Board:
         if kind == "lack":
             if value:
                 until = word.until / 1000 + here
-                state.take_lack(name, until, value if isinstance(value, str) else ELSEWHERE)
+                state.facts.believe_lack(name, until, value if isinstance(value, str) else ELSEWHERE)
             else:
-                state.unlearn(name)
+                state.facts.withdraw_lack(name)
         elif kind == "seen":
-            state.observe({name: msgspec.convert(value, Observation)})
+            state.facts.observe({name: msgspec.convert(value, Observation)})
             self._prober.canaries.seen_elsewhere(state, word.at / 1000 + here)
         elif kind == "another":
             state.forget()
             self._drop(key_of(state.backend), word.at)
         elif kind == "drain":
             if value:
-                state.drain()
+                state.evidence.drain()
             else:
-                state.resume()
+                state.evidence.resume()
         elif kind == "verdict":
             self._believe_verdict(state, *value, at=word.at / 1000 + here)
 
@@ -163,9 +163,14 @@ class Board:
         if verdict == "proved":
             self._prober.canaries.proved_elsewhere(state, at)
         if verdict in PROOFS and state.health.state in SERVING:
-            getattr(state, verdict)(told)
+            getattr(state.evidence, verdict)(told)
         elif verdict not in PROOFS:
             self._prober.hurry(state)
+
+
+def _engine_of(state: BackendState) -> list[object]:
+    """What tells one running engine from another."""
+    return [state.reported.version, state.reported.started]
 
 
 def _is_news(transition: Transition) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.backend import BackendState, OnGone, OnNews, OnTransition, canaried
+from gateway.domain.backend import BackendState, Observers, canaried
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.upstream import Client
@@ -30,15 +30,9 @@ class Fleet:
     """All backends of the current snapshot. `states` is replaced, never changed: a request may keep the one it began
     with."""
 
-    def __init__(
-        self,
-        open_client: OpenClient,
-        on_transition: OnTransition,
-        on_gone: OnGone,
-        on_stalled: OnGone = lambda _: None,
-        on_closed: OnGone = lambda _: None,
-        failures: Failures | None = None,
-    ) -> None:
+    def __init__(self, open_client: OpenClient, failures: Failures | None = None) -> None:
+        self.observers = Observers()
+        self.sharers = 1  # gateways that share the slots of the backends that are made from now on, each on its own
         self._failures = failures or Failures()
         self.states: Mapping[str, BackendState] = {}
         self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
@@ -47,12 +41,6 @@ class Fleet:
         self._closing: dict[Identity, asyncio.Task[None]] = {}  # of what is in `retired`
         self._tasks: set[asyncio.Task[None]] = set()  # the same, to their very end
         self._open_client = open_client
-        self._on_transition = on_transition
-        self._on_gone = on_gone
-        self._on_stalled = on_stalled
-        self._on_closed = on_closed
-        self.on_news: OnNews | None = None  # of the backends that are made from now on
-        self.sharers = 1  # likewise
 
     def __getitem__(self, name: str) -> BackendState:
         return self.states[name]
@@ -82,11 +70,9 @@ class Fleet:
         return list(before.values())
 
     def _drain_again(self, state: BackendState) -> None:
-        """It was put back into routes.yaml. What other gateways know of its drain is as late, or later."""
+        """It was put back into routes.yaml. What other gateways know of its drain is as recent, or more so."""
         self._drained.discard(state.backend.identity)
-        told, state.on_news = state.on_news, None
-        state.drain()
-        state.on_news = told
+        state.evidence.drain(announce=False)
 
     def _state_of(self, backend: Backend, before: dict[Identity, BackendState]) -> BackendState:
         identity = backend.identity
@@ -102,15 +88,8 @@ class Fleet:
         return state
 
     def _new(self, backend: Backend) -> BackendState:
-        state = BackendState(
-            backend,
-            self._open_client(backend),
-            _unknown(backend),
-            self._on_transition,
-            self._on_gone,
-            self._on_stalled,
-        )
-        state.on_news, state.sharers = self.on_news, self.sharers
+        state = BackendState(backend, self._open_client(backend), _unknown(backend), self.observers)
+        state.shared.sharers = self.sharers
         return state
 
     def _retire(self, state: BackendState) -> None:
@@ -130,7 +109,8 @@ class Fleet:
         del self.retired[identity], self._closing[identity]
         log.info("%s has ended what ran there: closed", state.name)
         await close_clients([state])
-        self._on_closed(state)
+        for observer in self.observers.closed:
+            observer(state)
 
     async def close(self) -> None:
         for task in self._closing.values():

@@ -57,9 +57,20 @@ UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 IMAGE_TOKENS = 1500
 
 
+class Media(NamedTuple):
+    """The pictures and the sound in a prompt, and how many of the prompt's bytes they take."""
+
+    images: int = 0
+    audio: bool = False
+    bytes: int = 0
+
+
+NO_MEDIA = Media()
+
+
 class Refusal(NamedTuple):
-    """What a backend said in tokens when it refused a request; it holds for that request there, and for no other.
-    `least`: the prompt has at least so many. `sums`: it counts the limit of the answer beside the prompt."""
+    """The numbers of tokens in a backend's refusal; they hold for that request there, and for no other. `least`: the
+    prompt has at least so many. `sums`: the backend adds the limit of the answer to the prompt."""
 
     window: int | None = None
     least: int = 0
@@ -68,7 +79,7 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """A parsed body. `fields` are the body's own bytes, key by key; nothing unknown is lost."""
+    """A parsed body. `fields` are the body's own bytes, key by key; unknown fields are kept."""
 
     endpoint: Endpoint
     fields: dict[str, Raw]
@@ -78,10 +89,7 @@ class InferenceRequest:
     wants_usage: bool = False  # the client asked for the usage chunk
     own_usage: bool = False  # the client set continuous_usage_stats: its stream_options are left alone
     limits: dict[str, int] = field(default_factory=dict)  # the token limits it sent, where they are valid
-    prompt_bytes: int = 0
-    images: int = 0  # with `audio`: valid after `measure_media`
-    audio: bool = False
-    media_measured: bool = False
+    prompt_bytes: int = 0  # media included
     tools: bool = False
     tool_choice: ToolChoice = "auto"
     json_schema: bool = False
@@ -90,24 +98,29 @@ class InferenceRequest:
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # tells clients apart (access.Identity.name)
+    _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = nobody has looked yet
 
     def limit(self) -> int | None:
         """The most answer tokens the client asked for."""
         return max(self.limits.values()) if self.limits else None
 
-    def measure_media(self) -> None:
-        """Find pictures and sound and take their base64 out of `prompt_bytes`. Not part of parsing: it reads the whole
-        body again, so it is asked for only where its answer can change something."""
-        if self.media_measured:
-            return
-        self.media_measured = True
-        messages = self.fields.get("messages")
-        if messages is None:
-            return
-        text = bytes(messages)
-        if b'"image_url"' in text or b'"input_audio"' in text:
-            with contextlib.suppress(*UNREADABLE):
-                _read_media(self)
+    @property
+    def media(self) -> Media:
+        """The pictures and sound in the prompt. They follow from `fields` alone, but finding them reads the whole body
+        again: it is done once, and only for a request where they can change something."""
+        if self._media is None:
+            self._media = find_media(self.fields.get("messages"))
+        return self._media
+
+    @property
+    def known_media(self) -> Media:
+        """The same where somebody has looked already, else none: good enough for a guess that must cost nothing."""
+        return NO_MEDIA if self._media is None else self._media
+
+    @property
+    def known_text_bytes(self) -> int:
+        """Bytes of the prompt, without the media where somebody has looked for them already."""
+        return self.prompt_bytes if self._media is None else self.prompt_bytes - self._media.bytes
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -281,17 +294,20 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
         _say_thinking(request, effort != "none", wish=True)
 
 
-def _read_media(request: InferenceRequest) -> None:
-    """Pictures and sound among the message parts; their base64 is not prompt text."""
-    for part in _content_parts(value_of(request.fields.get("messages"))):
-        kind = part.get("type")
-        if kind == "image_url":
-            request.images += 1
-        elif kind == "input_audio":
-            request.audio = True
-        else:
-            continue
-        request.prompt_bytes -= len(msgspec.json.encode(part))
+def find_media(messages: Raw | None) -> Media:
+    """Pictures and sound among the parts of the messages; their base64 is not prompt text."""
+    text = b"" if messages is None else bytes(messages)
+    if b'"image_url"' not in text and b'"input_audio"' not in text:
+        return NO_MEDIA
+    images, audio, size = 0, False, 0
+    with contextlib.suppress(*UNREADABLE):
+        for part in _content_parts(value_of(messages)):
+            kind = part.get("type")
+            if kind in ("image_url", "input_audio"):
+                images += kind == "image_url"
+                audio = audio or kind == "input_audio"
+                size += len(msgspec.json.encode(part))
+    return Media(images, audio, size) if size else NO_MEDIA
 
 
 def _content_parts(messages: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,11 @@ from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import loses_marks
-from gateway.domain.request import CHAT, InferenceRequest, is_limit, value_of
-from gateway.domain.token_ratio import clamp, clamp_again, surely_fits
+from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
+from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import say_thinking
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
-from gateway.routing.window import prompt_estimate, refusal_of, window_for
+from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, window_for
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +45,7 @@ def fields_up(
     request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
 ) -> tuple[dict[str, Raw], list[str]]:
     """(body fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
-    fields = dict(request.fields)
+    fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
     traits = TRAITS[state.backend.engine]
     if state.model is not None:
@@ -57,12 +58,12 @@ def fields_up(
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
     if adapt.thinking is not None or request.thinking is not None:
-        said = say_thinking(fields, request, state, adapt)
+        said = say_thinking(fields, request, state, adapt, now)
         if not said and THINKING_UNAVAILABLE not in adapted:
             adapted.append(THINKING_UNAVAILABLE)
     clamped = False
     for name in request.endpoint.limits:
-        if name in fields and (limit := send_limit(name, fields, request, alias, state)) is not None:
+        if name in fields and (limit := send_limit(name, fields, request, alias, state, now)) is not None:
             fields[name] = Raw(_encode(limit))
             clamped = clamped or limit < request.limits.get(name, limit)
     if clamped:
@@ -90,7 +91,7 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
 
 
 def send_limit(
-    name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState
+    name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState, now: float
 ) -> int | None:
     """The limit to send in field `name`, raised to the alias' least and clamped to the window; None = as it is."""
     asked = request.limits.get(name)
@@ -99,38 +100,40 @@ def send_limit(
         if not is_limit(asked):
             return None
     limit = max(asked, alias.min_max_tokens or 0)
-    window = window_for(state, request)
+    window = window_for(state, request, now)
     if window is not None and (request.refused is not None or not surely_fits(request.prompt_bytes, limit, window)):
-        bounded = _bounded(limit, request, state, window)
-        if bounded < limit and not request.media_measured:
-            request.measure_media()
-            bounded = _bounded(limit, request, state, window)
+        bounded = _bounded(limit, request, state, window, text_estimate(state, request), request.prompt_bytes)
+        if bounded < limit and request.media is not NO_MEDIA:
+            text_bytes = request.prompt_bytes - request.media.bytes
+            bounded = _bounded(limit, request, state, window, prompt_estimate(state, request), text_bytes)
         limit = bounded
     return limit if limit != asked or name not in request.limits else None
 
 
-def _bounded(limit: int, request: InferenceRequest, state: BackendState, window: int) -> int:
+def _bounded(
+    limit: int, request: InferenceRequest, state: BackendState, window: int, estimate: Estimate, prompt_bytes: int
+) -> int:
     """As the server's version has it, until it refuses this request: then as its refusal has it."""
-    estimate, refused = prompt_estimate(state, request), refusal_of(state, request)
+    refused = refusal_of(state, request)
     if refused is None or not refused.sums:
         return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
     exact = state.name in request.exact
-    return clamp_again(limit, estimate, window, prompt_bytes=request.prompt_bytes, exact=exact)
+    return clamp_again(limit, estimate, window, prompt_bytes=prompt_bytes, exact=exact)
 
 
 def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
     """The limits of the answer that `fields_up` sends."""
-    names = request.endpoint.limits
+    names, now = request.endpoint.limits, time.monotonic()
     fields = {name: request.fields[name] for name in names if name in request.fields}
     fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)
-    sent = {name: send_limit(name, fields, request, alias, state) for name in fields}
+    sent = {name: send_limit(name, fields, request, alias, state, now) for name in fields}
     return [value_of(fields[name]) if limit is None else limit for name, limit in sent.items()]
 
 
 def clamps_itself(state: BackendState) -> bool:
     """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
     since = TRAITS[state.backend.engine].clamps_since
-    return since is not None and at_least(state.version, *since) is True
+    return since is not None and at_least(state.reported.version, *since) is True
 
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import capabilities
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import SWITCH_VALUES
 from gateway.domain.request import THINKING_SWITCHES, InferenceRequest
@@ -27,7 +26,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation) -> bool:
+def say_thinking(
+    fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation, now: float
+) -> bool:
     """Changes `fields` (the client's, with the alias' params filled in). `adapt.thinking` None = no demand, or there is
     nothing to switch. False = the alias or the client's settings force it, and there is no way to say so there."""
     field, wanted = TRAITS[state.backend.engine].thinking_field, adapt.thinking
@@ -44,7 +45,7 @@ def say_thinking(fields: dict[str, Raw], request: InferenceRequest, state: Backe
     if declared == EFFORT:
         _say_effort(fields, on)
     elif field == "chat_template_kwargs":
-        _say_switch(fields, capabilities(state).switch or USUAL_SWITCH, on)
+        _say_switch(fields, state.capabilities(now).switch or USUAL_SWITCH, on)
     elif field == "think":
         _say_think(fields, on)
     elif field == "reasoning_effort":

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import drift
+from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.events import Event
+from gateway.domain.facts import Observation
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.domain.observation import Observation
 from gateway.domain.reason import joined, prefixed, quoting
 from gateway.health.checks import NO_ANSWER, Reply
 from gateway.health.probes import probe
@@ -68,7 +68,7 @@ class CanarySchedule:
         suspect = state.health.state is State.SUSPECT
         if state.health.proof_due(now) and self._proved.get(key_of(state), 0.0) > state.health.since:
             self._on_proved(state)
-            state.proved("passed the canary of another gateway")
+            state.evidence.proved("passed the canary of another gateway")
         elif state.health.proof_due(now) and not (suspect and state.inflight):  # else the requests under way decide
             state.health.trial = True
             self._tasks[key_of(state)] = self._failures.once("canary", self._decide(state), f"canary {state.name}")
@@ -118,13 +118,13 @@ class CanarySchedule:
             state.health.trial = False
         if outcome.kind == "ok":
             self._on_proved(state)
-            state.proved(outcome.reason)
+            state.evidence.proved(outcome.reason)
         elif outcome.kind == "misconfigured":
-            state.misconfigured(outcome.reason)
+            state.evidence.misconfigured(outcome.reason)
         elif outcome.kind == "wrong":
-            state.doubted(outcome.reason)
+            state.evidence.doubted(outcome.reason)
         elif outcome.kind != "unasked":
-            state.disproved(outcome.reason)
+            state.evidence.disproved(outcome.reason)
 
     async def _confirm(self, state: BackendState) -> None:
         """A canary of a backend that is well or unknown."""
@@ -134,11 +134,11 @@ class CanarySchedule:
         if state.health.state not in SERVING:
             return
         if outcome.kind == "misconfigured":
-            state.misconfigured(outcome.reason)
+            state.evidence.misconfigured(outcome.reason)
         elif outcome.kind == "wrong":
-            state.doubted(outcome.reason)
+            state.evidence.doubted(outcome.reason)
         elif outcome.kind == "lost":
-            state.failed(outcome.reason)
+            state.evidence.failed(outcome.reason)
 
     async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
         self._last_run[key_of(state)] = time.monotonic()
@@ -148,7 +148,7 @@ class CanarySchedule:
         return outcome_of(seen, replies.values())
 
     def _show_drift(self, state: BackendState) -> None:
-        found = joined(drift(state))
+        found = joined(drift(state, time.monotonic()))
         if found != self._drift.get(key_of(state), ""):
             self._drift[key_of(state)] = found
             if found:

@@ -164,7 +164,7 @@ class Prober:
                 return
             try:
                 await self.check(state, read_models=checks % REREAD == 0)
-                state.load()
+                state.evidence.load(full=state.is_full)
                 self.canaries.run_if_due(state)
             except Exception:
                 self._failures.note("probe", f"the probe of {state.name}")
@@ -218,15 +218,17 @@ class Prober:
         if state.progress is None:
             state.progress = Progress()
         state.progress.take(sample)
-        state.foreign = state.progress.foreign(state.inflight + state.elsewhere_lately, now)
+        state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
         work = self._work_of(state)
         if not state.progress.stalled(work, now):
             return
         if state.health.state in SERVING:
             silence = state.progress.silence(work, now)
-            state.stalled(f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours")
+            state.evidence.stalled(
+                f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours"
+            )
         else:
-            state.on_stalled(state)  # one that came in meanwhile, or could not be ended before
+            state.report_stalled()  # one that came in meanwhile, or could not be ended before
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
         """Check the backend now: something seems to have happened there. `read_models`: its list of models may have
@@ -253,20 +255,20 @@ class Prober:
         if isinstance(answer, NoAnswer):
             moved = max(state.last_event, state.moved_at)
             if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
-                state.dead(answer.reason, refused=answer.refused)
+                state.evidence.dead(answer.reason, refused=answer.refused)
             return
         if answer.status_code in (401, 403):
-            state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
+            state.evidence.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return
         if answer.status_code >= 500 or (answer.status_code != 200 and probe.models is not None):
-            state.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
+            state.evidence.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
             return
         if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
             return
         if (node := self._down_node(state)) is not None:
-            state.dead(f"its node {node} is down")
+            state.evidence.dead(f"its node {node} is down")
             return
-        state.alive()
+        state.evidence.alive()
 
     def _record_for_node(self, state: BackendState, *, there: bool) -> None:
         """A backend that runs on one node alone is evidence of that node; one that is stopped on purpose is none."""
@@ -306,10 +308,10 @@ class Prober:
         answer = await self._client.get(backend, probe.models)
         if isinstance(answer, NoAnswer):
             if not answer.own:
-                state.dead(answer.reason, refused=answer.refused)
+                state.evidence.dead(answer.reason, refused=answer.refused)
             return False
         if answer.status_code in (401, 403):
-            state.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
+            state.evidence.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
             return False
         if answer.status_code == 200:
             return self._record_models(state, decoded(answer, {}))
@@ -322,12 +324,13 @@ class Prober:
             return True  # not a list of models: nothing learned, nothing lost
         if backend.model is not None and backend.model not in models:
             names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
-            state.misconfigured(quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; "))
+            state.evidence.misconfigured(
+                quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; ")
+            )
             return False
         name = backend.model or next(iter(models))
-        state.observed_model = name
-        state.observed_context = models[name] or state.observed_context
-        state.configured()
+        state.saw_model(name, models[name] or state.reported.context)
+        state.evidence.configured()
         return True
 
 

@@ -16,11 +16,11 @@ import msgspec
 
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import drift
+from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS
+from gateway.domain.facts import Observation
 from gateway.domain.families import ENFORCES
 from gateway.domain.health_state import State
-from gateway.domain.observation import Observation
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
@@ -72,7 +72,7 @@ async def probe(
     for name in names:
         if not now and left is not None:
             left = await wait_idle(state, left)
-        profile = profile_of(state.backend, state.model, state.observed_context)
+        profile = profile_of(state.backend, state.model, state.reported.context)
         reason = skipped(name, profile, found) if TRAITS[state.backend.engine].chats else "not a chat server"
         if reason is None and left is None:
             reason = _busy(state)
@@ -82,7 +82,7 @@ async def probe(
             observation = await _check(state, name, profile, replies, patience)
         found[name] = observation = replace(observation, at=time.time())
         if not any(reply.ours for reply in replies.values()):
-            state.observe({name: observation})
+            state.facts.observe({name: observation})
         on_seen(name, observation)
     return found
 
@@ -185,7 +185,7 @@ _TOOLS = ("tool_auto", "tool_stream")
 _ON_DEMAND = ("tool_required", "tool_named")
 
 
-def probe_report(state: BackendState, seen: Mapping[str, Observation]) -> dict[str, Any]:
+def probe_report(state: BackendState, seen: Mapping[str, Observation], now: float) -> dict[str, Any]:
     """What a probe found, as data for the endpoint, scripts and the printed table:
     `{backend, engine, model, state, checks: {name: {result, seen, at}}, drift: [...], problems: [...]}`."""
     parked = state.health.state is State.PARKED
@@ -195,7 +195,7 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation]) -> dict[s
         "model": state.model,
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},
-        "drift": list(map(str, drift(state))),
+        "drift": list(map(str, drift(state, now))),
         "problems": problems(state.backend, seen, parked=parked),
     }
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from gateway.domain.backend import BackendState, Source
+from gateway.domain.backend import BackendState
+from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
@@ -107,11 +108,11 @@ class SuspectProbes:
             found = ProbeResult(True)  # one endpoint that is broken takes none of the others with it
         log.info("%s is suspected; a harmless request: %s", state.name, found.reason or "answered")
         if found.refuses_us:
-            state.misconfigured(found.reason)
+            state.evidence.misconfigured(found.reason)
         elif found.lives:
-            state.cleared()
+            state.evidence.cleared()
         elif found.lives is False:
-            state.unanswered(found.reason)
+            state.evidence.unanswered(found.reason)
             if state.health.state is State.SUSPECT:
                 asyncio.get_running_loop().call_later(AGAIN, self._probe_again, state, endpoint, stream)
         return found
@@ -124,13 +125,13 @@ class SuspectProbes:
         found = await _send(state, CHAT, stream=False)
         log.info("%s refused a request; a harmless one: %s", state.name, found.reason or "answered")
         if found.refuses_us:
-            state.misconfigured(found.reason)
+            state.evidence.misconfigured(found.reason)
         return found
 
     async def _probe_endpoint(self, state: BackendState, endpoint: Endpoint) -> ProbeResult:
         found = await _send(state, endpoint, stream=False)
         if found.unserved:
-            state.learn_lack("endpoint:" + endpoint.name, time.monotonic(), Source("harmless request"))
+            state.facts.learn_lack("endpoint:" + endpoint.name, time.monotonic(), Source("harmless request"))
         return found
 
 
@@ -145,7 +146,7 @@ def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> 
     if endpoint is COMPLETIONS:
         body: Body = {"prompt": "Say hello.", "max_tokens": TOKENS}
     else:
-        body = requests.plain(profile_of(state.backend, state.model, state.observed_context))
+        body = requests.plain(profile_of(state.backend, state.model, state.reported.context))
         body["max_tokens"] = TOKENS
     return {**body, "stream": True} if stream else body
 

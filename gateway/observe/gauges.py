@@ -56,7 +56,7 @@ class BackendCollector(Collector):
                 gauges[metric].add_metric([name], value)
             for known in State:
                 states.add_metric([name, known.value], float(state.health.state is known))
-            for check, seen in state.observed.items():
+            for check, seen in state.facts.observed.items():
                 if seen.result != "untested":
                     canary.add_metric([name, check], float(seen.result != "no"))
         yield from gauges.values()
@@ -182,7 +182,7 @@ class SharedCollector(Collector):
             away.add_metric([], self._gateways.times_away)
             trips.add_metric([], self._gateways.trips)
             for name, state in self._fleet.states.items():
-                elsewhere.add_metric([name], state.elsewhere)
+                elsewhere.add_metric([name], state.shared.elsewhere)
                 over.add_metric([name], excess(state))
         yield from (joined, count, away, trips, elsewhere, over)
 

@@ -230,7 +230,7 @@ def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> d
         **_first_token(kept.first_token.percentiles()),
         "inflight": state.inflight,
         "foreign": state.foreign,
-        "elsewhere": state.elsewhere,
+        "elsewhere": state.shared.elsewhere,
         "queue": waiting,
     }
 

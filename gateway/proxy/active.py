@@ -48,7 +48,7 @@ class ActiveRequests:
         """The backend's port is closed. A stopping vLLM may leave its sockets open and say nothing more for minutes:
         requests that have heard nothing since are ended there, and go on elsewhere where they can."""
         for timer, _ in self._asking(state):
-            if timer.heard < state.refused_since:
+            if timer.heard < state.evidence.refused_since:
                 timer.interrupt(ResetFailure("silent, and its port is closed"))
 
     def leave_stalled(self, state: BackendState) -> None:
@@ -69,7 +69,7 @@ class ActiveRequests:
             if timer.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
                 unspoken += 1
                 newest = max(newest, timer.heard)
-                tokens += state.ratio.probably(attempt.request.prompt_bytes)
+                tokens += state.ratio.probably(attempt.request.known_text_bytes)
         return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
 
     def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:

@@ -114,7 +114,7 @@ class Attempt:
                 await self._relay_whole(answer)
                 found = answer.violations
             delivered = True
-            state.succeeded()
+            state.evidence.succeeded()
             violation = getattr(response, "violation", None)  # told by engines that can see one
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
@@ -333,7 +333,7 @@ class Attempt:
         if answer.stray_close:
             learn_stray_thoughts(state, self._context.feedback(self.request), time.monotonic())
         elif answer.never_closed:
-            state.unlearn(STRAY_THOUGHTS)
+            state.facts.withdraw_lack(STRAY_THOUGHTS)
 
     def _silent(self, answer: WholeAnswer | StreamTrack) -> None:
         """Count an answer that says nothing, whoever may save it: it is tried on one other candidate, and when that is

@@ -40,7 +40,7 @@ class Held:
     def failure(self) -> Failure:
         """As far as is known by now. Where nobody says otherwise, a backend lives that has answered others since."""
         state, asking = self.state, self.asking
-        since = True if max(state.answered_at, state.last_event) > self.at else None
+        since = True if max(state.evidence.answered_at, state.last_event) > self.at else None
         if asking is None and not state.backend.cloud:
             return Failure(state.name, since if state.health.state in SERVING else False)
         if asking is None:
@@ -144,13 +144,13 @@ class Blame:
     def _count(self, held: Held) -> None:
         held.counted = True
         if held.state.backend.cloud:
-            held.state.failed_by(self._key, held.verdict.reason)
+            held.state.evidence.failed_by(self._key, held.verdict.reason)
         else:
-            held.state.failed(held.verdict.reason, disputed=True)
+            held.state.evidence.failed(held.verdict.reason, disputed=True)
 
 
 def _answered_lately(state: BackendState) -> bool:
-    return state.answered_at > 0 and time.monotonic() - state.answered_at < LATELY
+    return state.evidence.answered_at > 0 and time.monotonic() - state.evidence.answered_at < LATELY
 
 
 def shunned(seconds: float) -> GatewayError:

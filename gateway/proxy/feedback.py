@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.config.snapshot import Alias
-from gateway.domain.backend import BackendState, Source
-from gateway.domain.request import InferenceRequest, Refusal
+from gateway.domain.backend import BackendState
+from gateway.domain.facts import Source
+from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
 from gateway.engines.outgoing import limits_up
 from gateway.inspection.echo import asked_about
 from gateway.inspection.error_replies import Verdict
@@ -45,27 +46,27 @@ def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float)
     """Take the verdict into the backend's state. True = it says something that the backend's own list of models can
     confirm at once."""
     if verdict.kind == "cooldown":
-        state.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
+        state.evidence.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
     if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
         return False
     if verdict.lack is not None and _may_teach(feedback.request, verdict.lack):
         source = feedback.source()
-        if not _is_known(state, verdict.lack) or state.confirmed(verdict.lack, True, source, now):
-            state.learn_lack(verdict.lack, now, source)
+        if not _is_known(state, verdict.lack) or state.facts.is_confirmed(verdict.lack, True, source, now):
+            state.facts.learn_lack(verdict.lack, now, source)
     if verdict.kind == "too_long" and verdict.window is not None:
         return _learn_window(state, verdict.window, feedback, now)
     return False
 
 
 def _learn_window(state: BackendState, window: int, feedback: Feedback, now: float) -> bool:
-    known = state.context
+    known = state.window(now)
     if known is not None and known <= window:
         return False
     source = feedback.source()
-    if known is None or state.confirmed("window", window, source, now):
-        state.learn_window(window, now, source)
+    if known is None or state.facts.is_confirmed("window", window, source, now):
+        state.facts.learn_window(window, now, source)
         return False
-    return state.heard["window"].source == source
+    return state.facts.unconfirmed["window"].source == source
 
 
 def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) -> None:
@@ -74,8 +75,8 @@ def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) ->
     if not may_lack_opener(state.model) or asked_about(feedback.request, CLOSER):
         return
     source = feedback.source()
-    if state.confirmed(STRAY_THOUGHTS, True, source, now):
-        state.learn_lack(STRAY_THOUGHTS, now, source)
+    if state.facts.is_confirmed(STRAY_THOUGHTS, True, source, now):
+        state.facts.learn_lack(STRAY_THOUGHTS, now, source)
 
 
 def _may_teach(request: InferenceRequest, lack: str) -> bool:
@@ -83,8 +84,7 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
     if lack in ("tools", "tool_parser"):
         return request.tools
     if lack == "images":
-        request.measure_media()
-        return request.images > 0 or request.audio
+        return request.media is not NO_MEDIA
     return True
 
 
@@ -97,7 +97,7 @@ def _is_known(state: BackendState, lack: str) -> bool:
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
     else:
         return backend.vision is True
-    seen = state.observed.get(check)
+    seen = state.facts.observed.get(check)
     return declared or (seen is not None and seen.result in ("yes", "mended"))
 
 

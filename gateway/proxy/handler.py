@@ -197,7 +197,7 @@ class RequestHandler:
     def _admitted(self, planned: PlannedRequest, candidate: Candidate) -> AdmittedRequest:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
-        failover = planned.failover
+        failover, now = planned.failover, time.monotonic()
         spent = services.accounts.enter(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
@@ -206,7 +206,7 @@ class RequestHandler:
             candidate,
             failover.plan.alias,
             planned.slots.queued,
-            final=self.spare is not None or (not failover.left and forced(candidate, request) is None),
+            final=self.spare is not None or (not failover.left and forced(candidate, request, now) is None),
             on_answer=self.blame.answered if self.blame is not None else None,
             record=AttemptRecord(candidate.state, request, len(record.attempts) + 1, failover.plan.detour(candidate)),
         )
@@ -259,7 +259,9 @@ class RequestHandler:
             return None
         self.spare = failure.spare
         failover.has_spare = True
-        return None if any(failover.plan.may_enter(other) for other in failover.left) else forced(candidate, request)
+        if any(failover.plan.may_enter(other) for other in failover.left):
+            return None
+        return forced(candidate, request, time.monotonic())
 
     def _blame_of(self, received: ReceivedRequest) -> Blame:
         if self.blame is None:
@@ -270,7 +272,7 @@ class RequestHandler:
     def _hold_failure(self, planned: PlannedRequest, state: BackendState, verdict: Verdict, *, hard: bool) -> None:
         """`hard`: nobody listens there, or it is silent. Anything else may be the request's own fault."""
         if hard:
-            state.failed(verdict.reason)
+            state.evidence.failed(verdict.reason)
         else:
             self._blame_of(planned.received).hold(state, verdict)
 
@@ -339,7 +341,7 @@ class RequestHandler:
             if isinstance(reason, StreamBroken):
                 state = record.attempts[-1].state
                 if reason.timeout:
-                    state.failed(reason.verdict.reason)
+                    state.evidence.failed(reason.verdict.reason)
                 else:
                     self._blame_of(planned.received).broke(state, reason.verdict)
             await planned.reply.interrupt()

@@ -14,7 +14,7 @@ from typing import Literal
 
 from gateway.config.snapshot import Alerts, Alias, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import drift
+from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.shortage import Kind
@@ -96,9 +96,9 @@ def _line(text: str) -> str:
     return text if len(text) <= REASON_MOST else text[: REASON_MOST - 3] + "..."
 
 
-def view_backend(state: BackendState) -> BackendView:
+def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = tuple(shown(line) for line in drift(state))
+    differs = tuple(shown(line) for line in drift(state, now))
     on_demand = state.backend.run == "on_demand"
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
@@ -131,9 +131,11 @@ def _why(view: BackendView) -> str:
     return f"{view.name} is {view.state.value}" + (f" ({view.reason})" if view.reason and not view.excused else "")
 
 
-def look(snapshot: Snapshot, states: Mapping[str, BackendState]) -> tuple[dict[str, BackendView], list[AliasView]]:
+def look(
+    snapshot: Snapshot, states: Mapping[str, BackendState], now: float
+) -> tuple[dict[str, BackendView], list[AliasView]]:
     """The views of all backends and of all aliases that have steps (whose backends the fleet has already)."""
-    views = {name: view_backend(state) for name, state in states.items()}
+    views = {name: view_backend(state, now) for name, state in states.items()}
     clouds = frozenset(name for name, backend in snapshot.backends.items() if backend.cloud)
     known = [a for a in snapshot.aliases.values() if a.steps and all(n in views for step in a.steps for n in step)]
     return views, [view_alias(alias, views, clouds) for alias in known]
@@ -160,7 +162,7 @@ class Standing:
     def look(self) -> None:
         """Look now. Cheap: called at every change of state, every few seconds, and by whoever wants to show it."""
         self._count_away(time.monotonic())
-        self.backends, aliases = look(self._snapshot(), self._states())
+        self.backends, aliases = look(self._snapshot(), self._states(), time.monotonic())
         self.aliases = {view.name: view for view in aliases}
         now = time.time()
         away = [view.name for view in aliases if view.course not in ("home", "parked")]

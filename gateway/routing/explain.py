@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import capabilities, drift
+from gateway.domain.drift import drift
 from gateway.domain.families import family_of
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
@@ -39,9 +40,7 @@ def made_up(alias: str, *, tools: bool, tokens: int | None, states: Mapping[str,
 def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
     """The fleet as the file alone tells it: every backend is there, nothing was learned."""
     return {
-        backend.name: BackendState(
-            backend, None, Health(backend.name, backend.health, state=State.READY), lambda _: None
-        )
+        backend.name: BackendState(backend, None, Health(backend.name, backend.health, state=State.READY))
         for backend in snapshot.backends.values()
     }
 
@@ -89,7 +88,7 @@ def explain(
     request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
     of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
     local_only = client is not None and client.local_only
-    request.sender = client.name if client is not None else ""
+    request = replace(request, sender=client.name if client is not None else "")
     plan = make_plan(alias, states, request, now, local_only=local_only, client=client, broke=broke)
     resort = resort_of(alias, client) if request.tools and not _order(plan) else None
     if resort is not None:
@@ -107,7 +106,7 @@ def explain(
         "order": order,
         "resort": resort,
         "steps": [
-            {"step": index + 1, "backends": [_backend(plan, states[name], request, resort) for name in step]}
+            {"step": index + 1, "backends": [_backend(plan, states[name], request, resort, now) for name in step]}
             for index, step in enumerate(alias.steps)
         ],
         "error": None if error is None else {"status": error.status, "code": error.code, "message": error.message},
@@ -134,10 +133,12 @@ def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> 
     }
 
 
-def _backend(plan: Plan, state: BackendState, request: InferenceRequest, resort: Resort | None) -> dict[str, Any]:
+def _backend(
+    plan: Plan, state: BackendState, request: InferenceRequest, resort: Resort | None, now: float
+) -> dict[str, Any]:
     room = room_needed(request, plan.alias.min_max_tokens)
     estimate = prompt_estimate(state, request)
-    able = capabilities(state)
+    able, window = state.capabilities(now), state.window(now)
     family = family_of(state.model)
     return {
         "backend": state.name,
@@ -148,17 +149,17 @@ def _backend(plan: Plan, state: BackendState, request: InferenceRequest, resort:
         "state": state.health.state.value,
         "model": state.model,
         "family": family.name if family is not None else None,
-        "version": state.version,
-        "window": state.context,
+        "version": state.reported.version,
+        "window": window,
         "prompt": {"at_least": estimate.low, "probably": estimate.mid, "at_most": estimate.high},
-        "left": None if state.context is None else max(0, state.context - estimate.mid),
-        "counted": near_limit(state, request, room),
+        "left": None if window is None else max(0, window - estimate.mid),
+        "counted": near_limit(state, request, room, now),
         "inflight": state.inflight,
         "slots": state.backend.slots,
         "capabilities": {
             name: {"value": getattr(able, name), "from": able.sources.get(name, "unknown")} for name in _SHOWN
         },
-        "drift": list(map(str, drift(state))),
+        "drift": list(map(str, drift(state, now))),
     }
 
 

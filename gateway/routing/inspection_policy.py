@@ -24,7 +24,7 @@ def expected_of(
     state, adapt = candidate.state, candidate.adapt
     backend = state.backend
     thoughts = thoughts_for(state.model, backend.reasoning_parser)
-    stray = request.stream and bool(state.learned) and state.lacks(STRAY_THOUGHTS, now)
+    stray = request.stream and bool(state.facts.lacks) and state.facts.is_lacking(STRAY_THOUGHTS, now)
     stray = stray and may_lack_opener(state.model)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
     if not (tools or stray or alias.reasoning_field != "as_is"):

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from gateway.config.snapshot import Alias, Client, OnUnsupported
 from gateway.domain.capabilities import Capabilities, OnDemand
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
@@ -59,8 +59,8 @@ ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED)
 
 
 def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
-    """What this request needs, but for pictures and sound, which are dear to look for (`with_media`). What the client's
-    `tasks` say of thinking wins over the alias, and that over the request."""
+    """What this request needs, but for pictures and sound, which are expensive to look for (`with_media`). What the
+    client's `tasks` say of thinking wins over the alias, and that over the request."""
     forced = alias.thinking
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
         forced = client.tasks.thinking
@@ -76,18 +76,12 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     )
 
 
-def has_media(request: InferenceRequest) -> bool:
-    """Are there pictures or sound in it? Reads the whole body the first time."""
-    if not request.media_measured:
-        request.measure_media()
-    return request.images > 0 or request.audio
-
-
 def with_media(needs: Needs, request: InferenceRequest) -> Needs:
-    """The same with pictures and sound."""
-    if not has_media(request):
+    """The same needs with those for pictures and sound. Reads the whole body the first time."""
+    media = request.media
+    if media is NO_MEDIA:
         return needs
-    return Needs(needs.tools, needs.json_schema, bool(request.images), request.audio, needs.thinking, needs.wish)
+    return Needs(needs.tools, needs.json_schema, bool(media.images), media.audio, needs.thinking, needs.wish)
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:

@@ -1,7 +1,7 @@
 """The plan of one request: which backends may serve it, in which order, and why the others may not.
 
-A pure function of the snapshot's alias, the fleet's state and the request. A step is left only when no member of it can
-serve; a cloud step is entered only for the reasons its alias allows.
+A pure function of the snapshot's alias, the fleet's state, the request and the time: it writes to none of them. A step
+is left only when no member of it can serve; a cloud step is entered only for the reasons its alias allows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.capabilities import capabilities
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.balance import order
 from gateway.routing.needs import (
@@ -29,7 +28,6 @@ from gateway.routing.needs import (
     Resort,
     adapt,
     can_think_so,
-    has_media,
     lacking,
     needs_of,
     rescued,
@@ -179,19 +177,19 @@ def _adapted(
     ordered: Sequence[BackendState], step: int, needs: Needs, now: float, mode: Resort | None
 ) -> list[Candidate]:
     """One step's members, those first that can fulfil a wish."""
-    able = [(state, capabilities(state, now)) for state in ordered]
+    able = [(state, state.capabilities(now)) for state in ordered]
     if needs.wish and len(able) > 1:
         able.sort(key=lambda pair: not can_think_so(needs, pair[1]))
     auto = needs.tools == "auto" and mode is None
     return [Candidate(state, step, adapt(needs, can, mode), auto and can.doubtful) for state, can in able]
 
 
-def forced(candidate: Candidate, request: InferenceRequest) -> Candidate | None:
-    """The same backend once more, now made to call a tool, after a turn in which it said nothing. None = it cannot be
-    made to, or has been."""
+def forced(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
+    """The same backend once more, now made to call a tool, after an empty answer. None = it cannot be made to, or has
+    been."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
         return None
-    if request.choices > 1 or capabilities(candidate.state).required in ("no", "emulated"):
+    if request.choices > 1 or candidate.state.capabilities(now).required in ("no", "emulated"):
         return None
     kinds = (*candidate.adapt.kinds, FORCED)
     return candidate._replace(adapt=replace(candidate.adapt, force=True, kinds=kinds))
@@ -211,9 +209,9 @@ def _why_not_even(
     if why is None:
         kind = met.get(state.name)
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
-    if not rescued(needs, capabilities(state, now), why.lacks, resort):
+    if not rescued(needs, state.capabilities(now), why.lacks, resort):
         return why
-    return None if fits_window(state, request, room) else _too_long(state, request)
+    return None if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
 def why_not(
@@ -231,22 +229,22 @@ def why_not(
         return Why(*unavailable(state, now))
     if state.cooldown_until > now:
         return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
-    asked = needs is not NO_NEEDS or bool(state.learned)
+    asked = needs is not NO_NEEDS or bool(state.facts.lacks)
     if not asked and (backend.vision is False or backend.audio is False):
-        asked = has_media(request)
+        asked = request.media is not NO_MEDIA
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
-    return None if fits_window(state, request, room) else _too_long(state, request)
+    return None if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
 def _spent(state: BackendState, broke: Broke | None) -> Why | None:
-    """Asked last: `budget` is said only of a backend that could serve otherwise."""
+    """Asked last: `budget` is the reason only of a backend that could serve otherwise."""
     reason = broke(state) if broke is not None else None
     return None if reason is None else Why("budget", reason)
 
 
-def _too_long(state: BackendState, request: InferenceRequest) -> Why:
-    return Why("too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.context}")
+def _too_long(state: BackendState, request: InferenceRequest, now: float) -> Why:
+    return Why("too_long", f"the prompt has about {tokens(state, request)} tokens, its window {state.window(now)}")
 
 
 def unavailable(state: BackendState, now: float) -> tuple[str, str]:
@@ -268,9 +266,9 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
 
 def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> Why | None:
     """When the request needs what this backend is known not to have."""
-    if state.lacks("endpoint:" + request.endpoint.name, now):
+    if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
         return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
-    able = capabilities(state, now)
+    able = state.capabilities(now)
     if able.images is False or able.audio is False:
         needs = with_media(needs, request)
     lacks = lacking(needs, able)

@@ -69,7 +69,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     if kinds & TEMPORARY:
         return _wait(plan, why, kinds, gone, now)
     if "too_long" in kinds and not disobeyed:
-        return _too_long(plan, tried, request)
+        return _too_long(plan, tried, request, now)
     if kinds - NEVER == {"budget"} and _could_be_paid(plan):
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
@@ -115,22 +115,22 @@ def _expected(health: Health, now: float) -> float:
     return max(soonest, min(away, LONGEST_WAIT))
 
 
-def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest) -> GatewayError:
+def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
     """The largest window among the backends that were too small: what this request may use. And the prompt's size as
     the backend of that window told it, else as it is guessed there."""
     states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
     states |= {c.state.name: c.state for c in plan.candidates if plan.met.get(c.state.name) == "too_long"}
     said = {t.backend: t for t in tried if t.kind == "too_long"}
-    sizes = [_size(state, said.get(name), request) for name, state in states.items()]
+    sizes = [_size(state, said.get(name), request, now) for name, state in states.items()]
     sizes += [(t.window or 0, t.prompt_tokens or 0) for name, t in said.items() if name not in states]
     window, prompt = max(sizes, default=(0, 0))
     return context_length_exceeded(window, prompt)
 
 
-def _size(state: BackendState, said: Tried | None, request: InferenceRequest) -> tuple[int, int]:
+def _size(state: BackendState, said: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
     """(its window, 0 = not known; the prompt's tokens). Of guesses the probable one counts, or, where that would fit,
     the careful one."""
-    window = window_for(state, request) or 0
+    window = window_for(state, request, now) or 0
     if said is not None and said.window:
         window = min(window or said.window, said.window)
     counted = said.prompt_tokens if said is not None and said.prompt_tokens else 0

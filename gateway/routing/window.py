@@ -1,18 +1,27 @@
-"""Does this prompt fit that backend's window, and is it worth to have it counted?"""
+"""Does this prompt fit that backend's window, and is it worth having it counted? Pure."""
 
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.request import InferenceRequest, Refusal
+from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
-    """Prompt tokens there: as that backend has counted them, else guessed from the bytes."""
+    """Prompt tokens there: as that backend has counted them, else guessed from the text's bytes and the pictures."""
+    return _estimate(state, request, request.media)
+
+
+def text_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
+    """The same without looking for pictures: their base64 counts as text, which is nearly always more."""
+    return _estimate(state, request, NO_MEDIA)
+
+
+def _estimate(state: BackendState, request: InferenceRequest, media: Media) -> Estimate:
     if (exact := request.exact.get(state.name)) is not None:
         return Estimate(exact, exact, exact)
-    guess = state.ratio.estimate(request.prompt_bytes, request.images, request.sender)
+    guess = state.ratio.estimate(request.prompt_bytes - media.bytes, media.images, request.sender)
     refused = refusal_of(state, request)
     if refused is None or not refused.least:
         return guess
@@ -20,13 +29,13 @@ def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
 
 
 def refusal_of(state: BackendState, request: InferenceRequest) -> Refusal | None:
-    """What this backend said when it refused this very request for its size."""
+    """The numbers with which this backend refused this very request for its size."""
     return request.refused.get(state.name) if request.refused is not None else None
 
 
-def window_for(state: BackendState, request: InferenceRequest) -> int | None:
-    """The backend's window; smaller where it told this very request so."""
-    window = state.context
+def window_for(state: BackendState, request: InferenceRequest, now: float) -> int | None:
+    """The backend's window; smaller where it said so to this very request."""
+    window = state.window(now)
     if (refused := refusal_of(state, request)) is None or refused.window is None:
         return window
     return refused.window if window is None else min(window, refused.window)
@@ -37,31 +46,29 @@ def tokens(state: BackendState, request: InferenceRequest) -> int:
     return prompt_estimate(state, request).mid
 
 
-def fits_window(state: BackendState, request: InferenceRequest, room: int) -> bool:
+def known_tokens(state: BackendState, request: InferenceRequest) -> int:
+    """The same at no cost: pictures count as such only where somebody has looked for them already."""
+    return _estimate(state, request, request.known_media).mid
+
+
+def fits_window(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
     """Do the prompt and `room` tokens of answer fit the window? Pictures are only looked for when it seems not."""
-    window = window_for(state, request)
+    window = window_for(state, request, now)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
     cuts = TRAITS[state.backend.engine].cuts_silently
-    for _ in range(2):
-        if fits(prompt_estimate(state, request), room, window, cuts_silently=cuts):
-            return True
-        if request.media_measured:
-            return False
-        request.measure_media()
-    return False
+    if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
+        return True
+    return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
 
 
-def near_limit(state: BackendState, request: InferenceRequest, room: int) -> bool:
-    """Is it worth to have the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
+def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
+    """Is it worth having the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
-    window = window_for(state, request)
+    window = window_for(state, request, now)
     if window is None or not TRAITS[state.backend.engine].counts_prompts or state.name in request.exact:
         return False
-    if surely_fits(request.prompt_bytes, room, window):
-        return False
-    request.measure_media()
-    if request.images or request.audio:
+    if surely_fits(request.prompt_bytes, room, window) or request.media is not NO_MEDIA:
         return False
     estimate = state.ratio.estimate(request.prompt_bytes, sender=request.sender)
     return estimate.low + room <= window < estimate.high + room

@@ -16,7 +16,7 @@ from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Backend, Snapshot, Traces
-from gateway.domain.backend import BackendState
+from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
@@ -56,9 +56,8 @@ class Gateway:
         self.metrics = Metrics()
         failures = self.metrics.failures
         self.accounts = Accounts(snapshot.server.data, failures)
-        self.fleet = Fleet(
-            open_backend, self._transition, self.active.leave_closed, self.active.leave_stalled, self._closed, failures
-        )
+        self.fleet = Fleet(open_backend, failures)
+        self._observe_fleet(self.fleet.observers)
         self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
@@ -105,6 +104,12 @@ class Gateway:
     @snapshot.setter
     def snapshot(self, snapshot: Snapshot) -> None:
         self.services.snapshot = snapshot
+
+    def _observe_fleet(self, observers: Observers) -> None:
+        observers.transitions.append(self._transition)
+        observers.gone.append(self.active.leave_closed)
+        observers.stalled.append(self.active.leave_stalled)
+        observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
         """From now on this log gets a line for each finished request."""

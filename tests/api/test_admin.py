@@ -56,7 +56,7 @@ async def test_the_findings_are_told_and_count_from_then_on() -> None:
             "tool_auto", "tool_required", "tool_named"
         ]  # fmt: skip
         assert any("tool_parser: hermes is declared" in line for line in findings["drift"])
-        assert gateway.gateway.fleet["chat"].observed["tool_auto"].result == "no"
+        assert gateway.gateway.fleet["chat"].facts.observed["tool_auto"].result == "no"
         metrics = (await gateway.client.get("/metrics")).text
         assert 'gateway_canary{backend="chat",check="plain"} 1.0' in metrics
         assert 'gateway_canary{backend="chat",check="tool_auto"} 0.0' in metrics
@@ -94,7 +94,7 @@ async def test_it_goes_on_when_the_asker_leaves() -> None:
         await sim.wait_inflight(1)
         task.cancel()
         sim.clear()
-        await gateway.until(lambda: "window" in gateway.gateway.fleet["chat"].observed)
+        await gateway.until(lambda: "window" in gateway.gateway.fleet["chat"].facts.observed)
 
 
 @pytest.mark.parametrize("lines", [False, True])

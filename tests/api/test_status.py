@@ -104,10 +104,10 @@ async def test_status_tells_of_each_backend_and_alias() -> None:
 async def test_what_was_learned_and_seen_is_shown() -> None:
     async with two() as (gateway, _, _):
         state = gateway.gateway.fleet["a"]
-        state.learn_lack("tools", time.monotonic())
-        state.cool_down(60.0, time.monotonic())
+        state.facts.learn_lack("tools", time.monotonic())
+        state.evidence.cool_down(60.0, time.monotonic())
         await gateway.client.post("/admin/backends/a/probe", params={"now": True}, headers={"host": "localhost"})
-        state.learn_lack("images", time.monotonic())
+        state.facts.learn_lack("images", time.monotonic())
         a = (await asked(gateway))["backends"]["a"]
         assert a["observed"]["plain"]["result"] == "yes"
         assert a["learned"]["lacks"]["images"] == pytest.approx(time.time() + 3600.0, abs=PATIENCE)

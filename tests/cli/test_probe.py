@@ -19,7 +19,7 @@ from gateway.cli.main import cli
 from gateway.cli.probe import told
 from gateway.cli.probing import address
 from gateway.config.snapshot import Backend, Server
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import ALL
 from gateway.health.probes import problems, required_checks
 from simulator import SimOllama, SimVllm
@@ -115,8 +115,8 @@ async def test_the_running_gateway_looks_and_then_knows(tmp_path: Path) -> None:
             assert "\n3 problems\n  bad: tool_auto: " in done.out
             assert "good: tool_auto yes" in done.err.splitlines()
             assert "bad: tool_auto no" in done.err.splitlines()
-            assert gateway.gateway.fleet["bad"].observed["tool_auto"].result == "no"
-            assert gateway.gateway.fleet["good"].observed["tool_auto"].result == "yes"
+            assert gateway.gateway.fleet["bad"].facts.observed["tool_auto"].result == "no"
+            assert gateway.gateway.fleet["good"].facts.observed["tool_auto"].result == "yes"
             one = await run("good", "--config", file, "--json")
             assert (one.code, one.err) == (0, "")
             assert (one.json["ok"], one.json["asked"]) == (True, "gateway")

@@ -165,10 +165,10 @@ def test_when_leases_are_over_and_not_before_each_has_its_share(three: list[Made
     two.ask("r", "b")
     place.now += LEASE - 0.1
     two.tick()
-    assert (two.waiting, two.states["b"].alone) == (["r"], 0)
+    assert (two.waiting, two.states["b"].shared.alone) == (["r"], 0)
     place.now += 0.2
     two.tick()
-    assert (list(two.served), two.states["b"].alone) == (["r"], None)
+    assert (list(two.served), two.states["b"].shared.alone) == (["r"], None)
 
 
 def test_who_holds_more_than_its_share_starts_nothing_until_it_is_below(three: list[MadeUp]) -> None:
@@ -214,7 +214,7 @@ async def test_two_streams_of_one_gateway_leave_no_slot_to_the_other_when_redis_
         sim.fault("hang_mid", after=2, count=2)
         held = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(2)]
         await sim.wait_inflight(2)
-        await two.until(lambda: two.gateway.fleet["a"].others == (2,))
+        await two.until(lambda: two.gateway.fleet["a"].shared.others == (2,))
         own_redis.kill()
         for gateway in (one, two):
             await until_joined(gateway, False)
@@ -234,7 +234,7 @@ async def test_where_others_do_not_end_their_leases_do(own_redis: RedisServer, m
         sim.fault("hang_mid", after=2, count=2)
         held = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(2)]
         await sim.wait_inflight(2)
-        await two.until(lambda: two.gateway.fleet["a"].others == (2,))
+        await two.until(lambda: two.gateway.fleet["a"].shared.others == (2,))
         own_redis.kill()
         for gateway in (one, two):
             await until_joined(gateway, False)

@@ -39,7 +39,7 @@ async def test_what_other_gateways_run_there_is_not_taken_for_strangers(
         asking = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(3)]
         await sim.wait_inflight(3)
         state = two.gateway.fleet["a"]
-        await two.until(lambda: state.elsewhere == 3)
+        await two.until(lambda: state.shared.elsewhere == 3)
         looks: list[int] = []
         for _ in range(5):
             await two.gateway.prober.look_at_engine(state)
@@ -103,7 +103,7 @@ async def test_a_step_that_is_full_of_others_requests_is_spilled_where_the_alias
             sim.fault("hang_mid", after=1, count=1)
             holding = asyncio.create_task(ask(one, "x", "9 words", stream=True))
             await sim.wait_inflight(1)
-            two.gateway.fleet["a"].elsewhere = 0
+            two.gateway.fleet["a"].shared.elsewhere = 0
             answer = await ask(two, "x")
             assert answer.headers["x-gateway-backend"] == "c"
             assert answer.headers["x-gateway-routed"] == "busy"
@@ -126,7 +126,7 @@ async def test_least_busy_sees_what_others_have_there_and_sessions_meet_at_one_b
             a.fault("hang_mid", after=1, count=3)
             holding = [asyncio.create_task(ask(found[0], "a1", "9 words", stream=True)) for _ in range(3)]
             await a.wait_inflight(3)
-            await found[1].until(lambda: found[1].gateway.fleet["a"].elsewhere == 3)
+            await found[1].until(lambda: found[1].gateway.fleet["a"].shared.elsewhere == 3)
             assert {(await ask(found[1], "least")).headers["x-gateway-backend"] for _ in range(4)} == {"b"}
             a.clear()
             await asyncio.gather(*holding)

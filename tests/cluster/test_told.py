@@ -69,26 +69,26 @@ async def test_a_refusal_teaches_all_gateways_and_those_that_come_later(redis: R
         routes = f"{backends}\naliases: {{chain: [a, b]}}"
         one, two = await stack.enter_async_context(gateways(redis, routes))
         assert (await ask(one, "chain", tools=TOOLS)).headers["x-gateway-attempts"] == "2"
-        await two.until(lambda: bool(two.gateway.fleet["a"].learned))
+        await two.until(lambda: bool(two.gateway.fleet["a"].facts.lacks))
         new = await stack.enter_async_context(one_more(redis, routes, 3))
-        await new.until(lambda: bool(new.gateway.fleet["a"].learned))
+        await new.until(lambda: bool(new.gateway.fleet["a"].facts.lacks))
         for gateway in (two, new):
             assert (await ask(gateway, "chain", tools=TOOLS)).headers["x-gateway-attempts"] == "1"
         assert len(a.requests) == 1
         one.gateway.fleet["a"].start_over()  # as a probe does
         for gateway in (two, new):
-            await gateway.until(lambda g=gateway: not g.gateway.fleet["a"].learned)  # type: ignore[misc]  # binds the name
+            await gateway.until(lambda g=gateway: not g.gateway.fleet["a"].facts.lacks)  # type: ignore[misc]  # binds the name
 
 
 async def test_what_was_learned_of_another_engine_is_not_believed(redis: RedisServer) -> None:
     async with SimVllm("a").serve() as url, gateways(redis, f"backends: {{a: {{url: '{url}'}}}}") as (one, two):
         theirs, ours = one.gateway.fleet["a"], two.gateway.fleet["a"]
-        theirs.version = "another"
-        theirs.learn_lack("tools", asyncio.get_running_loop().time())
-        theirs.version = ours.version
-        theirs.learn_lack("images", asyncio.get_running_loop().time())
-        await two.until(lambda: bool(ours.learned))
-        assert set(ours.learned) == {"images"}
+        theirs.reported = theirs.reported._replace(version="another")
+        theirs.facts.learn_lack("tools", asyncio.get_running_loop().time())
+        theirs.reported = ours.reported
+        theirs.facts.learn_lack("images", asyncio.get_running_loop().time())
+        await two.until(lambda: bool(ours.facts.lacks))
+        assert set(ours.facts.lacks) == {"images"}
 
 
 async def test_one_canary_serves_all_gateways(redis: RedisServer) -> None:
@@ -96,10 +96,10 @@ async def test_one_canary_serves_all_gateways(redis: RedisServer) -> None:
     async with sim.serve() as url, AsyncExitStack() as stack:
         routes = f"defaults: {{health: {{every: 100ms, canary: 10m}}}}\nbackends: {{a: {{url: '{url}'}}}}"
         one = await stack.enter_async_context(one_more(redis, routes, 1))
-        await one.until(lambda: "tool_auto" in one.gateway.fleet["a"].observed)
+        await one.until(lambda: "tool_auto" in one.gateway.fleet["a"].facts.observed)
         asked = len(sim.requests)
         two = await stack.enter_async_context(one_more(redis, routes, 2))
-        await two.until(lambda: "tool_auto" in two.gateway.fleet["a"].observed)
+        await two.until(lambda: "tool_auto" in two.gateway.fleet["a"].facts.observed)
         checked = sim.seen["/health"]
         await two.until(lambda: sim.seen["/health"] > checked + 8)  # it has been looked at a few times
         assert len(sim.requests) == asked

@@ -38,7 +38,7 @@ async def test_when_redis_dies_and_comes_back_no_request_fails_and_slots_are_kep
             own_redis.kill()
             for gateway in found:
                 await until_joined(gateway, False)
-                assert gateway.gateway.fleet["a"].sharers == 3
+                assert gateway.gateway.fleet["a"].shared.sharers == 3
                 assert gateway.metric("gateway_shared_joined") == 0
             before = len(sim.requests)
             await found[0].until(lambda: len(sim.requests) > before + 60)  # noqa: B023
@@ -96,6 +96,6 @@ async def test_what_was_learned_while_redis_was_away_is_told_when_it_is_back(own
         own_redis.kill()
         for gateway in (one, two):
             await until_joined(gateway, False)
-        one.gateway.fleet["a"].drain()
+        one.gateway.fleet["a"].evidence.drain()
         own_redis.start()
         await two.until(lambda: two.state("a") is State.DRAINING)

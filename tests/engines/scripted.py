@@ -20,8 +20,8 @@ from gateway.engines.base import Call
 def state_of(backend: Backend, client: Client | None = None, version: str | None = None) -> BackendState:
     now = time.monotonic()
     health = Health(backend.name, backend.health, False, since=now, born=now)
-    state = BackendState(backend, client, health, lambda transition: None)
-    state.version = version
+    state = BackendState(backend, client, health)
+    state.saw_version(version)
     return state
 
 

@@ -24,8 +24,8 @@ def backend_state(
     *, context: int | None = None, version: str | None = None, engine: Any = "vllm", model: str | None = "served/model"
 ) -> BackendState:
     backend = Backend("b", engine=engine, url="http://127.0.0.1:1", model=model, context=context)
-    state = BackendState(backend, None, Health("b", backend.health), lambda _: None)
-    state.version = version
+    state = BackendState(backend, None, Health("b", backend.health))
+    state.saw_version(version)
     return state
 
 
@@ -73,7 +73,7 @@ def test_numbers_and_texts_keep_their_very_bytes() -> None:
 
 def test_marks_that_the_backends_parser_drops_are_asked_for() -> None:
     state = backend_state(model="google/gemma-4-26B-A4B-it")
-    state.backend = replace(state.backend, tool_parser="pythonic")
+    state.define(replace(state.backend, tool_parser="pythonic"))
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert sent({"model": "alias", "tools": tools}, state=state)[0]["skip_special_tokens"] is False
     for body in ({}, {"tools": tools, "tool_choice": "none"}, {"tools": tools, "skip_special_tokens": True}):

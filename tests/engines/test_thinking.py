@@ -31,7 +31,7 @@ DEMANDS: list[dict[bool, dict[str, Any]]] = [
 
 def backend_state(model: str | None = QWEN, **keys: Any) -> BackendState:
     backend = Backend("b", url="http://127.0.0.1:1", model=model, **keys)
-    return BackendState(backend, None, Health("b", backend.health, state=State.READY), lambda _: None)
+    return BackendState(backend, None, Health("b", backend.health, state=State.READY))
 
 
 def up(said: dict[str, Any], state: BackendState | None = None, **keys: Any) -> tuple[dict[str, Any], list[str]]:

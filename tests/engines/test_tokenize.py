@@ -171,7 +171,10 @@ async def test_a_completion_has_as_many_tokens_as_its_text() -> None:
 
 def untouched(state: BackendState) -> bool:
     return (
-        state.health.state is State.READY and not state.health.fails and not state.learned and not state.refused_since
+        state.health.state is State.READY
+        and not state.health.fails
+        and not state.facts.lacks
+        and not state.evidence.refused_since
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.backend import BackendState
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health import probes as canary
 from gateway.health.checks import ALL, NO_ANSWER
 from gateway.health.probes import probe
@@ -265,14 +265,14 @@ async def test_it_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch) -> N
     sim = qwen36()
     async with sim.serve() as url, fleet(url) as (_, state):
         state.inflight = 2
-        state.observe({"tool_auto": Observation("no", "before")})
+        state.facts.observe({"tool_auto": Observation("no", "before")})
         monkeypatch.setattr(canary, "IDLE_WAIT", 0.2)
         seen = await probe(state)
         assert {observation.seen for observation in seen.values()} == {
             "busy for 0 s (2 under way): ask again, or with --now"
         }
         assert not sim.requests
-        assert state.observed["tool_auto"].seen == "before"  # nothing was asked, so nothing is forgotten
+        assert state.facts.observed["tool_auto"].seen == "before"  # nothing was asked, so nothing is forgotten
         assert results(await probe(state, now=True)) == {"yes"}
         monkeypatch.undo()
         task = asyncio.create_task(probe(state))
@@ -283,12 +283,12 @@ async def test_it_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_what_is_seen_is_kept_and_what_was_known_is_dropped() -> None:
     async with qwen36(tool_parser=None).serve() as url, fleet(url) as (gateway, state):
-        state.learn_lack("images", 1e12)
+        state.facts.learn_lack("images", 1e12)
         seen = await probe(state)
-        assert dict(state.observed) == seen
-        assert not state.learned
+        assert dict(state.facts.observed) == seen
+        assert not state.facts.lacks
         await probe(state, ("plain",))
-        assert state.observed["tool_auto"] == seen["tool_auto"]  # a part of the checks drops nothing
+        assert state.facts.observed["tool_auto"] == seen["tool_auto"]  # a part of the checks drops nothing
         assert gateway.metric("gateway_canary", backend="a", check="plain") == 1
         samples = list(gateway.gateway.metrics.registry.collect())
         shown = {s.labels["check"]: s.value for f in samples if f.name == "gateway_canary" for s in f.samples}
@@ -309,9 +309,9 @@ async def test_an_audio_server_is_not_asked() -> None:
 async def test_a_restart_is_seen_by_its_start_time_and_what_was_known_is_dropped() -> None:
     sim = qwen36(tool_parser=None)
     async with sim.serve() as url, fleet(url, ", health: {every: 20ms}") as (gateway, state):
-        await gateway.until(lambda: state.started == sim.started_at)
+        await gateway.until(lambda: state.reported.started == sim.started_at)
         await probe(state, ("tool_auto",))
-        assert state.observed["tool_auto"].result == "no"
+        assert state.facts.observed["tool_auto"].result == "no"
         sim.started_at += 60  # another process, between two looks
-        await gateway.until(lambda: not state.observed)
-        assert state.started == sim.started_at
+        await gateway.until(lambda: not state.facts.observed)
+        assert state.reported.started == sim.started_at

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import pytest
 
 from gateway.config.snapshot import Backend
-from gateway.domain.backend import LEARNED_FOR, BackendState
-from gateway.domain.capabilities import Capabilities, at_least, capabilities, drift
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import Capabilities, at_least
+from gateway.domain.drift import drift
+from gateway.domain.facts import LEARNED_FOR, Observation
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.observation import Observation
 
 NOW = 1000.0
 Result = Literal["yes", "mended", "no", "untested"]
@@ -22,8 +23,8 @@ RESULTS: tuple[Result, ...] = ("yes", "mended", "no", "untested")
 
 def backend_state(*, version: str | None = "0.32.0", **keys: Any) -> BackendState:
     backend = Backend("b", url="http://127.0.0.1:1", **keys)
-    state = BackendState(backend, None, Health("b", backend.health, state=State.READY), lambda _: None)
-    state.version = version
+    state = BackendState(backend, None, Health("b", backend.health, state=State.READY))
+    state.saw_version(version)
     return state
 
 
@@ -33,10 +34,10 @@ def saw(**results: Result) -> dict[str, Observation]:
 
 def able(observed: dict[str, Observation] | None = None, learned: tuple[str, ...] = (), **keys: Any) -> Capabilities:
     state = backend_state(**keys)
-    state.observe(observed or {})
+    state.facts.observe(observed or {})
     for lack in learned:
-        state.learn_lack(lack, NOW)
-    return capabilities(state, NOW)
+        state.facts.learn_lack(lack, NOW)
+    return state.capabilities(NOW)
 
 
 # -- tools ------------------------------------------------------------------------------------------------------------
@@ -196,33 +197,33 @@ def test_versions_are_compared_as_numbers() -> None:
 
 def test_they_are_worked_out_once() -> None:
     state = backend_state(tool_parser="hermes")
-    state.learn_lack("images", NOW)
-    assert capabilities(state, NOW) is capabilities(state, NOW + 1)
+    state.facts.learn_lack("images", NOW)
+    assert state.capabilities(NOW) is state.capabilities(NOW + 1)
 
 
 def test_whatever_they_follow_from_makes_them_anew() -> None:
     state = backend_state()
-    before = capabilities(state, NOW)
-    state.observed_model = "Qwen3.6-35B"
-    assert capabilities(state, NOW).thinking == "optional" != before.thinking
-    state.backend = replace(state.backend, tool_parser="none")
-    assert capabilities(state, NOW).required == "no"
-    state.version = "0.11.0"
-    assert capabilities(state, NOW).required == "enforced"
-    state.learn_lack("images", NOW)
-    assert capabilities(state, NOW).images is False
-    state.observe(saw(json_schema="no"))
-    assert capabilities(state, NOW).json_schema is False
+    before = state.capabilities(NOW)
+    state.saw_model("Qwen3.6-35B", None)
+    assert state.capabilities(NOW).thinking == "optional" != before.thinking
+    state.define(replace(state.backend, tool_parser="none"))
+    assert state.capabilities(NOW).required == "no"
+    state.saw_version("0.11.0")
+    assert state.capabilities(NOW).required == "enforced"
+    state.facts.learn_lack("images", NOW)
+    assert state.capabilities(NOW).images is False
+    state.facts.observe(saw(json_schema="no"))
+    assert state.capabilities(NOW).json_schema is False
     state.forget()
-    assert (capabilities(state, NOW).images, capabilities(state, NOW).json_schema) == (None, True)
+    assert (state.capabilities(NOW).images, state.capabilities(NOW).json_schema) == (None, True)
 
 
 def test_what_was_learned_ends_by_itself_and_what_was_observed_does_not() -> None:
     state = backend_state()
-    state.learn_lack("tools", NOW)
-    state.observe(saw(json_schema="no"))
-    assert capabilities(state, NOW + LEARNED_FOR - 1).tools is False
-    later = capabilities(state, NOW + LEARNED_FOR)
+    state.facts.learn_lack("tools", NOW)
+    state.facts.observe(saw(json_schema="no"))
+    assert state.capabilities(NOW + LEARNED_FOR - 1).tools is False
+    later = state.capabilities(NOW + LEARNED_FOR)
     assert (later.tools, later.json_schema) == (None, False)
 
 
@@ -230,15 +231,15 @@ def test_what_was_learned_ends_by_itself_and_what_was_observed_does_not() -> Non
 
 
 def known(state: BackendState) -> bool:
-    return bool(state.learned) or bool(state.observed)
+    return bool(state.facts.lacks) or bool(state.facts.observed)
 
 
 def taught() -> BackendState:
     state = backend_state()
     state.health.ever_ready = True
     state.saw_start(100.0)
-    state.learn_lack("tools", NOW)
-    state.observe(saw(tool_auto="no"))
+    state.facts.learn_lack("tools", NOW)
+    state.facts.observe(saw(tool_auto="no"))
     return state
 
 
@@ -257,9 +258,9 @@ def test_facts_are_dropped_with_another_version_or_start() -> None:
 
 def test_a_port_that_refuses_even_once_means_that_it_is_started_anew() -> None:
     state = taught()
-    state.dead("no answer to /health within 3 s")
+    state.evidence.dead("no answer to /health within 3 s")
     assert known(state), "slow is not gone"
-    state.dead("connection refused", refused=True)
+    state.evidence.dead("connection refused", refused=True)
     assert state.health.state is State.SUSPECT
     assert not known(state)
 
@@ -267,7 +268,7 @@ def test_a_port_that_refuses_even_once_means_that_it_is_started_anew() -> None:
 def test_facts_are_dropped_when_it_goes_down() -> None:
     state = taught()
     for _ in range(state.health.settings.fail_after):
-        state.failed("answered 500")
+        state.evidence.failed("answered 500")
     assert state.health.state is State.DOWN
     assert not known(state)
 
@@ -277,8 +278,8 @@ def test_facts_are_dropped_when_it_goes_down() -> None:
 
 def drifted(observed: dict[str, Observation], **keys: Any) -> list[str]:
     state = backend_state(**keys)
-    state.observe(observed)
-    return drift(state)
+    state.facts.observe(observed)
+    return drift(state, NOW)
 
 
 def test_nothing_differs_where_nothing_was_seen_or_declared() -> None:
@@ -318,12 +319,12 @@ def test_thinking_that_is_not_as_declared_is_drift(declared: Any, check: Any, re
 
 def test_a_window_that_is_not_as_declared_is_drift() -> None:
     state = backend_state(context=131072)
-    state.observed_context = 65536
-    assert drift(state) == ["context: 131072 is declared, it serves 65536"]
+    state.saw_model(None, 65536)
+    assert drift(state, NOW) == ["context: 131072 is declared, it serves 65536"]
 
 
 def test_a_refusal_of_what_is_declared_is_drift() -> None:
     state = backend_state(tool_parser="hermes", vision=True)
-    state.learn_lack("tools", NOW)
-    state.learn_lack("images", NOW)
-    assert len(drift(state)) == 2
+    state.facts.learn_lack("tools", NOW)
+    state.facts.learn_lack("images", NOW)
+    assert len(drift(state, NOW)) == 2

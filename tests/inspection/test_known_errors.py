@@ -159,7 +159,7 @@ def test_no_validation_error_teaches_whatever_it_quotes(
         assert verdict.kind == "client"
         learn(state, Feedback(asked, "r"), verdict, NOW)
         assert not ask_again(state, asked, alias("b0"), verdict)
-        assert (state.context, dict(state.learned), state.heard) == (None, {}, {})
+        assert (state.window(NOW), dict(state.facts.lacks), state.facts.unconfirmed) == (None, {}, {})
 
 
 @given(words, words, words)

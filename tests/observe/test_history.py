@@ -30,7 +30,7 @@ SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt"
 
 def state(name: str, url: str = "http://10.0.0.1:1") -> BackendState:
     backend = Backend(name, url=url, slots=4)
-    return BackendState(backend, None, Health(name, backend.health, state=State.READY), lambda _: None)
+    return BackendState(backend, None, Health(name, backend.health, state=State.READY))
 
 
 def history(states: Mapping[str, BackendState], metrics: Metrics, **machines: Machine) -> History:

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.errors import CATALOGUE
 from simulator import SimVllm
 from tests.raw_client import chat
@@ -115,7 +115,7 @@ async def test_what_is_said_is_valid_in_both_formats() -> None:
 
 async def test_the_names_of_the_contract_are_there_with_their_labels() -> None:
     async with busy() as (gateway, _, _):
-        gateway.gateway.fleet["a"].observe({"plain": Observation("yes", "said it", 0.0)})
+        gateway.gateway.fleet["a"].facts.observe({"plain": Observation("yes", "said it", 0.0)})
         found = await labels(gateway)
         gateway.gateway.metrics.cloud_usd.inc("b", "hermes")
         found |= await labels(gateway)

@@ -37,7 +37,7 @@ def backend(name: str, condition: Condition = "ok", *, inflight: int = 0, **keys
     }.get(condition, State.READY)
     health.ever_ready = True
     health.since = NOW - 1.0 if condition == "warming" else NOW - settings.start_grace - 1.0
-    state = BackendState(Backend(name, **keys), None, health, lambda _: None)
+    state = BackendState(Backend(name, **keys), None, health)
     state.inflight = inflight
     if condition == "cooldown":
         state.cooldown_until = NOW + 20.0

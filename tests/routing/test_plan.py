@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.snapshot import CloudWhen
 from gateway.domain.backend import BackendState
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.domain.request import EMBEDDINGS
 from gateway.routing.needs import NO_ADAPTATION
 from gateway.routing.plan import Plan, forced, make_plan
@@ -92,8 +92,8 @@ def test_auto_tools_off_refuses_auto_but_not_a_forced_call() -> None:
 
 def test_what_was_learned_counts_until_it_is_forgotten() -> None:
     state = backend("a")
-    state.learn_lack("tools", NOW)
-    state.learn_lack("endpoint:embeddings", NOW)
+    state.facts.learn_lack("tools", NOW)
+    state.facts.learn_lack("endpoint:embeddings", NOW)
     assert make_plan(alias("a"), fleet(state), request(tools=TOOLS), NOW).skipped[0].kind == "incapable"
     assert make_plan(alias("a"), fleet(state), request(EMBEDDINGS, input="x"), NOW).skipped[0].kind == "unserved"
     assert candidates(make_plan(alias("a"), fleet(state), request(), NOW)) == ["a"]
@@ -129,7 +129,7 @@ def plan(steps: tuple[str | tuple[str, ...], ...], *states: BackendState, **body
 
 
 def seen(state: BackendState, **results: Any) -> BackendState:
-    state.observe({check: Observation(result, "") for check, result in results.items()})
+    state.facts.observe({check: Observation(result, "") for check, result in results.items()})
     return state
 
 
@@ -185,13 +185,13 @@ def test_one_that_said_nothing_can_be_made_to_call_once() -> None:
     asked = request(tools=TOOLS)
     made = make_plan(alias("a", "b"), fleet(backend("a"), backend("b", engine="ollama")), asked, NOW)
     a, b = made.candidates
-    again = forced(a, asked)
+    again = forced(a, asked, NOW)
     assert again is not None
     assert (again.adapt.force, again.adapt.kinds, again.state) == (True, ("tool_call_forced",), a.state)
-    assert forced(again, asked) is None
-    assert forced(b, asked) is None, "nothing there takes tool_choice"
+    assert forced(again, asked, NOW) is None
+    assert forced(b, asked, NOW) is None, "nothing there takes tool_choice"
     for other in (request(tools=TOOLS, tool_choice="none"), request(), request(tools=TOOLS, n=2)):
-        assert forced(a, other) is None
+        assert forced(a, other, NOW) is None
 
 
 def test_a_call_on_demand_that_nothing_forces_is_checked() -> None:
@@ -215,7 +215,7 @@ def resorted(mode: Any, *states: BackendState, met: dict[str, str] | None = None
 
 def lacking_tools() -> tuple[BackendState, ...]:
     learned, observed = backend("learned", tool_parser=None), seen(backend("observed"), tool_auto="no")
-    learned.learn_lack("tools", NOW)
+    learned.facts.learn_lack("tools", NOW)
     return backend("declared", "incapable"), backend("no_auto", auto_tools=False), learned, observed
 
 
@@ -261,13 +261,14 @@ def test_whoever_has_had_its_turn_is_not_asked_again() -> None:
 
 def test_a_prompt_is_counted_only_where_the_guess_leaves_it_open() -> None:
     def near(size: int, **keys: Any) -> bool:
-        return near_limit(backend("a", context=10_000, **keys), request(messages=[user("x" * size)]), 1024)
+        return near_limit(backend("a", context=10_000, **keys), request(messages=[user("x" * size)]), 1024, NOW)
 
     assert [near(5_000), near(30_000), near(60_000)] == [False, True, False]
     assert not near(30_000, engine="ollama"), "only vLLM counts"
-    assert not near_limit(backend("a", context=None), request(messages=[user("x" * 30_000)]), 1024)
+    assert not near_limit(backend("a", context=None), request(messages=[user("x" * 30_000)]), 1024, NOW)
     picture = {"type": "image_url", "image_url": {"url": "data:,x"}}
-    assert not near_limit(backend("a", context=10_000), request(messages=[user("x" * 30_000), user([picture])]), 1024)
+    pictured = request(messages=[user("x" * 30_000), user([picture])])
+    assert not near_limit(backend("a", context=10_000), pictured, 1024, NOW)
 
 
 def test_what_was_counted_is_what_counts() -> None:
@@ -275,11 +276,11 @@ def test_what_was_counted_is_what_counts() -> None:
     asked = request(messages=[user("x" * 30_000)])
     for counted, fit in ((8_976, True), (8_977, False)):
         asked.exact["a"] = counted
-        assert fits_window(states[0], asked, 1024) is fit
+        assert fits_window(states[0], asked, 1024, NOW) is fit
         assert candidates(make_plan(alias("a", "b"), fleet(*states), asked, NOW)) == (["a", "b"] if fit else ["b"])
         assert prompt_estimate(states[0], asked) == (counted, counted, counted)
-        assert not near_limit(states[0], asked, 1024), "it is known now"
-    assert near_limit(states[1], asked, 1024), "another tokenizer may count otherwise"
+        assert not near_limit(states[0], asked, 1024, NOW), "it is known now"
+    assert near_limit(states[1], asked, 1024, NOW), "another tokenizer may count otherwise"
 
 
 def user(content: Any) -> dict[str, Any]:

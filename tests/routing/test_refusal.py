@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.backend import BackendState
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.errors import GatewayError
 from gateway.routing.plan import Plan, make_plan
@@ -116,7 +116,7 @@ def test_a_pause_met_on_the_way_is_told_like_one_known_before() -> None:
     states = [backend("b0")]
     asked = request()
     plan = make_plan(alias("b0"), fleet(*states), asked, NOW)
-    states[0].cool_down(7.0, NOW)
+    states[0].evidence.cool_down(7.0, NOW)
     plan.met["b0"] = "cooldown"
     error = refusal(plan, [Tried("b0", "cooldown", "answered 429")], asked, NOW)
     assert (told(error), error.retry_after) == (("rate_limit_exceeded", 429), 7.0)
@@ -139,7 +139,7 @@ def test_a_missing_tool_parser_names_the_flag_that_is_missing() -> None:
 
 def test_an_endpoint_that_nobody_serves_is_told_by_its_path() -> None:
     state = backend("b0")
-    state.learn_lack("endpoint:embeddings", NOW)
+    state.facts.learn_lack("endpoint:embeddings", NOW)
     asked = request(EMBEDDINGS, input="x")
     error = refusal(make_plan(alias("b0"), fleet(state), asked, NOW), [], asked, NOW)
     assert told(error) == ("input_unsupported", 400)
@@ -214,7 +214,7 @@ def test_thinking_that_nobody_can_switch(keys: dict[str, Any], on: bool, words: 
 
 def test_thinking_that_was_checked_and_did_not_come_names_the_reasoning_parser() -> None:
     state = backend("b0", model="Qwen3.6-35B")
-    state.observe({"thinking_on": Observation("no", "no thoughts came")})
+    state.facts.observe({"thinking_on": Observation("no", "no thoughts came")})
     assert "start vLLM with --reasoning-parser qwen3" in refused(state, think=True).message
 
 
@@ -229,7 +229,7 @@ def test_tools_are_told_before_thinking_and_that_before_the_input() -> None:
 
 def test_a_schema_that_nobody_keeps_to_is_an_input_nobody_takes() -> None:
     state = backend("b0")
-    state.observe({"json_schema": Observation("no", "prose")})
+    state.facts.observe({"json_schema": Observation("no", "prose")})
     error = refused(state, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})
     assert told(error) == ("input_unsupported", 400)
     assert "JSON schema" in error.message

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, NO_MEDIA, Endpoint, parse
 from gateway.errors import GatewayError
 from tests.routing.parts import request
 
@@ -64,9 +64,9 @@ def test_any_object_with_a_model_is_a_request_and_keeps_every_field(
     parsed = parse(endpoint, json.dumps(body, ensure_ascii=ascii).encode("utf-8", "surrogatepass"))
     assert parsed.model == model
     assert {name: json.loads(bytes(raw)) for name, raw in parsed.fields.items()} == body
-    parsed.measure_media()
+    assert parsed.media.bytes >= 0
     assert parsed.choices >= 1
-    assert 0 <= parsed.prompt_bytes <= len(json.dumps(body).encode())
+    assert 0 <= parsed.known_text_bytes <= parsed.prompt_bytes <= len(json.dumps(body).encode())
     assert all(type(limit) is int and limit >= 1 for limit in parsed.limits.values())
 
 
@@ -111,7 +111,7 @@ def test_a_body_nested_too_deeply_is_refused_and_not_a_crash() -> None:
     assert refused(b"[" * depth)
     assert refused(b'{"a":' * depth)
     with contextlib.suppress(GatewayError):
-        parse(CHAT, b'{"model":"a","stream":' + b"[" * depth + b"]" * depth + b"}").measure_media()
+        parse(CHAT, b'{"model":"a","stream":' + b"[" * depth + b"]" * depth + b"}").media  # noqa: B018  # it is worked out when it is read
 
 
 def test_of_a_repeated_key_the_last_counts_for_us_and_for_the_backend() -> None:
@@ -197,11 +197,11 @@ def test_pictures_and_sound_are_found_and_their_data_is_no_prompt() -> None:
     asked = request(
         messages=[{"role": "user", "content": [{"type": "text", "text": "what?"}, picture, picture, sound]}]
     )
-    assert (asked.images, asked.audio) == (0, False), "not looked for before somebody asks"
-    asked.measure_media()
-    asked.measure_media()
-    assert (asked.images, asked.audio) == (2, True)
-    assert 50 < asked.prompt_bytes < 500
+    assert asked.known_media == NO_MEDIA, "not looked for before somebody asks"
+    assert asked.prompt_bytes == asked.known_text_bytes > 110_000
+    assert (asked.media.images, asked.media.audio) == (2, True)
+    assert asked.media is asked.known_media, "looked for once"
+    assert 50 < asked.known_text_bytes < 500
 
 
 def test_the_prompt_is_messages_and_tools_and_nothing_else() -> None:

@@ -26,7 +26,7 @@ async def theatre() -> AsyncIterator[Stage]:
 def stage(theatre: Stage) -> Stage:
     """All backends healthy, and none expects to be asked."""
     for state in theatre.gateway.gateway.fleet.states.values():
-        state.succeeded()
+        state.evidence.succeeded()
     for backend in (theatre.s, theatre.t, theatre.u):
         backend.play(unexpected)
     return theatre

@@ -38,7 +38,7 @@ async def test_window_and_version_are_read_from_it(gateway: RunningGateway, sdk:
     cards = {card.id: card.model_dump() async for card in sdk.models.list()}
     assert cards["front"]["max_model_len"] == cards["front"]["context_length"] == 2048
     state = gateway.gateway.fleet["a"]
-    assert (state.version, state.model) == ("0.32.0", "tiny")
+    assert (state.reported.version, state.model) == ("0.32.0", "tiny")
 
 
 async def test_thoughts_are_in_their_own_field(sdk: openai.AsyncOpenAI) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -133,7 +134,7 @@ async def test_a_window_that_was_never_read_is_learned_from_the_refusal(tools: V
         answer = await gateway.client.post(CHAT, json=chat(max_tokens=65536, **script("<think></think>Hello")))
         assert answer.json()["choices"][0]["message"]["content"] == "Hello"
         assert answer.headers["x-gateway-attempts"] == "2"
-        assert gateway.gateway.fleet["small"].context == 2048
+        assert gateway.gateway.fleet["small"].window(time.monotonic()) == 2048
 
 
 # -- whose fault ------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ class OllamaEngine:
         if call.endpoint.name == "embeddings":
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
-        prompt = SentPrompt(ours.text_bytes, window_of(state), state.ratio.estimate(ours.text_bytes).low, state.version)
+        low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
+        prompt = SentPrompt(ours.text_bytes, window_of(state), low, version)
         calls = CallWatch(ours.demand) if ours.demand is not None else None
 
         def violation(last: Line) -> str | None:

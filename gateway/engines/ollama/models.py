@@ -3,6 +3,7 @@ anything."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from gateway.domain.backend import BackendState
@@ -44,4 +45,4 @@ def load_body(state: BackendState, keep_alive: str | int) -> dict[str, Any]:
 
 def window_of(state: BackendState) -> int | None:
     """What `num_ctx` is: the declared window, always the same."""
-    return state.backend.context or state.context
+    return state.backend.context or state.window(time.monotonic())

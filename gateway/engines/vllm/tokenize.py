@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.request import CHAT, COMPLETIONS, InferenceRequest
+from gateway.domain.request import CHAT, COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
@@ -87,8 +87,7 @@ def _is_text(request: InferenceRequest) -> bool:
     if request.endpoint.name == COMPLETIONS.name:
         prompt = request.fields.get("prompt")
         return prompt is not None and bytes(memoryview(prompt)[:1]) == b'"'
-    request.measure_media()
-    return not request.images and not request.audio
+    return request.media is NO_MEDIA
 
 
 async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: bytes) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import graders, requests
 from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import ParsedAnswer, Reply, read_stream, read_whole, short

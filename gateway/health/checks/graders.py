@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import validators
 from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import ParsedAnswer, mended, short

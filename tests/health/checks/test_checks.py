@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import Backend
-from gateway.domain.observation import Observation
+from gateway.domain.facts import Observation
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
 from gateway.health.checks.requests import SCHEMA, TOOLS
 from gateway.inspection.notation import formats_for, thoughts_for

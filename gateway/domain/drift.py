@@ -1,0 +1,62 @@
+"""Where a backend differs from what routes.yaml declares of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config.snapshot import Backend
+from gateway.domain.backend import BackendState
+from gateway.domain.capabilities import result_of
+from gateway.domain.facts import Observation
+from gateway.domain.reason import quoting
+
+
+def drift(state: BackendState, now: float) -> list[str]:
+    """The differences in words; empty = there are none, or nothing was seen yet. `now`: monotonic seconds."""
+    backend, facts = state.backend, state.facts
+    found = [*_window_drift(state, now), *_tool_drift(backend, facts.observed, facts.lacks)]
+    found += _thinking_drift(backend, facts.observed)
+    for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
+        if declared and what in facts.lacks:
+            found.append(f"{key}: true is declared, but it refused {what}")
+    return found
+
+
+def _window_drift(state: BackendState, now: float) -> list[str]:
+    declared, serves = state.backend.context, state.reported.context
+    if not declared:
+        return []
+    window = state.window(now) or 0
+    if window < min(declared, serves or declared):
+        serves = window  # as its refusals tell
+    return [f"context: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
+
+
+def _tool_drift(backend: Backend, observed: Mapping[str, Observation], lacks: Mapping[str, float]) -> list[str]:
+    parser, found = backend.tool_parser, []
+    if parser == "none":
+        for check in ("tool_auto", "tool_required", "tool_named"):
+            if result_of(observed, check) == "yes":
+                return [f"tool_parser: none is declared, but it calls tools ({check})"]
+    elif parser is not None:
+        for check in ("tool_auto", "tool_required", "tool_named"):
+            if (check != "tool_auto" or backend.auto_tools is not False) and result_of(observed, check) == "no":
+                found.append(quoting(f"tool_parser: {parser} is declared, but {check}", observed[check].seen))
+        if lacks.keys() & {"tools", "tool_parser"}:
+            found.append(f"tool_parser: {parser} is declared, but it refused a request with tools")
+    return found
+
+
+def _thinking_drift(backend: Backend, observed: Mapping[str, Observation]) -> list[str]:
+    declared = backend.thinking
+    if declared is None:
+        return []
+    found = []
+    for check, contradicted in (("thinking_on", ("optional", "always")), ("thinking_off", ("optional", "never"))):
+        if declared in contradicted and result_of(observed, check) == "no":
+            found.append(quoting(f"thinking: {declared} is declared, but {check}", observed[check].seen))
+    if declared == "never" and result_of(observed, "thinking_on") == "yes":
+        found.append("thinking: never is declared, but it thinks when it is told to")
+    if declared == "always" and result_of(observed, "thinking_off") == "yes":
+        found.append("thinking: always is declared, but it can be told not to")
+    return found

@@ -1,0 +1,137 @@
+"""What was learned of one backend beside what routes.yaml declares: by requests that it refused, and by checks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+log = logging.getLogger("gateway.backend")
+
+LEARNED_FOR = 3600.0  # seconds for which a learned fact is believed
+ELSEWHERE = "another gateway"  # stands for the request's id where another gateway did not report it
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+OnFact = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a check saw a backend do. `mended`: the raw answer is wrong, but what the gateway's clients get is right.
+    `seen` describes the answer in words. `at`: when, in Unix seconds; 0 = not known."""
+
+    result: Literal["yes", "mended", "no", "untested"]
+    seen: str
+    at: float = 0.0
+
+
+class Source(NamedTuple):
+    """The request that teaches something: its id, who sent it, and a digest of its prompt. `told_apart`: several
+    clients have keys, so two prompts of one client are not two sources."""
+
+    request: str
+    sender: str = ""
+    prompt: bytes = b""
+    told_apart: bool = False
+
+    def differs(self, other: Source) -> bool:
+        return self.sender != other.sender or (not self.told_apart and self.prompt != other.prompt)
+
+
+class Taught(NamedTuple):
+    """Where a learned fact comes from: the id of the request that taught it, and when (Unix seconds)."""
+
+    request: str
+    at: float
+
+
+class Unconfirmed(NamedTuple):
+    """A fact that one request taught and that contradicts what is known: it waits for a second source."""
+
+    value: object
+    source: Source
+    until: float  # monotonic seconds
+
+
+class RefusedWindow(NamedTuple):
+    """The window that a backend's refusals name, in tokens, and until when that is believed (monotonic seconds)."""
+
+    tokens: int
+    until: float
+
+
+class LearnedFacts:
+    """Times are monotonic seconds. `on_change` is called after each change with the kind of news and its subject:
+
+    "lack", "no lack": a limitation was learned or withdrawn (its name). "seen": checks observed something
+    (`{check: Observation}`). "window": a window was learned. "forgotten": nothing is known any more.
+    The mappings are replaced and never changed in place, so a reader may keep them.
+    """
+
+    __slots__ = ("_backend", "_on_change", "lacks", "observed", "refused_window", "taught", "unconfirmed")
+
+    def __init__(self, backend: str, on_change: OnFact) -> None:
+        self.lacks: Mapping[str, float] = _NOTHING  # what the backend cannot do -> until when that is believed
+        self.taught: Mapping[str, Taught] = _NOTHING  # learned fact -> where it comes from
+        self.refused_window: RefusedWindow | None = None
+        self.observed: Mapping[str, Observation] = _NOTHING  # check -> what it saw
+        self.unconfirmed: dict[str, Unconfirmed] = {}  # fact -> what waits for a second source
+        self._backend = backend
+        self._on_change = on_change
+
+    def is_lacking(self, capability: str, now: float) -> bool:
+        """Was it learned that the backend cannot do `capability` ("tools", "images", "endpoint:chat", ...)?"""
+        return self.lacks.get(capability, 0.0) > now
+
+    def learn_lack(self, capability: str, now: float, source: Source | None = None) -> None:
+        """Believe for an hour that the backend cannot do this, and report it."""
+        self.believe_lack(capability, now + LEARNED_FOR, source.request if source is not None else "")
+
+    def believe_lack(self, capability: str, until: float, request: str) -> None:
+        """Believe until then that the backend cannot do this. `request`: the id of the request that taught it."""
+        self.lacks = MappingProxyType({**self.lacks, capability: until})
+        self._note_teacher(capability, request)
+        self._on_change("lack", capability)
+
+    def withdraw_lack(self, capability: str) -> None:
+        """Withdraw a learned limitation: the backend has just done it."""
+        self.unconfirmed.pop(capability, None)
+        self.lacks = MappingProxyType({name: until for name, until in self.lacks.items() if name != capability})
+        self._on_change("no lack", capability)
+
+    def learn_window(self, window: int, now: float, source: Source) -> None:
+        """Believe for an hour the window (tokens) that a refusal named."""
+        self.refused_window = RefusedWindow(window, now + LEARNED_FOR)
+        self._note_teacher("window", source.request)
+        self._on_change("window", window)
+
+    def is_confirmed(self, fact: str, value: object, source: Source, now: float) -> bool:
+        """Has another source taught the same? The first one is remembered for as long as a fact is believed."""
+        before = self.unconfirmed.get(fact)
+        if before is None or before.value != value or before.until <= now:
+            self.unconfirmed[fact] = Unconfirmed(value, source, now + LEARNED_FOR)
+            return False
+        if not source.differs(before.source):
+            return False
+        del self.unconfirmed[fact]
+        return True
+
+    def observe(self, found: Mapping[str, Observation]) -> None:
+        """Add what checks observed to what other checks observed before."""
+        self.observed = MappingProxyType({**self.observed, **found})
+        self._on_change("seen", found)
+
+    def forget(self) -> None:
+        """Drop all facts: the engine may be another one now, or have other flags."""
+        self.lacks = self.observed = self.taught = _NOTHING
+        self.unconfirmed.clear()
+        self.refused_window = None
+        self._on_change("forgotten", None)
+
+    def _note_teacher(self, fact: str, request: str) -> None:
+        log.info("%s: learned %s from request %s", self._backend, fact, request or "(none)")
+        self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})
