@@ -100,7 +100,7 @@ async def test_retry_after_is_how_long_a_slot_takes_to_come_free() -> None:
     async with queue("a: 2", more=", queue: {max_wait: 300ms}") as q:
         state = q.gateway.gateway.fleet["a"]
         scheduler = q.gateway.gateway.admission.scheduler
-        held = scheduler.at_once(state, 1, now := time.monotonic())
+        held = scheduler.try_acquire(state, 1, now := time.monotonic())
         assert held is not None
         scheduler.release(held, now + 90.0)  # so long a request takes there
         await q.ask("r1", "r2", "r3")

@@ -158,7 +158,7 @@ async def test_a_backend_that_is_taken_out_is_closed_when_its_streams_have_ended
         await e.gateway.until(lambda: not fleet.retired)
         assert gone.inflight == 0
         assert 'backend="a"' not in (await e.gateway.client.get("/metrics")).text
-        assert id(gone) not in e.gateway.gateway.admission.scheduler._lines
+        assert id(gone) not in e.gateway.gateway.admission.scheduler._queues
 
 
 async def test_a_backend_that_is_put_back_while_streams_run_there_has_them_counted(file: Path) -> None:

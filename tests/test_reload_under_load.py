@@ -117,7 +117,7 @@ async def test_two_hundred_edits_under_load_and_no_request_fails(
                 await edit_often(editor, random, urls)
                 crowd.stopping = True
             fleet, scheduler = gateway.gateway.fleet, gateway.gateway.admission.scheduler
-            await gateway.until(lambda: not fleet.retired and len(scheduler._lines) <= len(fleet.states))
+            await gateway.until(lambda: not fleet.retired and len(scheduler._queues) <= len(fleet.states))
             assert (scheduler.waiters, sum(scheduler.depth().values())) == ({}, 0)
             assert gateway.metric("gateway_config_reloads_total", result="taken") == EDITS * 0.9
             assert gateway.metric("gateway_config_reloads_total", result="refused") == EDITS * 0.1

@@ -10,7 +10,7 @@ from random import Random
 
 import httpx
 
-from gateway.admission.waiting import Admission
+from gateway.admission.slots import Admission
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
 from simulator import SimVllm
@@ -131,14 +131,14 @@ async def test_a_full_step_is_never_spilled_to_the_next() -> None:
 def test_a_request_is_counted_by_its_sequences_and_at_most_as_the_whole_backend() -> None:
     state = backend("a", slots=4)
     admission = Admission(Metrics())
-    three = admission.at_once(Candidate(state, 0), request(n=3))
+    three = admission.try_acquire(Candidate(state, 0), request(n=3))
     assert three is not None
     assert state.inflight == 3
-    assert admission.at_once(Candidate(state, 0), request(n=100)) is None
+    assert admission.try_acquire(Candidate(state, 0), request(n=100)) is None
     three.release()
     three.release()
     assert (state.inflight, state.prompt_tokens) == (0, 0), "released twice is released once"
-    many = admission.at_once(Candidate(state, 0), request(n=100))
+    many = admission.try_acquire(Candidate(state, 0), request(n=100))
     assert many is not None
     assert state.inflight == 4
     many.release()

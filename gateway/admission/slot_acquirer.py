@@ -1,4 +1,4 @@
-"""The admit stage of one request: it gets the slots of its next attempt, at once or after a wait."""
+"""The admit stage of one request: it acquires the slots of the next attempt, at once or after a wait."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from math import inf
 from gateway.accounting.limits import estimate
 from gateway.admission.access import Identity
 from gateway.admission.capacity import is_open
-from gateway.admission.failover import Course, is_on_trial
-from gateway.admission.lease import Lease
+from gateway.admission.failover import FailoverState, is_on_trial
+from gateway.admission.slots import Admission, Lease
 from gateway.admission.waiter import QueueFull, Quota, Waiter
-from gateway.admission.waiting import Admission
 from gateway.config.snapshot import Alias
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
@@ -28,14 +27,14 @@ RETRY_UNKNOWN = 10.0  # seconds, where nothing tells how long others will take
 COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals that say when it may be otherwise
 
 
-class Entrance:
-    """`course` says whom the request may ask; `tried` tells why those that it asked did not answer, and gets who turns
-    out to be too small before it is asked. `began` (the timer's seconds): its deadline counts from there."""
+class SlotAcquirer:
+    """`failover` has the candidates of the request. `tried` are its failed attempts; backends whose window turns out to
+    be too small before an attempt are added. `began` (the timer's seconds): the queue deadline counts from there."""
 
     def __init__(
         self,
         admission: Admission,
-        course: Course,
+        failover: FailoverState,
         request: InferenceRequest,
         alias: Alias,
         client: Identity,
@@ -47,30 +46,30 @@ class Entrance:
         self.waiter: Waiter | None = None  # its place in the waiting set, once it had to wait
         self.queued = 0.0  # seconds that it has waited for slots
         self._admission = admission
-        self._course = course
+        self._failover = failover
         self._request = request
         self._alias = alias
         self._client = client
         self._limit = client.client.max_inflight if client.client is not None else None
-        self._quota = self._new_quota() if admission.scheduler.others is not None else None
+        self._quota = self._new_quota() if admission.scheduler.sharing is not None else None
         self._request_id = request_id
         self._timer = timer
         self._began = began
         self._tried = tried
 
     async def admit(self, *, returning: bool) -> Lease | None:
-        """The slots of the next attempt, waited for if need be (`returning`: after one that failed); None = nobody is
-        left to ask. Raises `queue_full`, `queue_timeout`, and what would have been said at once when waiting for a
-        backend to come did not help."""
-        course = self._course
+        """The slots of the next attempt, after a wait where none are free (`returning`: an attempt has failed before).
+        None = no candidate is left. Raises `queue_full`, `queue_timeout`, and the refusal of the plan when a wait for a
+        backend to return did not help."""
+        failover = self._failover
         while True:
-            candidate = course.head()
+            candidate = failover.next_candidate()
             if candidate is not None:
-                if not await self._holds_prompt(candidate):
-                    course.take(candidate)
-                    course.leave(candidate, "too_long")
+                if not await self._prompt_fits(candidate):
+                    failover.mark_attempted(candidate)
+                    failover.mark_failed(candidate, "too_long")
                     continue
-                lease = self._admission.at_once(
+                lease = self._admission.try_acquire(
                     candidate, self._request, self._client.name, self._limit, asks=self._quota is not None
                 )
             else:
@@ -78,16 +77,17 @@ class Entrance:
             if lease is None:
                 lease = await self._wait(returning)
             if lease is None:
-                if candidate is None and course.head() is None:
+                if candidate is None and failover.next_candidate() is None:
                     return None
                 continue
-            course.take(lease.candidate)
-            if lease.candidate is candidate or await self._still_holds(lease):
+            failover.mark_attempted(lease.candidate)
+            if lease.candidate is candidate or await self._still_fits(lease):
                 return lease
 
     def refusal(self, now: float) -> GatewayError:
-        """Nobody can answer. One that was gone when it was asked, and is known to be by now, is no failed attempt."""
-        plan = self._course.plan
+        """The error when no backend can answer. A backend that was not reachable at its attempt, and that the plan
+        skips by now, does not count as a failed attempt."""
+        plan = self._failover.plan
         away = {s.state.name for s in plan.skipped}
         tried = [t for t in self._tried if not (t.gone and t.backend in away)]
         return refusal(plan, tried, self._request, now)
@@ -95,21 +95,21 @@ class Entrance:
     def settled(self, estimate: int, tokens: int) -> None:
         """The request has ended, and used so many tokens instead of what was estimated: other gateways that count its
         client's tokens are told."""
-        others = self._admission.scheduler.others
+        others = self._admission.scheduler.sharing
         if others is not None:
             others.settled(self.waiter, estimate, tokens)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
     async def _wait(self, returning: bool) -> Lease | None:
-        """Wait for what the plan offers, or for a backend to come. None = there is another plan now, or nothing to wait
-        for."""
+        """Wait for a candidate of the plan, or for a backend to return. None = the plan has changed, or no backend
+        is left to wait for."""
         now = time.monotonic()
         if self.waiter is None:
             self.waiter = self._new_waiter()
         waiter = self.waiter
         if not self._choose(waiter, now):
-            self._course.anew(now)
+            self._failover.replan(now)
             if not self._choose(waiter, now):
                 return None
         waiter.returning = returning
@@ -122,42 +122,42 @@ class Entrance:
             raise self._not_admitted(waiter, str(full), full.seconds) from None
         if waiter.granted is not None:
             held = waiter.granted
-            candidate = next(c for c in self._course.left if c.state is held.state)
+            candidate = next(c for c in self._failover.remaining if c.state is held.state)
             return Lease(self._admission.scheduler, candidate, held, self._request)
         if waiter.late:
-            seconds = self._admission.scheduler.expected(waiter, time.monotonic())
+            seconds = self._admission.scheduler.expected_wait(waiter, time.monotonic())
             raise self._not_admitted(waiter, f"no slot within {self.queued:.0f} s", seconds)
         return None
 
     def _new_waiter(self) -> Waiter:
-        waiter = Waiter(self._client.name, self._began, _nobody, self._replan, limit=self._limit)
+        waiter = Waiter(self._client.name, self._began, _wake_nobody, self._replan, limit=self._limit)
         own = self._client.client.priority if self._client.client is not None else None
         waiter.weight, waiter.batch = self._request.choices, (own or self._alias.priority) == "batch"
         waiter.quota = self._quota
         return waiter
 
     def _new_quota(self) -> Quota | None:
-        """What this request counts against limits that other gateways count, too."""
+        """What the request counts against limits that the gateways check together; None = no such limit."""
         client = self._client.client
         if client is None or (client.rpm is None and client.tpm is None):
             return None
         return Quota(client, 0 if client.tpm is None else estimate(self._request), time.monotonic())
 
     def _choose(self, waiter: Waiter, now: float) -> bool:
-        """Set what the waiter takes: what is offered, else those that are coming before its deadline. False = nothing,
-        or what is offered is not what it was when it was planned."""
-        course, scheduler = self._course, self._admission.scheduler
-        waiter.watches = course.states()
-        offered = course.offered(lambda state: scheduler.is_busy(state, waiter.weight))
+        """Set the backends that the waiter waits for: acceptable candidates, else backends that return before its
+        deadline. False = there are none, or their availability has changed since the plan was made."""
+        failover, scheduler = self._failover, self._admission.scheduler
+        waiter.watches = failover.states()
+        offered = failover.acceptable(lambda state: scheduler.is_busy(state, waiter.weight))
         waiter.pending = not offered
-        waiter.choices = tuple(c.state for c in offered) or course.coming(now)
-        if course.has_spare and waiter.pending:
+        waiter.choices = tuple(c.state for c in offered) or failover.recovering(now)
+        if failover.has_spare and waiter.pending:
             return False
         if not waiter.place:
             waiter.deadline = self._began + max((s.backend.queue.max_wait for s in waiter.choices), default=0.0)
         if offered:
             return all(is_open(state, now) for state in waiter.choices)
-        if not waiter.choices or course.has_returned(now):
+        if not waiter.choices or failover.has_returned(now):
             return False
         if any(is_on_trial(state, now) for state in waiter.choices):
             return True
@@ -165,17 +165,17 @@ class Entrance:
         return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline
 
     def _replan(self, now: float) -> bool:
-        """A backend of the alias has changed while this request waits. False = nothing is left to wait for."""
+        """A backend of the alias has changed while the request waits. False = no backend is left to wait for."""
         assert self.waiter is not None
         try:
-            self._course.anew(now)
+            self._failover.replan(now)
             return self._choose(self.waiter, now)
         except Exception:  # it runs inside somebody else's turn
             log.exception("request %s could not be planned anew", self._request_id)
             return False
 
     def _not_admitted(self, waiter: Waiter, why: str, seconds: float | None) -> GatewayError:
-        """Why it got no slot. Of one that waited for a backend to come: what is with that."""
+        """The error of a request without slots. If it waited for a backend to return: the refusal of the plan."""
         if waiter.pending:
             return self.refusal(time.monotonic())
         code = "queue_timeout" if waiter.late else "queue_full"
@@ -185,8 +185,8 @@ class Entrance:
 
     # -- near the limit of a window -------------------------------------------------------------------------------
 
-    async def _holds_prompt(self, candidate: Candidate) -> bool:
-        """Near the limit of its window the backend itself counts the prompt; False = it is too long after all."""
+    async def _prompt_fits(self, candidate: Candidate) -> bool:
+        """Near the limit of its window the backend counts the tokens of the prompt. False = the prompt is too long."""
         state, request, now = candidate.state, self._request, time.monotonic()
         room = room_needed(request, self._alias.min_max_tokens)
         if not near_limit(state, request, room, now):
@@ -201,18 +201,18 @@ class Entrance:
         self._tried.append(Tried(state.name, "too_long", reason, window=state.window(now), prompt_tokens=tokens))
         return False
 
-    async def _still_holds(self, lease: Lease) -> bool:
-        """A sibling of the one whose window was looked at: is its window large enough, too?"""
+    async def _still_fits(self, lease: Lease) -> bool:
+        """The slots are of another backend than the one whose window was checked: check this window, too."""
         try:
-            fits = await self._holds_prompt(lease.candidate)
+            fits = await self._prompt_fits(lease.candidate)
         except BaseException:
             lease.release()
             raise
         if not fits:
             lease.release()
-            self._course.leave(lease.candidate, "too_long")
+            self._failover.mark_failed(lease.candidate, "too_long")
         return fits
 
 
-def _nobody() -> None:
-    """Wakes nobody: its waiter has not begun to wait."""
+def _wake_nobody() -> None:
+    """For a waiter that does not wait yet."""

@@ -1,4 +1,4 @@
-"""One request that waits, or may have to, and what it gets: slots, or why it gets none."""
+"""One request that waits for slots, or may have to, and what it is granted, or why it is refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from gateway.domain.backend import BackendState
 
 
 class QueueFull(Exception):
-    """It may not even wait. `seconds` until asking again makes sense, None = nothing is known yet."""
+    """The request may not wait. `seconds`: after which a retry makes sense; None = unknown."""
 
     def __init__(self, why: str, seconds: float | None) -> None:
         super().__init__(why)
         self.seconds = seconds
 
 
-class Held(NamedTuple):
-    """Slots of one backend that are taken, since when, for whom. `key`: their name among gateways."""
+class SlotGrant(NamedTuple):
+    """Slots of one backend that a request holds: how many, since when (monotonic seconds), for which client. `key`
+    names the grant among gateways."""
 
     state: BackendState
     slots: int
@@ -29,8 +30,8 @@ class Held(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What counts once against the limits of a client that gateways share: a request and its probable tokens. `at`:
-    when it was counted here."""
+    """One request and its estimated tokens, counted once against limits of a client that gateways share. `at`: when
+    this gateway counted it (monotonic seconds)."""
 
     client: Client
     tokens: int
@@ -39,12 +40,12 @@ class Quota(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One request that waits, or may have to. `choices` are the backends that it takes, best first; with `pending` it
-    takes none of them yet: they are expected to be there later. `watches`: whose changes make its plan another.
+    """One request that waits for slots, or may have to. `choices` are the backends that can serve it, best first; with
+    `pending` none of them can yet, and all are expected back. `watches` are the backends whose changes change its plan.
 
-    `replan` is called when a watched backend has changed: it sets `choices` and `pending` anew, and False means that
-    there is nothing left to wait for. `wake` is called when it does not wait any more: it has got its slots
-    (`granted`), its time is up (`late`), or neither: nothing is left.
+    `replan` is called when a watched backend has changed. It sets `choices` and `pending`, and returns False when no
+    backend is left to wait for. `wake` is called when the wait is over: slots were granted (`granted`), the deadline
+    has passed (`late`), the request was refused (`refused`), or no backend is left.
     """
 
     client: str
@@ -60,7 +61,7 @@ class Waiter:
     returning: bool = False  # from a failed attempt
     place: int = 0  # number of its arrival; kept when it waits again
     turn: int = 0
-    granted: Held | None = None
+    granted: SlotGrant | None = None
     late: bool = False
     # where other gateways decide with us
     key: str = ""  # under which it waits there

@@ -20,7 +20,7 @@ from gateway import __version__
 from gateway.accounting.accounts import today
 from gateway.accounting.spending import shares
 from gateway.admission.access import identify
-from gateway.admission.capacity import room
+from gateway.admission.capacity import capacity
 from gateway.api.admin import may_admin
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
@@ -164,7 +164,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "inflight": state.inflight,
         "foreign": state.foreign,
         "elsewhere": state.shared.elsewhere,
-        "room": room(state) if backend.slots is not None else None,
+        "room": capacity(state) if backend.slots is not None else None,
         "queue": waiting,
         "window": state.window(time.monotonic()),
         "model": state.model,

@@ -1,11 +1,11 @@
-"""What a gateway may use of a backend's slots while Redis is away: its share, and less than that where others were last
-seen to hold more than theirs, until that is over or their leases are."""
+"""The slots of a backend that a gateway may use while Redis is away: its share, or less where other gateways were last
+known to hold more than theirs, until those requests or their leases end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-LEASE = 8.0  # seconds after which nothing counts any more that a gateway was last known to hold
+LEASE = 8.0  # seconds after which slots that a gateway was last known to hold do not count any more
 
 
 def share_of(slots: int, gateways: int) -> int:
@@ -13,10 +13,10 @@ def share_of(slots: int, gateways: int) -> int:
 
 
 def slots_alone(slots: int, gateways: int, ours: int, others: Sequence[int]) -> int:
-    """`ours`, and `others`: slots that this gateway and each of the others held when they were last together; those not
-    told held none. Whoever held more than its share keeps that until it ends; by as much those below their share start
-    less, each the same where it can. So all together stay within `slots` (with fewer slots than gateways: within as
-    many as there are gateways), also where gateways know less of each other's ends than of their beginnings."""
+    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected; gateways
+    that are missing held none. A gateway above its share keeps its slots until its requests end; gateways below their
+    share start that many fewer, evenly where possible. So all together stay within `slots` (within the number of
+    gateways where there are fewer slots than gateways), also where a gateway has not heard of the last releases."""
     gateways = max(gateways, len(others) + 1)
     share = share_of(slots, gateways)
     if ours >= share:

@@ -1,4 +1,4 @@
-"""What a gateway remembers over its restarts: who it is, and how many gateways there were."""
+"""What a gateway keeps across restarts: its identity, and the number of gateways in the cluster."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ GATEWAYS_MOST = 1000
 _OWNER = re.compile(r"[\w.-]{1,128}")
 
 
-class Memory(msgspec.Struct):
-    """`owner` stays the same over restarts: what it has spent is counted under this name. `gateways`: as last seen,
-    itself included."""
+class GatewayIdentity(msgspec.Struct):
+    """`owner` stays the same across restarts: spending is counted under this name. `gateways`: as last counted, this
+    one included."""
 
     owner: str
     gateways: int = 1
 
 
-def recall(folder: Path) -> Memory:
-    """What was remembered in the folder `server.data`; of nothing, or what cannot be read, a new beginning."""
+def load_identity(folder: Path) -> GatewayIdentity:
+    """The identity stored in the folder `server.data`; a new one where there is none, or it cannot be read."""
     try:
-        memory = msgspec.json.decode(read_file(folder / NAME, READ_MOST, patience=0.0), type=Memory)
-        if _OWNER.fullmatch(memory.owner) and 0 < memory.gateways <= GATEWAYS_MOST:
-            return memory
-        log.warning("%s holds what no gateway remembers: this gateway counts as a new one", folder / NAME)
+        identity = msgspec.json.decode(read_file(folder / NAME, READ_MOST, patience=0.0), type=GatewayIdentity)
+        if _OWNER.fullmatch(identity.owner) and 0 < identity.gateways <= GATEWAYS_MOST:
+            return identity
+        log.warning("%s is not valid: this gateway counts as a new one", folder / NAME)
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         log.warning("%s cannot be read (%s): this gateway counts as a new one", folder / NAME, error)
-    return Memory(uuid.uuid4().hex)
+    return GatewayIdentity(uuid.uuid4().hex)
 
 
-def remember(folder: Path, memory: Memory) -> None:
-    """Blocks. What cannot be written is said and left."""
+def save_identity(folder: Path, identity: GatewayIdentity) -> None:
+    """Blocks. A failed write is logged and ignored."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / (NAME + ".part")
-        part.write_bytes(msgspec.json.encode(memory))
+        part.write_bytes(msgspec.json.encode(identity))
         part.replace(folder / NAME)
     except OSError as error:
         log.warning("%s cannot be written: %s", folder / NAME, error)

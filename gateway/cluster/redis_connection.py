@@ -1,5 +1,5 @@
-"""The connection to Redis: one for batches of operations, one for messages. A wait is bounded: what does not answer in
-time is away, and so is a connection that breaks. Nothing is tried twice here."""
+"""The connections to Redis: one for batches of operations, one for messages. Waits are bounded: Redis counts as away
+when it does not answer in time, or a connection breaks. Nothing is retried here."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = logging.getLogger("gateway.cluster")
 
 PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
 CONNECT = 1.0  # seconds for a connection, and for what is said first on it
-HEAR = 0.05  # seconds in which what was said before a loss may still be heard
+DRAIN = 0.05  # seconds in which what was said before a loss may still be heard
 PRESENT = 6.0  # seconds that a gateway counts as there after it was last heard
 
 Answer = Callable[[Any], None]
 Batch = list[tuple[Operation, Answer]]
 
 
-class Away(Exception):
+class RedisUnavailable(Exception):
     """Redis cannot be had, and why."""
 
 
-class Link:
+class RedisConnection:
     """Between `open` and `close` or a failure it is `up`. `build` gives what is to be done now, and to whom each answer
     goes; `on_message` gets what others publish; `on_lost` is told, once, that it is up no more. `trips` counts the
     batches."""
@@ -71,7 +71,7 @@ class Link:
         self._sender: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect and listen. Raises `Away`."""
+        """Connect and listen. Raises `RedisUnavailable`."""
         try:
             async with asyncio.timeout(CONNECT):
                 self._sha = await self._redis.script_load(self._script)
@@ -82,7 +82,7 @@ class Link:
                 await self._pubsub.subscribe(f"{PREFIX}all", f"{PREFIX}to:{self._gateway}")
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()
-            raise Away(_words(error)) from None
+            raise RedisUnavailable(_words(error)) from None
         self.up = True
         self._listener = self._failures.once("shared", self._listen(self._pubsub), "shared: messages")
 
@@ -105,14 +105,14 @@ class Link:
             log.debug("a connection to redis ended badly: %s", _words(error))
         self._pubsub = self._calls = None
 
-    async def say_last(self, operation: Operation) -> None:
+    async def send_last(self, operation: Operation) -> None:
         """One operation before `close`, if it can be said in time; after what is under way."""
         self.up = False
         if self._sender is not None:
             await asyncio.gather(self._sender, return_exceptions=True)
         try:
             await self._trip([operation])
-        except Away as error:
+        except RedisUnavailable as error:
             log.debug("redis was not told that this gateway stops: %s", error)
 
     def wake(self) -> None:
@@ -127,7 +127,7 @@ class Link:
                 answers = await self._call([operation for operation, _ in batch])
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
-        except Away as error:
+        except RedisUnavailable as error:
             await self._hear_out()
             self._lost(str(error))
         except Exception:
@@ -139,12 +139,12 @@ class Link:
     async def _hear_out(self) -> None:
         """What the others hold may have been told just before the connection broke."""
         if self._listener is not None:
-            await asyncio.wait({self._listener}, timeout=HEAR)
+            await asyncio.wait({self._listener}, timeout=DRAIN)
 
     async def _call(self, operations: list[Operation]) -> list[Any]:
         answers = await self._trip(operations)
         if answers == ["stranger"]:  # it was silent for too long, or Redis has lost what it knew
-            raise Away("this gateway was forgotten there")
+            raise RedisUnavailable("this gateway was forgotten there")
         return answers
 
     async def _trip(self, operations: list[Operation]) -> list[Any]:
@@ -156,10 +156,10 @@ class Link:
                 if trip.done():
                     break
             else:
-                raise Away(f"no answer within {self._patience * 1000:.0f} ms")
+                raise RedisUnavailable(f"no answer within {self._patience * 1000:.0f} ms")
             found: list[Any] = decode(trip.result())
         except (RedisError, OSError) as error:
-            raise Away(_words(error)) from None
+            raise RedisUnavailable(_words(error)) from None
         finally:
             trip.cancel()
         return found

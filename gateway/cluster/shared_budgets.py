@@ -1,5 +1,5 @@
-"""What the gateways have spent together: each tells its own totals, and what its requests under way will probably cost.
-Totals are absolute, so that what Redis has lost is whole again when each has told its own once more."""
+"""Spending of all gateways together: each sends its own totals, and the probable cost of its requests under way. Totals
+are absolute, so data that Redis has lost is complete again once every gateway has sent its totals again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from gateway.accounting.budgets import LONGEST, Account, Budgets
 from gateway.cluster.scripts import Operation
 
 
-class Purse:
-    """`owner` is who this gateway is over its restarts. `wake` is called when there is something to send (`take`)."""
+class SharedBudgets:
+    """`owner` identifies this gateway across restarts. `wake` is called when there is something to send
+    (`pending_operations`)."""
 
     def __init__(self, budgets: Budgets, owner: str, wake: Callable[[], None]) -> None:
         self.owner = owner
@@ -22,34 +23,34 @@ class Purse:
         self._claimed = False
         self._spent: set[tuple[int, Account]] = set()  # changed
         self._reserved: set[Account] = set()
-        self._told: set[Account] = set()  # something that was under way was told of these
+        self._reported: set[Account] = set()  # something that was under way was told of these
         self._theirs: dict[str, dict[tuple[int, Account], float]] = {}  # owner -> what it has spent
         self._their_reserved: dict[str, dict[Account, float]] = defaultdict(dict)  # gateway -> what is under way there
 
     # -- from here ------------------------------------------------------------------------------------------------
 
     def changed(self, account: Account, day: int | None) -> None:
-        """More was spent on this day; None = what is under way has changed."""
+        """The spending of this day has changed; None = the reserved amount has."""
         if day is None:
             self._reserved.add(account)
         else:
             self._spent.add((day, account))
         self._wake()
 
-    def take(self) -> list[Operation]:
-        """What is to be sent now."""
+    def pending_operations(self) -> list[Operation]:
+        """The operations to send now."""
         if not self._claimed or not (self._spent or self._reserved):
             return []
         spent = [(day, _text(account), self._own(day, account)) for day, account in self._spent]
         reserved = [(_text(account), self._budgets.own_reserved(account)) for account in self._reserved]
-        self._told |= self._reserved
+        self._reported |= self._reserved
         self._spent, self._reserved = set(), set()
         return [("spend", self.owner, spent, reserved)]
 
-    def tell_all(self) -> None:
-        """Everything is to be sent again."""
+    def resend_all(self) -> None:
+        """Send all totals again."""
         self._spent = {(day, account) for day, account, _ in self._budgets.totals()}
-        self._reserved = self._told | set(self._budgets.accounts_reserved())
+        self._reserved = self._reported | set(self._budgets.accounts_reserved())
 
     def _own(self, day: int, account: Account) -> float:
         return max(0.0, self._budgets.own(account, day) - self._borrowed.get((day, account), 0.0))
@@ -57,15 +58,15 @@ class Purse:
     # -- from there -----------------------------------------------------------------------------------------------
 
     def claim(self, today: int) -> list[Operation]:
-        """May this gateway go on under its name? Asked at each joining. What was spent under names that end with their
-        gateways is read anew then: somebody may have taken it over."""
+        """Claim the name of this gateway, at each joining. Spending under names that end with their gateway is read
+        again then: another gateway may have taken it over."""
         self._theirs = {owner: totals for owner, totals in self._theirs.items() if "/" not in owner}
         return [] if "/" in self.owner else [("claim", self.owner, days(today))]
 
     def claimed(self, yes: bool, gateway: str) -> None:
-        """No = another that runs now has the same `server.data`: what was read there is that one's (or was told by the
-        one before it), and what is spent here is told under a name of its own. Also when this gateway was taken for
-        gone, and has lost its name."""
+        """The answer to the claim. False = another running gateway has the same `server.data`: the totals read there
+        belong to that gateway, and spending of this one is sent under a name of its own. Also False when this gateway
+        counted as gone and has lost its name."""
         if not yes:
             self.owner = f"{self.owner}/{gateway}"
             self._borrowed = {(day, account): usd for day, account, usd in self._budgets.totals()}
@@ -75,34 +76,34 @@ class Purse:
         """(day, owner and account, USD) of these days; (gateway, account, USD) of all that are there."""
         for day, field, usd in spent:
             owner, _, account = field.partition("\t")
-            self._take_in(owner, day, _account(account), float(usd))
+            self._record(owner, day, _account(account), float(usd))
         self._their_reserved.clear()
         for other, account, usd in reserved:
             if other != gateway:
                 self._their_reserved[other][_account(account)] = float(usd)
-        self._sum_up()
+        self._recompute()
 
-    def heard(self, gateway: str, owner: str, spent: list[Any], reserved: list[Any]) -> None:
-        """Another gateway has spent."""
+    def receive(self, gateway: str, owner: str, spent: list[Any], reserved: list[Any]) -> None:
+        """Spending of another gateway, as a message."""
         for day, account, usd in spent:
-            self._take_in(owner, day, _account(account), usd)
+            self._record(owner, day, _account(account), usd)
         for account, usd in reserved:
             self._their_reserved[gateway][_account(account)] = usd
-        self._sum_up()
+        self._recompute()
 
     def merged(self, owners: list[str]) -> None:
-        """What they have spent is in the totals of another from now on."""
+        """The totals of these owners are part of another owner's totals from now on."""
         for owner in owners:
             self._theirs.pop(owner, None)
-        self._sum_up()
+        self._recompute()
 
-    def _take_in(self, owner: str, day: int, account: Account, usd: float) -> None:
+    def _record(self, owner: str, day: int, account: Account, usd: float) -> None:
         if owner != self.owner:
             self._theirs.setdefault(owner, {})[day, account] = usd
         elif usd > self._own(day, account):  # more than the ledger remembers: it was ours before the start
             self._budgets.take_over(account, day, usd - self._own(day, account))
 
-    def _sum_up(self) -> None:
+    def _recompute(self) -> None:
         spent: dict[Account, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         lent = dict(self._borrowed)  # counted here: of who has had this ledger before
         for owner, totals in self._theirs.items():
@@ -120,12 +121,12 @@ class Purse:
 
 
 def days(today: int) -> list[int]:
-    """All that a running period may have."""
+    """The days that a running budget period may cover."""
     return list(range(today - LONGEST, today + 1))
 
 
 def _ledger(owner: str) -> str:
-    """Whose ledger this owner writes to: OWNER of OWNER/GATEWAY."""
+    """The ledger that an owner writes to: OWNER of OWNER/GATEWAY."""
     return owner.partition("/")[0]
 
 

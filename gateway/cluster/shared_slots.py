@@ -1,5 +1,6 @@
-"""Slots that gateways share: who of ours waits and what we hold, told to Redis; and what it gives, told to our waiting
-set (gateway/admission/scheduler.py). No socket and no task here: operations go out by `take`, answers come back."""
+"""Slots that gateways share: reports to Redis which requests wait here and which slots are held, and passes its
+grants to the waiting set (gateway/admission/scheduler.py). No socket and no task here: operations go out by
+`pending_operations`, answers come back."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.accounting.limits import Limits, refused
-from gateway.admission.capacity import is_full, room, whole
+from gateway.admission.capacity import capacity, is_full, total_capacity
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import Held, Waiter
+from gateway.admission.waiter import SlotGrant, Waiter
 from gateway.cluster.alone import LEASE, slots_alone
 from gateway.cluster.scripts import Operation, key_of
 from gateway.domain.backend import BackendState
@@ -21,7 +22,7 @@ Load = tuple[str, int, int, list[int]]
 
 
 class SharedSlots:
-    """The `Others` of our waiting set. `wake` is called when there is something to send.
+    """The `SlotSharing` of our waiting set. `wake` is called when there is something to send.
 
     A waiter has a key as long as it is registered; what is asked anew gets a new one (`was` names the old), so that a
     grant under an old key never counts.
@@ -42,14 +43,14 @@ class SharedSlots:
         self._states = states
         self._wake = wake
         self._keys = 0
-        self._held: dict[str, Held] = {}  # by key
+        self._held: dict[str, SlotGrant] = {}  # by key
         self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
         self._to_ask: dict[Waiter, None] = {}
         self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
         self._drops: list[str] = []
         self._used: list[Operation] = []
         self._kept: dict[str, int] = {}  # by backend: slots that we could use on our own, when we were last
-        self._parted = self._until = 0.0  # when we went on alone, and until when what the others held then counts
+        self._alone_since = self._until = 0.0  # when we went on alone, and until when what the others held then counts
 
     # -- what our waiting set tells (scheduler.Others) ------------------------------------------------------------
 
@@ -57,7 +58,7 @@ class SharedSlots:
         self._keys += 1
         return f"{self._gateway}:{self._keys}"
 
-    def waits(self, waiter: Waiter) -> None:
+    def enqueued(self, waiter: Waiter) -> None:
         if not self.joined or waiter.pending:
             return
         if waiter in self._leaving:
@@ -67,7 +68,7 @@ class SharedSlots:
         self._to_ask[waiter] = None
         self._wake()
 
-    def gone(self, waiter: Waiter) -> None:
+    def dequeued(self, waiter: Waiter) -> None:
         self._to_ask.pop(waiter, None)
         if waiter.key not in self._asked:
             return
@@ -78,25 +79,25 @@ class SharedSlots:
             self._leaving[waiter] = None
             self._wake()
 
-    def took(self, held: Held, *, limited: bool) -> None:
+    def acquired(self, held: SlotGrant, *, limited: bool) -> None:
         if limited or held.state.backend.slots is not None:
             self._held[held.key] = held
 
-    def gave(self, held: Held) -> None:
+    def released(self, held: SlotGrant) -> None:
         if self._held.pop(held.key, None) is not None and self.joined:
             self._drops.append(held.key)
             self._wake()
 
     def settled(self, waiter: Waiter | None, estimate: int, tokens: int) -> None:
-        """A request of a client with a tpm limit has ended, and had `tokens` instead of the estimate."""
+        """A request of a client with a `tpm` limit has ended, with `tokens` instead of the estimate."""
         if waiter is not None and waiter.counted and tokens != estimate and self.joined:
             self._used.append(("used", waiter.client, waiter.counted, tokens - estimate))
             self._wake()
 
     # -- what is sent ---------------------------------------------------------------------------------------------
 
-    def take(self) -> list[tuple[Operation, Callable[[Any], None]]]:
-        """What is to be sent now, and who takes the answers."""
+    def pending_operations(self) -> list[tuple[Operation, Callable[[Any], None]]]:
+        """The operations to send now, each with the callback for its answer."""
         found: list[tuple[Operation, Callable[[Any], None]]] = [(op, _ignore) for op in self._used]
         for waiter in self._leaving:
             del self._asked[waiter.key]
@@ -112,7 +113,7 @@ class SharedSlots:
         key = waiter.key
         self._asked.pop(was, None)
         self._asked[key] = waiter, waiter.choices
-        choices = [(key_of(state.backend), whole(state)) for state in waiter.choices]
+        choices = [(key_of(state.backend), total_capacity(state)) for state in waiter.choices]
         quota = waiter.quota
         counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens)
         may_wait = waiter.full is None
@@ -120,23 +121,24 @@ class SharedSlots:
         return operation, lambda answer: self._answered(waiter, key, answer)
 
     def renewal(self, knew: int, now: float | None = None) -> Operation:
-        """All that we have. `knew`: so many gateways there were when we last were among them; 0 = we are. Whoever was
-        on its own also tells how many slots it took at most, and for how long it would go on so."""
+        """Everything that this gateway holds. `knew`: gateways in the cluster when this one was last a member; 0 =
+        it is one now. A gateway that served alone also sends how many slots it used at most, and for how long it
+        still may."""
         leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
         waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
         waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
         states = self._states().values()
-        rooms = [(key_of(state.backend), whole(state)) for state in states]
-        if not knew or not self._parted:
+        rooms = [(key_of(state.backend), total_capacity(state)) for state in states]
+        if not knew or not self._alone_since:
             return ("renew", knew, leases, waiters, rooms, [], 0)
-        caps = [(key_of(state.backend), room(state)) for state in states if state.backend.slots is not None]
+        caps = [(key_of(state.backend), capacity(state)) for state in states if state.backend.slots is not None]
         left = max(0.0, self._until - (time.monotonic() if now is None else now))
         return ("renew", knew, leases, waiters, rooms, caps, round(left * 1000))
 
     # -- what comes back ------------------------------------------------------------------------------------------
 
     def renewed(self, loads: list[Load], granted: list[tuple[str, str, int]]) -> None:
-        """The answer to a renewal: how much runs where, and grants whose message was lost."""
+        """The answer to a renewal: the load of each backend, and grants whose message was lost."""
         before = {state.name: state.shared.elsewhere for state in self._states().values()}
         self._see(loads)
         for state in self._states().values():
@@ -145,22 +147,22 @@ class SharedSlots:
             self.granted(key, backend, slots)
 
     def held(self, loads: list[tuple[str, list[tuple[str, int]]]]) -> None:
-        """Word of backends where somebody has come to hold more than its share, or does not any more: all gateways that
-        have slots there, and how many."""
+        """A message about backends where a gateway now holds more than its share, or does not any more: the slots of
+        each gateway there."""
         for backend, holders in loads:
             state = self._state(backend)
             if state is not None:
                 state.shared.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
 
     def granted(self, key: str, backend: str, slots: int) -> None:
-        """Who waits under this key gets slots. Where it does not want them any more they are given back, or are about
-        to be."""
+        """Slots for the request that waits under this key. If it does not wait any more, they are given back, or are
+        about to be."""
         waiter, _ = self._asked.get(key, (None, ()))
         if waiter is None or waiter in self._leaving:
             return
         state = self._state(backend)
         now = time.monotonic()
-        if state is not None and self._scheduler.given(waiter, state, slots, key, now):
+        if state is not None and self._scheduler.accept_grant(waiter, state, slots, key, now):
             return
         if state is not None:
             self._scheduler.changed(state, now)  # it cannot be used: all plan anew
@@ -184,7 +186,8 @@ class SharedSlots:
             self._waits_on(waiter, answer[4])
 
     def _waits_on(self, waiter: Waiter, loads: list[Load]) -> None:
-        """It has to wait. Where we did not know that all is taken, it may have other choices now."""
+        """The request has to wait. If this gateway did not know that all slots are taken, other backends may fit
+        better."""
         before = [is_full(state, waiter.weight) for state in waiter.choices]
         self._see(loads)
         if before != [is_full(state, waiter.weight) for state in waiter.choices]:
@@ -197,7 +200,7 @@ class SharedSlots:
         self._refuse(waiter, refused(quota.client, requests_wait, tokens_wait))
 
     def _refuse(self, waiter: Waiter, reason: Exception | None) -> None:
-        """It is not registered there."""
+        """The request is not registered in Redis; end its wait where there is a reason."""
         self._asked.pop(waiter.key, None)
         self._leaving.pop(waiter, None)
         waiter.key = ""
@@ -220,19 +223,19 @@ class SharedSlots:
     # -- with the others, and without -----------------------------------------------------------------------------
 
     def join(self) -> None:
-        """From now on it is decided together."""
-        self.joined, self._scheduler.serves = True, False
+        """The gateways decide together from now on."""
+        self.joined, self._scheduler.decides = True, False
         for state in self._states().values():
             state.shared.sharers, state.shared.alone = 1, None
         for waiter in self._scheduler.waiters:
-            self.waits(waiter)
+            self.enqueued(waiter)
 
-    def part(self, gateways: int, now: float | None = None) -> None:
-        """From now on we are on our own, one of so many: each has its share of the slots, or what is left of it until
-        `alone.LEASE` seconds have passed."""
+    def go_alone(self, gateways: int, now: float | None = None) -> None:
+        """This gateway serves alone from now on, one of `gateways`: each has its share of the slots, or what is left
+        of it until `LEASE` seconds have passed."""
         now = time.monotonic() if now is None else now
         self.joined, before = False, self._kept if now < self._until else {}
-        self._parted, self._until = now, now + LEASE
+        self._alone_since, self._until = now, now + LEASE
         for waiter, _ in self._asked.values():
             waiter.key = ""
         self._asked, self._to_ask, self._leaving, self._drops, self._used = {}, {}, {}, [], []
@@ -243,10 +246,10 @@ class SharedSlots:
                 state.shared.alone = min(state.shared.alone, before.get(state.name, state.shared.alone))
         alone = {state.name: state.shared.alone for state in self._states().values()}
         self._kept = {name: slots for name, slots in alone.items() if slots is not None}
-        self._scheduler.alone(now)
+        self._scheduler.serve_alone(now)
 
     def tick(self, now: float) -> None:
-        """Where what the others held is over, our share is ours."""
+        """Use the full share where the slots of the other gateways have expired."""
         if self.joined:
             return
         freed = False
@@ -255,18 +258,18 @@ class SharedSlots:
                 state.shared.alone, freed = None, True
                 self._kept.pop(state.name, None)
         if freed:
-            self._scheduler.alone(now)
+            self._scheduler.serve_alone(now)
 
     def _is_idle(self, state: BackendState) -> bool:
-        """Does the engine say that it has nothing to do, some time after we parted?"""
+        """Has the engine reported no work at all since this gateway serves alone?"""
         last = state.progress.last if state.progress is not None else None
-        return last is not None and last.at >= self._parted + LOOK_AGE and not last.running + last.waiting
+        return last is not None and last.at >= self._alone_since + LOOK_AGE and not last.running + last.waiting
 
 
 def _rank(waiter: Waiter) -> tuple[str, int, bool, bool, int, int]:
-    """What decides when it is next."""
+    """What decides the order of waiting requests, in the script's form."""
     return (waiter.client, waiter.limit or 0, waiter.batch, waiter.returning, *waiter.ticket)
 
 
 def _ignore(_: Any) -> None:
-    """Nothing is told but that it is done."""
+    """For operations without a result."""

@@ -11,15 +11,15 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.domain.health_state import SERVING, State
-from gateway.routing.alias_status import AWAY, BackendView, Course, Standing
+from gateway.routing.alias_status import AWAY, BackendView, FailoverState, Standing
 
 if TYPE_CHECKING:
     from gateway.admission.memory import Memory
-    from gateway.cluster.gateways import Gateways
+    from gateway.cluster.membership import Membership
     from gateway.domain.backend import BackendState
     from gateway.domain.fleet import Fleet
 
-COURSES: tuple[str, ...] = get_args(Course)
+COURSES: tuple[str, ...] = get_args(FailoverState)
 
 
 _BACKENDS = {
@@ -165,7 +165,7 @@ class MemoryCollector(Collector):
 class SharedCollector(Collector):
     """Several gateways in front of the fleet; without `server.shared` nothing."""
 
-    def __init__(self, gateways: Gateways | None, fleet: Fleet) -> None:
+    def __init__(self, gateways: Membership | None, fleet: Fleet) -> None:
         self._gateways = gateways
         self._fleet = fleet
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from gateway.admission.capacity import room
+from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
@@ -182,7 +182,7 @@ class Attempt:
         if state.progress is not None:
             # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
             timer.excuse = lambda: max(state.last_event, state.moved_at)
-        elif state.inflight > room(state):
+        elif state.inflight > capacity(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
             timer.excuse = lambda: state.last_event
         if timeouts.total is not None:

@@ -19,9 +19,9 @@ from math import inf
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission import access
-from gateway.admission.failover import Course
+from gateway.admission.failover import FailoverState
 from gateway.admission.origins import check_json
-from gateway.admission.slot_acquirer import Entrance
+from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
@@ -108,7 +108,7 @@ class RequestHandler:
             except AttemptFailed as failure:
                 lease.served = False
                 if (again := self._note(planned, candidate, failure)) is not None:
-                    planned.failover.once_more(again)
+                    planned.failover.retry(again)
             finally:
                 lease.release()
             await self._weigh_blame()
@@ -146,9 +146,9 @@ class RequestHandler:
     def _plan(self, received: ReceivedRequest) -> PlannedRequest:
         client, request, alias, record = received.client, received.request, received.alias, self.record
         make = partial(self._make_plan, received, self.services.next_turn(alias.name))
-        failover = Course(make, resort_of(alias, client.client) if request.tools else None)
+        failover = FailoverState(make, resort_of(alias, client.client) if request.tools else None)
         asked = request, alias, client, record.id
-        slots = Entrance(self.services.admission, failover, *asked, self.timer, record.began, record.tried)
+        slots = SlotAcquirer(self.services.admission, failover, *asked, self.timer, record.began, record.tried)
         return PlannedRequest(received, failover, slots, self._stream_reply(received, failover.plan))
 
     def _make_plan(
@@ -206,7 +206,7 @@ class RequestHandler:
             candidate,
             failover.plan.alias,
             planned.slots.queued,
-            final=self.spare is not None or (not failover.left and forced(candidate, request, now) is None),
+            final=self.spare is not None or (not failover.remaining and forced(candidate, request, now) is None),
             on_answer=self.blame.answered if self.blame is not None else None,
             record=AttemptRecord(candidate.state, request, len(record.attempts) + 1, failover.plan.detour(candidate)),
         )
@@ -250,7 +250,7 @@ class RequestHandler:
             return candidate
         # Not the backend's own words here: they would make agents throw away history where it is not to blame.
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
-        failover.leave(candidate, verdict.kind, gone=failure.gone)
+        failover.mark_failed(candidate, verdict.kind, gone=failure.gone)
         learned = (verdict.window, verdict.prompt_tokens, verdict.least)
         tried = Tried(state.name, verdict.kind, reason, failure.timeout, *learned, gone=failure.gone, lack=verdict.lack)
         self.record.tried.append(tried)
@@ -259,7 +259,7 @@ class RequestHandler:
             return None
         self.spare = failure.spare
         failover.has_spare = True
-        if any(failover.plan.may_enter(other) for other in failover.left):
+        if any(failover.plan.may_enter(other) for other in failover.remaining):
             return None
         return forced(candidate, request, time.monotonic())
 

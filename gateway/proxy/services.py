@@ -9,7 +9,7 @@ from typing import Protocol
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.accounting.settle import Settler
-from gateway.admission.waiting import Admission
+from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet
 from gateway.domain.request_timer import Pulse

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import Identity
-from gateway.admission.failover import Course
-from gateway.admission.slot_acquirer import Entrance
+from gateway.admission.failover import FailoverState
+from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
@@ -48,8 +48,8 @@ class PlannedRequest:
     """It is known whom to ask. `failover`: who is left of them; `slots` gets the slots of the next one."""
 
     received: ReceivedRequest
-    failover: Course
-    slots: Entrance
+    failover: FailoverState
+    slots: SlotAcquirer
     reply: StreamReply | None  # what a client that streams has been sent; None = the answer comes in one piece
 
 

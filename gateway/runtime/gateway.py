@@ -14,7 +14,7 @@ from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
-from gateway.admission.waiting import Admission
+from gateway.admission.slots import Admission
 from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
@@ -40,7 +40,7 @@ from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
-    from gateway.cluster.gateways import Gateways
+    from gateway.cluster.membership import Membership
     from gateway.observe.traces import Tracing
 
 log = logging.getLogger("gateway")
@@ -84,12 +84,12 @@ class Gateway:
             self.active,
             self.short_of,
         )
-        self.shared: Gateways | None = None  # the others in front of the same fleet
+        self.shared: Membership | None = None  # the others in front of the same fleet
         if snapshot.server.shared is not None:
-            from gateway.cluster.gateways import Gateways
+            from gateway.cluster.membership import Membership
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
+            self.shared = Membership(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path, failures)
         self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)

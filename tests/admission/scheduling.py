@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import Held, Waiter
+from gateway.admission.waiter import SlotGrant, Waiter
 from gateway.config.snapshot import QueueSettings
 from gateway.domain.backend import BackendState
 from tests.routing.parts import NOW, backend
@@ -50,7 +50,7 @@ class Office:
     def ask(self, name: str, *choices: BackendState, **more: object) -> Waiter:
         """The same, and it comes now."""
         waiter = self.waiter(name, *choices, **more)  # type: ignore[arg-type]  # passed on as they are
-        self.scheduler.offer(waiter, self.now)
+        self.scheduler.enqueue(waiter, self.now)
         return waiter
 
     def end(self, name: str, *, after: float = 0.0) -> None:
@@ -61,6 +61,6 @@ class Office:
         waiter.granted = None
 
 
-def held(waiter: Waiter) -> Held:
+def held(waiter: Waiter) -> SlotGrant:
     assert waiter.granted is not None
     return waiter.granted

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from tests.admission.scheduling import place
@@ -28,7 +28,7 @@ class Day:
         self.retired: list[BackendState] = []
         self.wants: dict[Waiter, list[str]] = {}
         self.outcomes: Counter[str] = Counter()
-        self.running: list[tuple[Waiter, Held]] = []
+        self.running: list[tuple[Waiter, SlotGrant]] = []
         self.ends: dict[Waiter, int] = {}
 
     def run(self) -> None:
@@ -62,7 +62,7 @@ class Day:
             self.ended(waiter, "refused")
             return
         try:
-            self.scheduler.offer(waiter, self.now)
+            self.scheduler.enqueue(waiter, self.now)
         except QueueFull:
             self.ended(waiter, "full")
 
@@ -91,11 +91,11 @@ class Day:
             self.fail(self.random.randrange(len(self.running)))
         elif roll < 0.75 and waiting:
             waiter = self.random.choice(waiting)
-            self.scheduler.left(waiter, self.now)
+            self.scheduler.withdraw(waiter, self.now)
             self.ended(waiter, "left")
         elif roll < 0.8 and self.running:  # it leaves before it knows that it has a slot
             waiter, _ = self.running.pop(self.random.randrange(len(self.running)))
-            self.scheduler.left(waiter, self.now)
+            self.scheduler.withdraw(waiter, self.now)
             self.ended(waiter, "left with a slot")
         elif roll < 0.85:
             state = self.random.choice(list(self.places.values()))
@@ -134,7 +134,7 @@ class Day:
         self.scheduler.release(held, self.now, served=False)
         waiter.returning = True
         if self.random.random() < 0.8 and self.replan(waiter):
-            self.scheduler.offer(waiter, self.now)
+            self.scheduler.enqueue(waiter, self.now)
         else:
             self.ended(waiter, "failed")
 
@@ -146,7 +146,7 @@ def test_after_ten_thousand_requests_all_counters_are_zero() -> None:
     assert {state.inflight for state in (*day.places.values(), *day.retired)} == {0}
     for state in day.retired:
         day.scheduler.forget(state)
-    assert len(day.scheduler._lines) == len(day.places)
+    assert len(day.scheduler._queues) == len(day.places)
     assert (day.scheduler.waiters, day.scheduler._running, set(day.scheduler.depth().values())) == ({}, {}, {0})
     assert set(day.ends.values()) == {1}, "each ended once"
     assert sum(day.outcomes.values()) == REQUESTS

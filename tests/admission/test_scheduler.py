@@ -25,7 +25,7 @@ def test_the_short_way_takes_no_slot_over_the_heads_of_those_who_wait() -> None:
     office.ask("one", a)
     office.ask("heavy", a, weight=2)
     assert a.inflight == 1
-    assert office.scheduler.at_once(a, 1, office.now) is None
+    assert office.scheduler.try_acquire(a, 1, office.now) is None
     office.end("one")
     assert office.served == ["one", "heavy"]
 
@@ -97,7 +97,7 @@ def test_one_that_comes_back_from_a_failed_attempt_is_first_in_its_class() -> No
     office.ask("waiting", a)
     office.end("back")
     back.choices, back.returning = (a,), True
-    assert office.scheduler.offer(back, office.now) is False
+    assert office.scheduler.enqueue(back, office.now) is False
     office.end("start")
     assert office.served[-1] == "back"
 
@@ -165,7 +165,7 @@ def test_one_that_left_gets_nothing() -> None:
     office.ask("start", a)
     gone = office.ask("gone", a)
     office.ask("next", a)
-    office.scheduler.left(gone, office.now)
+    office.scheduler.withdraw(gone, office.now)
     office.end("start")
     assert office.served == ["start", "next"]
 
@@ -177,10 +177,10 @@ def test_a_slot_given_to_one_that_is_leaving_is_handed_on() -> None:
     office.ask("next", a)
     office.end("start")
     assert gone.granted is not None
-    office.scheduler.left(gone, office.now)
+    office.scheduler.withdraw(gone, office.now)
     assert office.served == ["start", "gone", "next"]
     assert a.inflight == 1
-    office.scheduler.left(gone, office.now)
+    office.scheduler.withdraw(gone, office.now)
     assert a.inflight == 1, "handed on once"
 
 
@@ -190,7 +190,7 @@ def test_a_heavy_one_that_leaves_lets_those_behind_it_through() -> None:
     heavy = office.ask("heavy", a, weight=2)
     office.ask("light", a)
     assert office.served == ["start"]
-    office.scheduler.left(heavy, office.now)
+    office.scheduler.withdraw(heavy, office.now)
     assert office.served == ["start", "light"]
 
 
@@ -254,7 +254,7 @@ def test_one_that_was_let_in_is_not_refused_when_it_waits_again() -> None:
     first = office.ask("first", a)
     office.ask("second", a)
     first.granted, spare = None, held(first)
-    assert office.scheduler.offer(first, office.now) is False
+    assert office.scheduler.enqueue(first, office.now) is False
     office.scheduler.release(spare, office.now)
 
 
@@ -276,8 +276,8 @@ def test_the_expected_wait_counts_turns_and_not_everybody() -> None:
         office.ask(f"hog-{number}", a, client="hog")
     office.end("start", after=10.0)
     other = office.waiter("other", a, client="other")
-    assert office.scheduler.expected(other, office.now) == 20.0
-    assert office.scheduler.expected(office.waiter("again", a, client="hog"), office.now) == 500.0
+    assert office.scheduler.expected_wait(other, office.now) == 20.0
+    assert office.scheduler.expected_wait(office.waiter("again", a, client="hog"), office.now) == 500.0
 
 
 def test_what_did_not_serve_says_nothing_of_how_long_a_slot_is_held() -> None:
@@ -286,7 +286,7 @@ def test_what_did_not_serve_says_nothing_of_how_long_a_slot_is_held() -> None:
     office.scheduler.release(held(waiter), office.now + 0.001, served=False)
     office.ask("start", a)
     office.now += 40.0
-    assert office.scheduler.expected(office.waiter("next", a), office.now) == 40.0
+    assert office.scheduler.expected_wait(office.waiter("next", a), office.now) == 40.0
 
 
 # -- limits of clients ------------------------------------------------------------------------------------------------
@@ -298,16 +298,16 @@ def test_a_client_at_its_limit_waits_while_others_pass() -> None:
     office.ask("own-2", a, client="c", limit=1)
     office.ask("other", a)
     assert office.served == ["own-1", "other"]
-    assert office.scheduler.at_once(a, 1, office.now, "c", 1) is None
+    assert office.scheduler.try_acquire(a, 1, office.now, "c", 1) is None
     office.end("own-1")
     assert office.served == ["own-1", "other", "own-2"]
 
 
 def test_the_limit_holds_over_all_backends() -> None:
     office, a, b = Office(), place("a"), place("b")
-    slot = office.scheduler.at_once(a, 1, office.now, "c", 1)
+    slot = office.scheduler.try_acquire(a, 1, office.now, "c", 1)
     assert slot is not None
-    assert office.scheduler.at_once(b, 1, office.now, "c", 1) is None
+    assert office.scheduler.try_acquire(b, 1, office.now, "c", 1) is None
     office.ask("own", b, client="c", limit=1)
     assert office.served == []
     office.scheduler.release(slot, office.now)
@@ -363,7 +363,7 @@ def test_a_change_that_nobody_told_is_seen_at_the_next_tick_and_only_once() -> N
 def test_nobody_is_let_in_where_a_request_may_not_go() -> None:
     office, a = Office(), place("a")
     a.cooldown_until = office.now + 10.0
-    assert office.scheduler.at_once(a, 1, office.now) is None
+    assert office.scheduler.try_acquire(a, 1, office.now) is None
     office.ask("one", a)
     assert office.served == []
     office.scheduler.tick(office.now + 10.0)
@@ -374,7 +374,7 @@ def test_one_that_is_only_expecting_takes_no_slot_before_it_is_planned() -> None
     office, a = Office(), place("a")
     waiter = office.waiter("pending", a)
     waiter.pending = True
-    office.scheduler.offer(waiter, office.now)
+    office.scheduler.enqueue(waiter, office.now)
     office.ask("other", a)
     assert office.served == ["other"]
     assert office.scheduler.depth() == {"a": 1}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.admission.backend_queue import rank
-from gateway.admission.capacity import is_open, room
+from gateway.admission.capacity import capacity, is_open
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from tests.admission.scheduling import place
@@ -43,7 +43,7 @@ class WaitingSet(RuleBasedStateMachine):
         self.scheduler = Scheduler()
         self.now = NOW
         self.places = [place(f"b{number}", slots, length=20) for number, slots in enumerate(SLOTS)]
-        self.running: dict[Waiter, Held] = {}
+        self.running: dict[Waiter, SlotGrant] = {}
         self.waiting: dict[Waiter, None] = {}
         self.ended: set[Waiter] = set()
         self.passed: dict[Waiter, Counter[str]] = {}  # who waits -> slots that others got where it waits, by client
@@ -54,7 +54,7 @@ class WaitingSet(RuleBasedStateMachine):
         self.waiting[waiter] = None
         self.passed[waiter] = Counter()
         try:
-            self.scheduler.offer(waiter, self.now)
+            self.scheduler.enqueue(waiter, self.now)
         except QueueFull:
             self.end(waiter)
 
@@ -117,7 +117,7 @@ class WaitingSet(RuleBasedStateMachine):
         waiter.returning = True
         self.waiting[waiter] = None
         self.passed[waiter] = Counter()
-        self.scheduler.offer(waiter, self.now)
+        self.scheduler.enqueue(waiter, self.now)
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(number=st.integers(0, 20))
@@ -126,7 +126,7 @@ class WaitingSet(RuleBasedStateMachine):
         waiter = nth({**self.waiting, **self.running}, number)
         self.running.pop(waiter, None)
         self.end(waiter)
-        self.scheduler.left(waiter, self.now)
+        self.scheduler.withdraw(waiter, self.now)
 
     @rule(number=st.sampled_from(range(len(SLOTS))), told=st.booleans())
     def go_or_return(self, number: int, told: bool) -> None:
@@ -150,11 +150,11 @@ class WaitingSet(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.waiting)
     @rule(number=st.sampled_from(range(len(SLOTS))))
-    def at_once(self, number: int) -> None:
+    def try_acquire(self, number: int) -> None:
         """The short way gives what the long one would."""
         state = self.places[number]
-        free = is_open(state, self.now) and state.inflight < room(state)
-        held = self.scheduler.at_once(state, 1, self.now)
+        free = is_open(state, self.now) and state.inflight < capacity(state)
+        held = self.scheduler.try_acquire(state, 1, self.now)
         assert (held is not None) == free
         if held is not None:
             self.scheduler.release(held, self.now)
@@ -179,7 +179,7 @@ class WaitingSet(RuleBasedStateMachine):
         for state in self.places:
             if not is_open(state, self.now):
                 continue
-            free = room(state) - state.inflight
+            free = capacity(state) - state.inflight
             able = [w for w in self.waiting if state in w.choices and not self.at_limit(w)]
             light = [w for w in able if w.weight == 1]
             if light and free > 0:  # only a heavy one that goes before it may keep this free

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from gateway.cluster.gateways import Gateways
+from gateway.cluster.membership import Membership
 from simulator import SimVllm
 from tests.cluster.redis_server import RedisServer
 from tests.raw_client import chat
@@ -29,7 +29,7 @@ class Counting(SimVllm):
         super().changed()
 
 
-def shared(gateway: RunningGateway) -> Gateways:
+def shared(gateway: RunningGateway) -> Membership:
     found = gateway.gateway.shared
     assert found is not None
     return found

@@ -11,7 +11,7 @@ import redis
 from gateway.accounting.limits import Limits
 from gateway.admission.capacity import is_open
 from gateway.admission.scheduler import Scheduler
-from gateway.admission.waiter import Held, QueueFull, Waiter
+from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.cluster.redis_connection import PRESENT
 from gateway.cluster.scripts import PREFIX, Operation, arguments, decode, key_of, source
 from gateway.cluster.shared_slots import SharedSlots
@@ -58,8 +58,8 @@ class MadeUp:
         self.scheduler = Scheduler()
         self.states = {backend: place(backend, count) for backend, count in slots.items()}
         self.slots = SharedSlots(name, self.scheduler, Limits(), lambda: self.states, lambda: None)
-        self.scheduler.others = self.slots
-        self.served: dict[str, Held] = {}
+        self.scheduler.sharing = self.slots
+        self.served: dict[str, SlotGrant] = {}
         self.order: list[str] = []
         self.waiters: dict[str, Waiter] = {}
         self.ended: dict[str, str] = {}
@@ -95,7 +95,7 @@ class MadeUp:
     def ask(self, name: str, *choices: str, **more: Any) -> Waiter:
         """A request comes; it is asked for when the gateway sends."""
         waiter = self.waiter(name, choices or ("a",), **more)
-        self.offer(waiter)
+        self.enqueue(waiter)
         return waiter
 
     def comes(self, name: str, *choices: str, **more: Any) -> Waiter:
@@ -104,9 +104,9 @@ class MadeUp:
         self.go()
         return waiter
 
-    def offer(self, waiter: Waiter) -> None:
+    def enqueue(self, waiter: Waiter) -> None:
         try:
-            self.scheduler.offer(waiter, SOON)
+            self.scheduler.enqueue(waiter, SOON)
         except QueueFull:
             self.ended[self.name_of(waiter)] = "full"
 
@@ -132,7 +132,7 @@ class MadeUp:
     def leave(self, name: str) -> None:
         """The client of a request leaves, while it waits or before it knows that it has slots."""
         self.served.pop(name, None)
-        self.scheduler.left(self.waiters[name], SOON)
+        self.scheduler.withdraw(self.waiters[name], SOON)
         self.ended[name] = "left"
 
     @property
@@ -143,15 +143,15 @@ class MadeUp:
 
     def send(self) -> None:
         """Everything that is to be sent, until nothing is left; who was forgotten goes alone."""
-        while self.slots.joined and (batch := self.slots.take()):
+        while self.slots.joined and (batch := self.slots.pending_operations()):
             answers = self.redis.run(self.name, *(operation for operation, _ in batch))
             if answers == ["stranger"]:
-                self.part()
+                self.go_alone()
                 return
             for (_, answer), value in zip(batch, answers, strict=True):
                 answer(value)
 
-    def hear(self, *, lost: bool = False) -> None:
+    def receive(self, *, lost: bool = False) -> None:
         """Take in what has come; `lost`: it never arrived."""
         self.mailbox.ping()  # what was published before is read before its answer
         while (message := self.mailbox.get_message(timeout=5.0)) is not None and message["type"] != "pong":
@@ -166,10 +166,10 @@ class MadeUp:
     def renew(self) -> None:
         """As every few seconds, with whatever else is to be sent; first of all it joins."""
         renewal = self.slots.renewal(0 if self.slots.joined else self.knew, self.redis.now)
-        batch = self.slots.take() if self.slots.joined else []
+        batch = self.slots.pending_operations() if self.slots.joined else []
         answers = self.redis.run(self.name, renewal, *(operation for operation, _ in batch))
         if answers == ["stranger"]:
-            self.part()
+            self.go_alone()
             self.renew()
             return
         (present, loads, granted), *answers = answers
@@ -180,8 +180,8 @@ class MadeUp:
         if not self.slots.joined:
             self.slots.join()
 
-    def part(self) -> None:
-        self.slots.part(self.knew, self.redis.now)
+    def go_alone(self) -> None:
+        self.slots.go_alone(self.knew, self.redis.now)
 
     def tick(self) -> None:
         """As a few times a second while Redis is away."""
@@ -189,7 +189,7 @@ class MadeUp:
 
     def go(self) -> None:
         self.send()
-        self.hear()
+        self.receive()
         self.send()
 
     # -- what is true here ----------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def later(seconds: float, *gateways: MadeUp) -> None:
     gateways[0].redis.now += seconds
     for gateway in gateways:
         gateway.renew()
-        gateway.hear()
+        gateway.receive()
 
 
 def served(*gateways: MadeUp) -> list[str]:

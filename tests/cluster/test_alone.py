@@ -60,7 +60,7 @@ def test_all_together_stay_within_the_slots(held: list[int], slots: int, more: s
 SLOTS = {"a": 3, "b": 4, "c": 7}
 
 
-class Away(RuleBasedStateMachine):
+class RedisUnavailable(RuleBasedStateMachine):
     """Three gateways, and a Redis that goes and comes, with all that it knew or without. They hear what it says before
     it goes; how they notice, and come back, has any order."""
 
@@ -99,7 +99,7 @@ class Away(RuleBasedStateMachine):
         if self.there:
             self.gateways[which].send()
             for gateway in self.gateways:
-                gateway.hear()
+                gateway.receive()
 
     @precondition(lambda self: self.there and all(gateway.slots.joined for gateway in self.gateways))
     @rule(order=st.permutations([0, 1, 2]), heard=st.booleans())
@@ -109,7 +109,7 @@ class Away(RuleBasedStateMachine):
             self.go(which)
         self.there, self.gone_at = False, self.place.now
         for which in order:
-            self.gateways[which].part()
+            self.gateways[which].go_alone()
 
     @precondition(lambda self: not self.there)
     @rule(order=st.permutations([0, 1, 2]), forgets=st.booleans(), count=st.integers(1, 3))
@@ -126,7 +126,7 @@ class Away(RuleBasedStateMachine):
     def join(self, which: int) -> None:
         self.gateways[which].renew()
         for gateway in self.gateways:
-            gateway.hear()
+            gateway.receive()
 
     @precondition(lambda self: self.there or self.place.now + 2.0 < self.gone_at + LEASE)
     @rule(seconds=st.sampled_from([0.3, 1.0, 2.0]))
@@ -150,18 +150,18 @@ class Away(RuleBasedStateMachine):
 
 
 def test_whatever_comes_before_and_after_no_slot_is_used_twice_while_leases_count(redis: RedisServer) -> None:
-    Away.server = redis
+    RedisUnavailable.server = redis
     phases = (Phase.generate, Phase.shrink)
     how = settings(max_examples=60, stateful_step_count=30, deadline=None, phases=phases)
-    run_state_machine_as_test(Away, settings=how)
+    run_state_machine_as_test(RedisUnavailable, settings=how)
 
 
 def test_when_leases_are_over_and_not_before_each_has_its_share(three: list[MadeUp], place: Place) -> None:
     one, two, _ = three
     come(one, ["b0", "b1", "b2", "b3"], "b")
-    two.hear()
+    two.receive()
     for gateway in three:
-        gateway.part()
+        gateway.go_alone()
     two.ask("r", "b")
     place.now += LEASE - 0.1
     two.tick()
@@ -175,7 +175,7 @@ def test_who_holds_more_than_its_share_starts_nothing_until_it_is_below(three: l
     one, *_ = three
     one.renew()  # there are three
     come(one, ["b0", "b1", "b2", "b3"], "b")
-    one.part()
+    one.go_alone()
     one.ask("r", "b")
     for name in ("b0", "b1", "b2"):
         one.end(name)
@@ -189,22 +189,22 @@ def test_what_was_held_when_redis_went_counts_when_it_has_come_and_gone_again(
 ) -> None:
     one, two, three_ = three
     come(one, ["b0", "b1", "b2", "b3"], "b")
-    two.hear()
+    two.receive()
     for gateway in three:
-        gateway.part()
+        gateway.go_alone()
     place.forget()
     two.renew()  # what the first holds is not told yet
     two.ask("r", "b")
     two.go()
     assert two.waiting == ["r"]
-    two.part()
+    two.go_alone()
     assert two.waiting == ["r"]
     for gateway in (two, one, three_, two, one):  # each again when another has come
         gateway.renew()
     assert two.waiting == ["r"]
     one.end("b0")
     one.go()
-    two.hear()
+    two.receive()
     assert list(two.served) == ["r"]
 
 

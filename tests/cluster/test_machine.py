@@ -74,7 +74,7 @@ class Calm(RuleBasedStateMachine):
             del gateway.ended[name]
             waiter.returning = True
             waiter.replan(0.0)
-            gateway.offer(waiter)
+            gateway.enqueue(waiter)
 
     @rule(which=WHICH, number=st.integers(0, 12))
     def leave(self, which: int, number: int) -> None:
@@ -90,8 +90,8 @@ class Calm(RuleBasedStateMachine):
         self.gateways[which].send()
 
     @rule(which=WHICH)
-    def hear(self, which: int) -> None:
-        self.gateways[which].hear()
+    def receive(self, which: int) -> None:
+        self.gateways[which].receive()
 
     @rule(which=WHICH)
     def renew(self, which: int) -> None:
@@ -176,11 +176,11 @@ class Stormy(Calm):
 
     @rule(which=WHICH)
     def lose_messages(self, which: int) -> None:
-        self.gateways[which].hear(lost=True)
+        self.gateways[which].receive(lost=True)
 
     @rule(which=WHICH)
     def cut_off(self, which: int) -> None:
-        self.gateways[which].part()
+        self.gateways[which].go_alone()
 
     @rule()
     def redis_forgets(self) -> None:
@@ -215,7 +215,7 @@ class Stormy(Calm):
 
     def calm_down(self) -> None:
         for gateway in self.gateways:
-            gateway.part()
+            gateway.go_alone()
         self.place.now += 7.0  # who was killed is forgotten
         super().calm_down()
 

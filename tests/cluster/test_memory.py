@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.identity import NAME, Memory, recall, remember
+from gateway.cluster.identity import NAME, GatewayIdentity, load_identity, save_identity
 
 GOOD: dict[str, Any] = {"owner": "someone", "gateways": 3}
 OWNERS: list[Any] = ["", "a/b", "a\tb", 5, None]
@@ -31,17 +31,17 @@ ODD: dict[str, bytes] = {
 @pytest.mark.parametrize("name", ODD)
 def test_odd_content_is_a_new_beginning(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / NAME).write_bytes(ODD[name])
-    memory = recall(tmp_path)
-    assert (len(memory.owner), memory.gateways) == (32, 1)
+    identity = load_identity(tmp_path)
+    assert (len(identity.owner), identity.gateways) == (32, 1)
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["a directory", "a pipe"])
 def test_what_is_no_file_is_a_new_beginning(tmp_path: Path, make: Any) -> None:
     make(tmp_path / NAME)
-    assert recall(tmp_path).gateways == 1
+    assert load_identity(tmp_path).gateways == 1
 
 
 def test_what_was_remembered_is_known(tmp_path: Path) -> None:
-    remember(tmp_path, Memory("0f" * 16, 3))
-    assert (recall(tmp_path).owner, recall(tmp_path).gateways) == ("0f" * 16, 3)
+    save_identity(tmp_path, GatewayIdentity("0f" * 16, 3))
+    assert (load_identity(tmp_path).owner, load_identity(tmp_path).gateways) == ("0f" * 16, 3)

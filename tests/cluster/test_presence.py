@@ -9,10 +9,10 @@ import pytest
 
 from gateway.accounting.accounts import today
 from gateway.accounting.budgets import Account
-from gateway.cluster import gateways as gateways_module
+from gateway.cluster import membership as gateways_module
 from gateway.cluster import redis_connection as link
-from gateway.cluster.gateways import Gateways
-from gateway.cluster.redis_connection import Away
+from gateway.cluster.membership import Membership
+from gateway.cluster.redis_connection import RedisUnavailable
 from simulator import SimVllm
 from tests.cluster.joined import one_more, shared, slots_of
 from tests.cluster.redis_server import RedisServer
@@ -54,11 +54,11 @@ async def test_that_a_gateway_has_gone_without_a_word_is_known_when_anybody_find
         lost.gateway.accounts.budgets.reserve(account, 5.0)
         await one.until(lambda: one.gateway.accounts.budgets.reserved(account) == 5.0)
 
-        async def away(_: Gateways) -> None:
-            raise Away("the test cut it off")
+        async def away(_: Membership) -> None:
+            raise RedisUnavailable("the test cut it off")
 
-        monkeypatch.setattr(shared(lost)._link, "open", lambda: away(shared(lost)))
-        shared(lost)._link._lost("the test cut it off")
+        monkeypatch.setattr(shared(lost)._redis, "open", lambda: away(shared(lost)))
+        shared(lost)._redis._lost("the test cut it off")
         await lost.until(lambda: not shared(lost).joined)
         with redis.client() as client:
             client.zadd("spark-gateway:gateways", {shared(lost).id: 1})  # its time is over

@@ -22,7 +22,7 @@ def test_a_freed_slot_goes_to_who_waits_at_another_gateway(three: list[MadeUp]) 
     assert two.waiting == ["z"]
     one.end("a0")
     one.send()
-    two.hear()
+    two.receive()
     assert list(two.served) == ["z"]
     assert two.inflight("a") == 1
     one.end("a1")
@@ -106,7 +106,7 @@ def test_a_slot_of_one_client_at_its_limit_lets_its_next_one_go_elsewhere(three:
 def test_one_that_leaves_while_its_answer_is_on_its_way_holds_nothing(three: list[MadeUp], place: Place) -> None:
     one, *_ = three
     one.ask("r1", "a")
-    batch = one.slots.take()
+    batch = one.slots.pending_operations()
     answers = place.run("g1", *(operation for operation, _ in batch))
     one.leave("r1")
     for (_, answer), value in zip(batch, answers, strict=True):
@@ -124,8 +124,8 @@ def test_a_grant_that_meets_one_that_has_left_is_handed_on(three: list[MadeUp]) 
     one.send()  # granted to `gone`, which leaves before it hears of it
     two.leave("gone")
     two.send()
-    two.hear()
-    three_.hear()
+    two.receive()
+    three_.receive()
     assert served(two, three_) == ["next"]
     assert two.inflight("a") == 0
 
@@ -142,7 +142,7 @@ def test_a_grant_for_a_backend_that_has_just_fallen_is_given_back(three: list[Ma
         return True
 
     waiter.replan = replan
-    two.offer(waiter)
+    two.enqueue(waiter)
     two.go()
     two.states["a"].health.state = State.DOWN
     one.end("a0")
@@ -157,7 +157,7 @@ def test_one_that_plans_anew_as_before_sends_nothing(three: list[MadeUp]) -> Non
     fill(one, "a")
     two.comes("r", "a")
     two.scheduler.changed(two.states["a"], 0.0)
-    assert two.slots.take() == []
+    assert two.slots.pending_operations() == []
 
 
 def test_one_that_plans_anew_keeps_its_place(three: list[MadeUp]) -> None:

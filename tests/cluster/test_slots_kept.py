@@ -35,7 +35,7 @@ def test_a_queue_that_is_full_at_its_gateway_is_full(place: Place) -> None:
     alone.comes("y")
     assert isinstance(alone.waiters["y"].refused, QueueFull)
     alone.ask("z")
-    alone.part()  # before it was asked for
+    alone.go_alone()  # before it was asked for
     assert isinstance(alone.waiters["z"].refused, QueueFull)
     alone.close()
 
@@ -46,7 +46,7 @@ def test_a_grant_whose_message_was_lost_is_told_at_the_next_renewal(three: list[
     two.comes("r", "a")
     one.end("a0")
     one.send()
-    two.hear(lost=True)
+    two.receive(lost=True)
     assert two.waiting == ["r"]
     two.renew()
     assert list(two.served) == ["r"]
@@ -72,7 +72,7 @@ def test_whoever_speaks_first_has_the_slots_of_a_dead_one_given_away(three: list
     assert served(two) == []
     place.now += 2.0
     three_.comes("other", "b")
-    two.hear()
+    two.receive()
     assert served(two) == ["r"]
 
 
@@ -81,7 +81,7 @@ def test_a_gateway_that_stops_leaves_nothing_behind(three: list[MadeUp], place: 
     come(one, ["a0", "a1", "w"], "a")
     two.comes("r", "a")
     place.run("g1", ("leave",))
-    two.hear()
+    two.receive()
     assert list(two.served) == ["r"]
     two.end("r")
     two.go()
@@ -102,7 +102,7 @@ def test_more_room_is_used_at_once_and_less_room_is_kept_to(three: list[MadeUp])
     for gateway in three:
         gateway.states["b"].foreign = 0
         gateway.renew()
-        gateway.hear()
+        gateway.receive()
     assert len(one.served) == 4
 
 
@@ -135,7 +135,7 @@ def test_the_first_to_come_back_takes_no_more_than_its_share(place: Place) -> No
     gateways = [MadeUp(name, place, {"a": 6}) for name in ("g1", "g2", "g3")]
     for gateway in gateways:
         gateway.knew = 3
-        gateway.part()
+        gateway.go_alone()
     first, *others = gateways
     for gateway in others:
         for number in range(2):
@@ -185,6 +185,6 @@ def test_a_request_counts_once_however_often_it_is_asked_for(three: list[MadeUp]
     for _ in range(5):  # it fails, and comes back
         one.scheduler.release(one.served.pop("r"), 0.0)
         waiter.returning = True
-        one.offer(waiter)
+        one.enqueue(waiter)
         one.go()
     assert "r" in one.served

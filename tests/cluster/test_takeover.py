@@ -12,8 +12,8 @@ import pytest
 from gateway.accounting import ledger
 from gateway.accounting.accounts import today
 from gateway.accounting.budgets import Account
-from gateway.cluster import gateways as gateways_module
-from gateway.cluster.redis_connection import Away
+from gateway.cluster import membership as gateways_module
+from gateway.cluster.redis_connection import RedisUnavailable
 from gateway.config.snapshot import Budget
 from simulator import SimVllm
 from tests.cluster.joined import CHAT, shared, until_joined
@@ -91,9 +91,9 @@ async def cut(gateway: RunningGateway, patch: pytest.MonkeyPatch) -> None:
     """It alone is away from Redis, until the patch is undone."""
 
     async def refuse() -> None:
-        raise Away("cut off by the test")
+        raise RedisUnavailable("cut off by the test")
 
-    link = shared(gateway)._link
+    link = shared(gateway)._redis
     patch.setattr(link, "open", refuse)
     link._lost("cut off by the test")
     await until_joined(gateway, False)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster import gateways as gateways_module
-from gateway.cluster.redis_connection import Link
+from gateway.cluster import membership as gateways_module
+from gateway.cluster.redis_connection import RedisConnection
 from gateway.cluster.scripts import Operation
 from simulator import SimVllm
 from tests.cluster.joined import CHAT, ask, one_more
@@ -24,13 +24,13 @@ from tests.scripted import raw_post
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[list[Operation]]:
     """Every batch that goes to Redis, but for renewals: those are put off."""
     found: list[list[Operation]] = []
-    trip = Link._trip
+    trip = RedisConnection._trip
 
-    async def noted(self: Link, operations: list[Operation]) -> list[Any]:
+    async def noted(self: RedisConnection, operations: list[Operation]) -> list[Any]:
         found.append(operations)
         return await trip(self, operations)
 
-    monkeypatch.setattr(Link, "_trip", noted)
+    monkeypatch.setattr(RedisConnection, "_trip", noted)
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from gateway.admission.capacity import room
+from gateway.admission.capacity import capacity
 from gateway.api import status
 from gateway.observe import history
 from simulator import SimVllm
@@ -62,7 +62,7 @@ async def test_what_others_hold_is_shown_and_that_redis_is_away(
                 sim.clear()
                 await asyncio.gather(*held)
                 # until then the engine's own count tells of them, and there is less room
-                await h.gateway.until(lambda: room(h.gateway.gateway.fleet["qwen36"]) == 2)
+                await h.gateway.until(lambda: capacity(h.gateway.gateway.fleet["qwen36"]) == 2)
                 await page.reload()
                 await shows(page, row("qwen36") + SLOTS, "share: 2")
                 redis.start()

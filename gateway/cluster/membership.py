@@ -1,5 +1,5 @@
-"""This gateway among the others in front of the same fleet: it joins them, tells every few seconds that it is there,
-and goes on alone while Redis is away."""
+"""Membership of this gateway in the cluster: it joins, renews its presence every few seconds, and serves alone while
+Redis is away."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from gateway.accounting.accounts import Accounts, today
 from gateway.admission.scheduler import Scheduler
-from gateway.cluster.identity import Memory, recall, remember
-from gateway.cluster.redis_connection import CONNECT, Away, Batch, Link
-from gateway.cluster.shared_budgets import Purse, days
+from gateway.cluster.identity import GatewayIdentity, load_identity, save_identity
+from gateway.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable
+from gateway.cluster.shared_budgets import SharedBudgets, days
 from gateway.cluster.shared_slots import SharedSlots
-from gateway.cluster.state_sync import Board
+from gateway.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
@@ -26,13 +26,13 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.cluster")
 
-RENEW = 2.0  # seconds between two renewals; a gateway counts as gone after link.PRESENT
+RENEW = 2.0  # seconds between two renewals; a gateway counts as gone after redis_connection.PRESENT
 RETRY = 0.25  # seconds until Redis is tried again
-SETTLED = 5.0  # seconds after joining in which others may still be on their way back
+SETTLED = 5.0  # seconds after joining in which other gateways may still be reconnecting
 
 
-class Gateways:
-    """`joined`: Redis is there, and what is shared is decided together."""
+class Membership:
+    """`joined`: Redis answers, and slots, limits and budgets are decided together."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class Gateways:
         self._fleet = fleet
         self._accounts = accounts
         self._emit = emit
-        self._memory = Memory("")
-        self._link = Link(url, self.id, self._build, self._heard, self._lost, self._failures)
-        self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._link.wake)
-        self._board = Board(lambda: fleet.states, prober, self._link.wake)
-        self._purse: Purse | None = None
+        self._identity = GatewayIdentity("")
+        self._redis = RedisConnection(url, self.id, self._build, self._heard, self._lost, self._failures)
+        self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
+        self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
+        self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        scheduler.others = self.slots
-        fleet.observers.news.append(self._board.on_news)
+        scheduler.sharing = self.slots
+        fleet.observers.news.append(self._state_sync.on_news)
 
     @property
     def joined(self) -> bool:
@@ -72,59 +72,59 @@ class Gateways:
 
     @property
     def gateways(self) -> int:
-        """How many there are, or were when last seen; this one included."""
-        return self._memory.gateways
+        """Gateways in the cluster when last counted, this one included."""
+        return self._identity.gateways
 
     @property
     def trips(self) -> int:
         """Round trips to Redis."""
-        return self._link.trips
+        return self._redis.trips
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Join, or go on alone for now: waits for neither longer than a moment. After the ledger was read."""
-        self._memory = await asyncio.to_thread(recall, self._folder)
-        await asyncio.to_thread(remember, self._folder, self._memory)
-        self._purse = Purse(self._accounts.budgets, self._memory.owner, self._link.wake)
-        self._accounts.budgets.on_change = self._purse.changed
+        """Join, or serve alone for now; either takes at most 2 s. Called after the ledger was read."""
+        self._identity = await asyncio.to_thread(load_identity, self._folder)
+        await asyncio.to_thread(save_identity, self._folder, self._identity)
+        self._shared_budgets = SharedBudgets(self._accounts.budgets, self._identity.owner, self._redis.wake)
+        self._accounts.budgets.on_change = self._shared_budgets.changed
         self._task = self._failures.task("shared", self._run)
         try:
             async with asyncio.timeout(2 * CONNECT):
                 await self._tried.wait()
         except TimeoutError:
-            log.warning("redis at %s is not there yet", self._link.where)
+            log.warning("redis at %s is not there yet", self._redis.where)
 
     async def close(self) -> None:
-        """Leave the others: what was held here is free for them at once."""
+        """Leave the cluster: slots that were held here are free for the others at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._link.up:
-            await self._link.say_last(("leave",))
+        if self._redis.up:
+            await self._redis.send_last(("leave",))
         self.slots.joined = False
-        await self._link.close()
+        await self._redis.close()
 
     async def _run(self) -> None:
         while True:
             try:
-                await self._link.open()
+                await self._redis.open()
                 await self._keep()
-            except Away as error:
+            except RedisUnavailable as error:
                 self._lost(str(error))
             except Exception:
                 self._failures.note("shared", "what gateways share")
                 self._lost("an error inside the gateway; see its log")
-            await self._link.close()
+            await self._redis.close()
             self.slots.tick(time.monotonic())
             await asyncio.sleep(RETRY)
 
     async def _keep(self) -> None:
-        """Join, and renew that now and then, as long as Redis is there."""
-        while self._link.up:
+        """Join, then renew the presence as long as Redis answers."""
+        while self._redis.up:
             self._renew = True
             self._nudge.clear()
-            self._link.wake()
+            self._redis.wake()
             try:
                 async with asyncio.timeout(RENEW):
                     await self._nudge.wait()
@@ -134,7 +134,7 @@ class Gateways:
     # -- out ------------------------------------------------------------------------------------------------------
 
     def _build(self) -> Batch:
-        """What is to be sent now. First of all that we are there."""
+        """The operations to send now. The first one renews the presence."""
         if not self.joined:
             return self._joining() if self._renew else []
         batch: Batch = []
@@ -144,25 +144,25 @@ class Gateways:
             batch.append((("purse", days(today())[-2:]), self._read_purse))
         if self._news:
             self._news = False
-            batch.append((("news", self._board.revision), self._read_news))
-        batch += self.slots.take()
-        batch += [(operation, _ignore) for operation in self._board.take()]
-        if self._purse is not None:
-            batch += [(operation, _ignore) for operation in self._purse.take()]
+            batch.append((("news", self._state_sync.revision), self._read_news))
+        batch += self.slots.pending_operations()
+        batch += [(operation, _ignore) for operation in self._state_sync.pending_operations()]
+        if self._shared_budgets is not None:
+            batch += [(operation, _ignore) for operation in self._shared_budgets.pending_operations()]
         return batch
 
     def _joining(self) -> Batch:
-        assert self._purse is not None
+        assert self._shared_budgets is not None
         self._renew = False
-        self._board.say_all()
-        purse = self._purse
+        self._state_sync.resend_all()
+        purse = self._shared_budgets
         claims: Batch = [(op, lambda answer: purse.claimed(answer[0], self.id)) for op in purse.claim(today())]
         return [
             (self.slots.renewal(self.gateways), self._renewed),
             *claims,
             (("purse", days(today())), self._read_purse),
             (("news", 0), self._read_news),
-            *((operation, _ignore) for operation in self._board.take()),
+            *((operation, _ignore) for operation in self._state_sync.pending_operations()),
             (("news", 0), self._joined),
         ]
 
@@ -176,58 +176,58 @@ class Gateways:
 
     def _count(self, present: int) -> None:
         if present != self.gateways:
-            self._memory.gateways = present
+            self._identity.gateways = present
             log.info("%d gateways share the fleet", present)
             # Not waited for: a thread of its own writes a hundred bytes.
-            asyncio.get_running_loop().run_in_executor(None, remember, self._folder, self._memory)
+            asyncio.get_running_loop().run_in_executor(None, save_identity, self._folder, self._identity)
 
     def _joined(self, _: Any) -> None:
-        assert self._purse is not None
-        self._purse.tell_all()
+        assert self._shared_budgets is not None
+        self._shared_budgets.resend_all()
         self._fleet.sharers = 1
         self.slots.join()
         self._renew = True  # what came and went while the answer was on its way
-        self._change(f"joined the gateways at redis {self._link.where}")
+        self._change(f"joined the gateways at redis {self._redis.where}")
         log.info("%s: %d of them", self.reason, self.gateways)
         self._tried.set()
 
     def _read_news(self, answer: list[Any]) -> None:
-        self._board.hear(*answer)
+        self._state_sync.receive(*answer)
 
     def _read_purse(self, answer: list[Any]) -> None:
-        assert self._purse is not None
-        self._purse.read(answer[0], answer[1], self.id)
+        assert self._shared_budgets is not None
+        self._shared_budgets.read(answer[0], answer[1], self.id)
 
     def _heard(self, message: list[Any]) -> None:
-        """A message of another gateway; or of Redis, that one of ours who waits has got slots."""
+        """A message of another gateway, or of the script: slots were granted to a request that waits here."""
         kind = message[0]
         if kind == "granted":
             self.slots.granted(*message[1:])
         elif kind == "held":
             self.slots.held(message[2])
-        elif message[1] == self.id or self._purse is None:
+        elif message[1] == self.id or self._shared_budgets is None:
             return
         elif kind == "news":
             self._news = True
-            self._link.wake()
+            self._redis.wake()
         elif kind == "spend":
-            self._purse.heard(*message[1:])
+            self._shared_budgets.receive(*message[1:])
         elif kind == "merged":
-            self._purse.merged(message[2])
+            self._shared_budgets.merged(message[2])
         if kind in ("came", "gone") and self.joined:  # how many there are, and what is under way, is known at once
             self._renew = True
-            self._link.wake()
+            self._redis.wake()
 
     def _lost(self, reason: str) -> None:
-        """Redis is away. Everybody who waits is served here from now on."""
+        """Redis is away: requests that wait are served by this gateway alone from now on."""
         self._nudge.set()
         self._tried.set()
         if self.joined or not self.times_away:
             self.times_away += 1
             self._fleet.sharers = self.gateways
-            self.slots.part(self.gateways)
+            self.slots.go_alone(self.gateways)
             share = f"with a share of the slots (1 of {self.gateways} gateways)"
-            self._change(f"redis {self._link.where} is away ({reason}): goes on alone, {share}")
+            self._change(f"redis {self._redis.where} is away ({reason}): goes on alone, {share}")
             log.warning("%s", self.reason)
 
     def _change(self, reason: str) -> None:
@@ -237,11 +237,11 @@ class Gateways:
     # -- shown ----------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """For `/status`. `since` in Unix seconds; `away`: how often Redis was."""
+        """For `/status`. `since` in Unix seconds; `away`: how often Redis was away."""
         return {
             "joined": self.joined,
             "gateways": self.gateways,
-            "redis": self._link.where,
+            "redis": self._redis.where,
             "since": self.since,
             "reason": self.reason,
             "away": self.times_away,
@@ -250,4 +250,4 @@ class Gateways:
 
 
 def _ignore(_: Any) -> None:
-    """Nothing is told but that it is done."""
+    """For operations without a result."""

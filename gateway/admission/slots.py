@@ -1,0 +1,133 @@
+"""Slots as requests take them: the one waiting set of a gateway with its timer, and the leases that it grants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from gateway.admission.scheduler import Scheduler
+from gateway.admission.waiter import SlotGrant, Waiter
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from gateway.domain.request import InferenceRequest
+from gateway.metrics.registry import Metrics
+from gateway.routing.plan import Candidate
+
+log = logging.getLogger("gateway.admission")
+
+TICK = 0.05  # seconds; the timer runs only while somebody waits
+_TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # and never probed: by one request after a pause
+
+
+class Lease:
+    """The slots of one backend that one attempt holds, until its upstream body has ended or its socket is closed. A
+    second release does nothing. `served` False: the attempt was not answered, so its duration is no measure for
+    others."""
+
+    __slots__ = ("_held", "_scheduler", "_tokens", "_trial", "candidate", "served")
+
+    def __init__(self, scheduler: Scheduler, candidate: Candidate, held: SlotGrant, request: InferenceRequest) -> None:
+        state = candidate.state
+        self.candidate = candidate
+        self.served = True
+        self._scheduler = scheduler
+        self._held: SlotGrant | None = held
+        self._tokens = state.ratio.probably(request.known_text_bytes)
+        state.prompt_tokens += self._tokens
+        health = state.health
+        # On trial: half-open, or due for it, or down and (never probed) tried again after its pause.
+        self._trial = health.state is not State.READY and (
+            health.half_open or health.state in _TRIED_AGAIN or health.due(held.since)
+        )
+        if self._trial:
+            health.trial = True
+
+    def release(self) -> None:
+        held = self._held
+        if held is None:
+            return
+        self._held = None
+        state = held.state
+        state.prompt_tokens -= self._tokens
+        if self._trial:
+            state.health.trial = False
+        self._scheduler.release(held, time.monotonic(), served=self.served)
+
+
+class Admission:
+    """The one waiting set of a gateway. Code that changes a backend may report it with `changed`; without a report the
+    change is seen within a tick."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.scheduler = Scheduler()
+        self.seconds = metrics.queue_seconds.child()
+        self._timer: asyncio.TimerHandle | None = None
+        metrics.queue_depth = self._depth
+
+    def try_acquire(
+        self,
+        candidate: Candidate,
+        request: InferenceRequest,
+        client: str = "",
+        limit: int | None = None,
+        *,
+        asks: bool = False,
+    ) -> Lease | None:
+        """A lease, if slots are free and no request waits for this backend. `asks`: other gateways have to count it,
+        too."""
+        if asks and not self.scheduler.decides:
+            return None
+        held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit)
+        if held is None:
+            return None
+        self.seconds.observe(0.0)
+        return Lease(self.scheduler, candidate, held, request)
+
+    async def wait(self, waiter: Waiter) -> float:
+        """Wait until slots are granted, the deadline passes, or no backend is left; the fields of the waiter show
+        which. Returns the seconds waited. Raises `QueueFull`, and the limits that gateways check together. A
+        cancelled wait leaves the set and gives back what was granted."""
+        began = time.monotonic()
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.wake = partial(_wake, woken)
+        try:
+            if not self.scheduler.enqueue(waiter, began):
+                self._tick_soon()
+                await woken
+        except asyncio.CancelledError:
+            self.scheduler.withdraw(waiter, time.monotonic())
+            raise
+        if waiter.refused is not None:
+            raise waiter.refused
+        seconds = time.monotonic() - began
+        self.seconds.observe(seconds)
+        return seconds
+
+    def changed(self, state: BackendState) -> None:
+        """The backend went away, came back, has more capacity or has ended a pause."""
+        self.scheduler.changed(state, time.monotonic())
+
+    def forget(self, state: BackendState) -> None:
+        """The backend was removed from routes.yaml, and its last request has ended."""
+        self.scheduler.forget(state)
+
+    def _tick_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.scheduler.tick(time.monotonic())
+        if self.scheduler.waiters:
+            self._tick_soon()
+
+    def _depth(self) -> Iterable[tuple[str, int]]:
+        return self.scheduler.depth().items()
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():  # its task may have been cancelled meanwhile
+        woken.set_result(None)
