@@ -1,4 +1,5 @@
-"""A gateway in front of a backend `a` that answers as a test wants, and `b`, which answers well."""
+"""A gateway in front of a backend `a` that answers as a test wants, and `b`, which answers well. No number of failures
+takes `a` down: it is asked first by every test, however slow the machine is."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.scripted import RawReply, ScriptedBackend, Turn, json_answer, raw_pos
 from tests.support import RunningGateway, running_gateway
 
 ROUTES = """
-defaults: {{timeouts: {{first_byte: 3s, idle: 3s}}, queue: {{max_wait: 0s}}}}
+defaults: {{timeouts: {{first_byte: 3s, idle: 3s}}, queue: {{max_wait: 0s}}, health: {{fail_after: 10000}}}}
 backends:
   a: {{url: "{a}"}}
   b: {{url: "{b}"}}

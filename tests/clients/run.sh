@@ -19,5 +19,7 @@ fi
 if [ ! -x "$CLIENTS/node_modules/.bin/claude" ]; then
   npm install --silent --prefix "$CLIENTS" "@anthropic-ai/claude-code@$(version claude-code claude-code)"
 fi
-[ "$#" -gt 0 ] || set -- tests/clients
+paths=                                 # without one pytest would run every test of the repository
+for argument; do [ -e "${argument%%::*}" ] && paths=given; done
+[ -n "$paths" ] || set -- tests/clients "$@"
 exec "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -o norecursedirs=.hypothesis "$@"

@@ -26,7 +26,9 @@ stop_everything() {
 trap stop_everything EXIT
 trap 'exit 130' INT TERM
 
-[ "$#" -gt 0 ] || set -- tests/vllm
+paths=                                 # without one pytest would run every test of the repository
+for argument; do [ -e "${argument%%::*}" ] && paths=given; done
+[ -n "$paths" ] || set -- tests/vllm "$@"
 # In the background, so that a signal to this script is acted on at once and not when pytest ends.
 "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -o norecursedirs=.hypothesis "$@" &
 pytest=$!
