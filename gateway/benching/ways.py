@@ -18,7 +18,7 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
-from gateway.engines.outgoing import fields_up, headers_up
+from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
@@ -127,9 +127,9 @@ class Direct:
         if adapt is None:
             why = next((s.reason for s in plan.skipped if s.state is self.state), "the alias does not name it")
             raise NotThere(f"{self.state.name} is not asked this: {why}")
-        fields, _ = fields_up(request, self._alias, self.state, adapt)
+        fields, _ = outgoing_fields(request, self._alias, self.state, adapt)
         identity = f"bench-{uuid.uuid4().hex}"
-        headers = headers_up({}, identity)
+        headers = outgoing_headers({}, identity)
 
         async def send(fresh: bool) -> Response:
             call = Call(CHAT, True, dict(fields), headers, identity, fresh=fresh)

@@ -32,7 +32,7 @@ _NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
-def headers_up(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
+def outgoing_headers(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
     """An allowlist: the client's credentials and cookies never leave. The body is always ours, as JSON."""
     up = [("content-type", "application/json"), ("x-request-id", request_id)]
     for name, text in _PASSED_ON:
@@ -42,7 +42,7 @@ def headers_up(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[st
     return up
 
 
-def fields_up(
+def outgoing_fields(
     request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
 ) -> tuple[dict[str, Raw], list[str]]:
     """(the body's fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
@@ -121,8 +121,8 @@ def _bounded(limit: int, request: InferenceRequest, state: BackendState, window:
     return clamp_again(limit, estimate, window, prompt_bytes=request.prompt_bytes, exact=exact)
 
 
-def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
-    """The limits of the answer that `fields_up` sends."""
+def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
+    """The limits of the answer that `outgoing_fields` sends."""
     names = request.endpoint.limits
     fields = {name: request.fields[name] for name in names if name in request.fields}
     fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)

@@ -27,7 +27,7 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
-from gateway.engines.outgoing import fields_up, headers_up
+from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
@@ -176,7 +176,7 @@ class Attempt:
         """What goes up; sets the headers that tell the client of it."""
         request, state = self.request, self.candidate.state
         try:
-            fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+            fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
         except UNREADABLE as error:
             self.unsent = True
             raise unreadable(error) from None
@@ -186,7 +186,7 @@ class Attempt:
             self.metrics.adapted.inc(self.alias.name, kind)
         self.adapted = adapted
         self._headers = attempt_headers(state.name, self.number, round(self.queued * 1000), self.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
+        return Call(request.endpoint, request.stream, fields, outgoing_headers(self.exchange.headers, up_id), up_id)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""
