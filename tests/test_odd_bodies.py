@@ -23,7 +23,7 @@ from gateway.domain.token_ratio import silence_budget
 from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
-from gateway.engines.outgoing import fields_up
+from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.vllm.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
@@ -153,7 +153,7 @@ def run_through(endpoint: Endpoint, body: bytes) -> None:
                 expected_of(request, asked, candidate, NOW)
                 silence_budget(request, 100, None, None)
                 tokenize_body(candidate.state, request)
-                fields, _ = fields_up(request, asked, candidate.state, candidate.adapt)
+                fields, _ = outgoing_fields(request, asked, candidate.state, candidate.adapt)
                 msgspec.json.encode(fields)
                 asked_elsewhere(request.endpoint, fields, request.stream, candidate.state)
 
@@ -210,14 +210,14 @@ def test_what_is_explained_is_refused_or_explained() -> None:
 def test_what_is_no_limit_goes_on_as_it_is(limit: bytes) -> None:
     request = parse(CHAT, with_field(CHAT, "max_tokens", limit))
     assert not request.limits
-    fields, adapted = fields_up(request, ALIASES[0], STATES[0])
+    fields, adapted = outgoing_fields(request, ALIASES[0], STATES[0])
     assert bytes(fields["max_tokens"]) == limit
     assert not adapted
 
 
 def test_the_largest_limit_is_cut_to_the_window() -> None:
     request = parse(CHAT, with_field(CHAT, "max_tokens", b"9223372036854775807"))
-    fields, adapted = fields_up(request, ALIASES[0], STATES[0])
+    fields, adapted = outgoing_fields(request, ALIASES[0], STATES[0])
     assert int(bytes(fields["max_tokens"])) < 32768
     assert adapted == ["max_tokens_clamped"]
 

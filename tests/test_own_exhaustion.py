@@ -305,7 +305,7 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.proxy.attempt.fields_up", lacks)
+            patch.setattr("gateway.proxy.attempt.outgoing_fields", lacks)
             answer = await gateway.client.post(CHAT, json=chat())
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "resources_exhausted")
         assert gateway.metric("gateway_shortages_total", kind=shortage_of(error) or "") == 1

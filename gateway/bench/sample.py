@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.upstream import Response, StaleConnection, UpstreamFailure
+from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.transport.sse import BROKEN_ENDS, DONE, Choice, Framer, data_of, read_chunk
 
 MAX_CACHED = 0.05  # share of a prompt that may come out of the prefix cache before its prefill rate is not claimed
@@ -19,7 +19,7 @@ MIN_PIECES = 0.25  # pieces of text per token: with fewer, text came in heaps an
 MAX_ERROR_BYTES = 64 * 1024  # of an error response that are read
 MAX_MESSAGE = 300  # characters of an error message that are kept
 
-Send = Callable[[bool], Awaitable[Response]]  # True: on a connection of its own
+Send = Callable[[], Awaitable[Response]]
 
 _ROUTE_COMMENT = re.compile(rb"^: x-gateway (.*)$", re.M)
 
@@ -93,11 +93,7 @@ async def take_sample(send: Send, limit: float) -> Sample:
 
 
 async def _read(send: Send, recorder: Recorder) -> None:
-    try:
-        response = await send(False)
-    except StaleConnection:  # the server had closed the kept connection: the request was not read
-        recorder.started = time.perf_counter()
-        response = await send(True)
+    response = await send()
     try:
         recorder.head(response)
         if response.status != 200:

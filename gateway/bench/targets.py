@@ -22,11 +22,11 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
-from gateway.engines.outgoing import fields_up, headers_up
+from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
-from gateway.transport.client import open_client
+from gateway.transport.client import open_client, post_json
 
 CONNECT_SECONDS = 5.0
 FETCH_SECONDS = 20.0  # for an answer that no model makes
@@ -84,12 +84,12 @@ class UrlTarget:
         self.window = models.get(self.model)
 
     def prepare(self, spec: RequestSpec) -> Send:
-        content = _encode(body(spec, self.model))
+        content = body(spec, self.model)
         headers = [JSON, *self._headers, ("x-request-id", f"bench-{uuid.uuid4().hex}")]
         path = self._address.api_path + CHAT.path
 
-        async def send(fresh: bool) -> Response:
-            return await self._client.send("POST", path, headers, content, fresh=fresh)
+        async def send() -> Response:
+            return await post_json(self._client, path, headers, content)
 
         return send
 
@@ -193,12 +193,12 @@ class BackendTarget:
         if adapt is None:
             why = next((s.reason for s in plan.skipped if s.state is self._state), "the alias does not name it")
             raise NotMeasurable(f"{self._state.name} is not asked this: {why}")
-        fields, _ = fields_up(request, self._alias, self._state, adapt)
+        fields, _ = outgoing_fields(request, self._alias, self._state, adapt)
         identity = f"bench-{uuid.uuid4().hex}"
-        headers = headers_up({}, identity)
+        headers = outgoing_headers({}, identity)
 
-        async def send(fresh: bool) -> Response:
-            call = Call(CHAT, True, dict(fields), headers, identity, fresh=fresh)
+        async def send() -> Response:
+            call = Call(CHAT, True, dict(fields), headers, identity)
             return await ENGINES[self._state.backend.engine].send(self._state, call)
 
         return send

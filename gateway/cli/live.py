@@ -10,8 +10,8 @@ import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.engine_traits import TRAITS, Probe
-from gateway.engines.base import reported_window
-from gateway.engines.openai.models import model_cards
+from gateway.engines.base import authorized, reported_window
+from gateway.engines.openai.engine import model_cards
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
 
@@ -60,7 +60,7 @@ async def _health(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> 
 
 async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.Response:
     parts = urlsplit(backend.url or "")
-    headers = {"authorization": f"Bearer {backend.api_key.reveal()}"} if backend.api_key else {}
+    headers = dict(authorized([], backend))
     url = f"{parts.scheme}://{parts.netloc}{path}"
     try:
         return await fetch(client, "GET", url, most=ANSWER_MOST, seconds=WAIT, headers=headers)

@@ -22,7 +22,7 @@ REFUSAL_MOST = 64 * 1024  # bytes of a refusal
 MESSAGE_SHOWN = 500  # characters of its message
 ANSWER_MOST = 1024 * 1024  # bytes of a line of findings
 
-Findings = dict[str, Any]  # as gateway/health/findings.py makes them
+Findings = dict[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
 OnSeen = Callable[[str, str, str], None]  # backend, check, result
 
 

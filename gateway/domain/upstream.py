@@ -1,7 +1,7 @@
-"""The seam between the request path and the sockets: what every upstream client offers, and how it fails.
+"""What the request path asks of an HTTP client: the requests it sends, the answers it gives, and how it fails.
 
-One `Client` per backend; it owns that backend's connections. Two implementations exist (`h1.py` for plain http,
-`aio.py` for everything else) and one contract test holds both.
+One `Client` per backend; it owns that backend's connections. There are two (gateway/transport: `h1.py` for plain http,
+`aio.py` for everything else), and one contract test holds both.
 """
 
 from __future__ import annotations

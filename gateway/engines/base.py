@@ -25,7 +25,6 @@ class Call:
     fields: dict[str, Raw]
     headers: list[tuple[str, str]]
     request_id: str
-    fresh: bool = False  # do not use a pooled connection
 
 
 class Engine(Protocol):

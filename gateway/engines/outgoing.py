@@ -1,4 +1,5 @@
-"""The body and headers of one attempt, from the original request: what is changed on the way up, and nothing else."""
+"""What is sent to a backend in one attempt: the fields of the body and the headers, made of the client's request, which
+stays as it is."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.domain.families import loses_marks
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
-from gateway.engines.thinking import say_thinking
+from gateway.engines.thinking import set_thinking
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, window_for
 
 _encode = msgspec.json.Encoder().encode
 
-# By name, not by how a name begins: `anthropic-api-key` and `openai-organization` are the client's own affair.
-_UP = tuple(
+# The client's headers that are passed on. By name, not by how a name begins: `anthropic-api-key` and
+# `openai-organization` are the client's own affair.
+_PASSED_ON = tuple(
     (name.encode(), name)
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
 )
@@ -31,20 +33,20 @@ _NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
-def headers_up(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
+def outgoing_headers(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
     """An allowlist: the client's credentials and cookies never leave. The body is always ours, as JSON."""
     up = [("content-type", "application/json"), ("x-request-id", request_id)]
-    for name, text in _UP:
+    for name, text in _PASSED_ON:
         value = headers.get(name)
         if value is not None:
             up.append((text, value.decode("latin-1")))
     return up
 
 
-def fields_up(
+def outgoing_fields(
     request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
 ) -> tuple[dict[str, Raw], list[str]]:
-    """(body fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
+    """(the body's fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
     traits = TRAITS[state.backend.engine]
@@ -58,8 +60,8 @@ def fields_up(
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
     if adapt.thinking is not None or request.thinking is not None:
-        said = say_thinking(fields, request, state, adapt, now)
-        if not said and THINKING_UNAVAILABLE not in adapted:
+        written = set_thinking(fields, request, state, adapt, now)
+        if not written and THINKING_UNAVAILABLE not in adapted:
             adapted.append(THINKING_UNAVAILABLE)
     clamped = False
     for name in request.endpoint.limits:
@@ -78,7 +80,7 @@ def fields_up(
 
 
 def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
-    """The tools as this backend is to get them."""
+    """Change the tools in `fields` to what this backend can do with them."""
     if adapt.mode == "strip":
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             fields.pop(name, None)
@@ -93,9 +95,10 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
 def send_limit(
     name: str, fields: Mapping[str, Raw], request: InferenceRequest, alias: Alias, state: BackendState, now: float
 ) -> int | None:
-    """The limit to send in field `name`, raised to the alias' least and clamped to the window; None = as it is."""
+    """The limit of the answer to send in field `name` (tokens), raised to the alias' least and clamped to the window;
+    None = it is sent as it is."""
     asked = request.limits.get(name)
-    if asked is None:  # from the alias' params, or not a limit at all: then the backend says so
+    if asked is None:  # from the alias' params, or no valid limit: then the backend refuses it
         asked = value_of(fields[name])
         if not is_limit(asked):
             return None
@@ -113,7 +116,7 @@ def send_limit(
 def _bounded(
     limit: int, request: InferenceRequest, state: BackendState, window: int, estimate: Estimate, prompt_bytes: int
 ) -> int:
-    """As the server's version has it, until it refuses this request: then as its refusal has it."""
+    """`limit` clamped by the rule of the server's version, and once it has refused this request, by its refusal."""
     refused = refusal_of(state, request)
     if refused is None or not refused.sums:
         return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
@@ -121,8 +124,8 @@ def _bounded(
     return clamp_again(limit, estimate, window, prompt_bytes=prompt_bytes, exact=exact)
 
 
-def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
-    """The limits of the answer that `fields_up` sends."""
+def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState) -> list[object]:
+    """The limits of the answer that `outgoing_fields` sends."""
     names, now = request.endpoint.limits, time.monotonic()
     fields = {name: request.fields[name] for name in names if name in request.fields}
     fill_in(fields, {name: value for name, value in alias.params.items() if name in names}, names)
@@ -131,14 +134,14 @@ def limits_up(request: InferenceRequest, alias: Alias, state: BackendState) -> l
 
 
 def clamps_itself(state: BackendState) -> bool:
-    """vLLM cuts the answer to what the window leaves since 0.32; older ones and others answer 400."""
+    """Does the server itself shorten the answer to what the window leaves? One that does not answers 400."""
     since = TRAITS[state.backend.engine].clamps_since
     return since is not None and at_least(state.reported.version, *since) is True
 
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:
-    """The alias' params where the client said nothing; nested maps merge, the client wins. The names of the answer
-    limit are one and the same setting: a client that sent either has said it."""
+    """Add the alias' params that the client did not send; nested maps merge, the client wins. All names of the answer's
+    limit are one setting: a client that sent one of them has set it."""
     limited = any(name in fields for name in limits)
     for name, value in params.items():
         if name in limits and limited:
@@ -152,7 +155,7 @@ def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str
 
 
 def merged(said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`defaults` under what the client said, map by map."""
+    """What the client sent over `defaults`, map by map."""
     result = dict(defaults)
     for name, value in said.items():
         default = result.get(name)

@@ -1,4 +1,6 @@
-"""The engines by name. Adding one: a module beside this one, a line here, and its row in domain/engine_traits.py."""
+"""The clients of the engines by name. Adding an engine: its package beside this module and a line here, a row of traits
+(gateway/domain/engine_traits.py), and its name in `Engine` (gateway/config/snapshot.py), from which the schema takes
+the values of `engine`."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ class ProbeClient:
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             name, text = type(error).__name__, str(error)
-            told = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
-            return NoAnswer(told, refused=refused)
+            reason = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
+            return NoAnswer(reason, refused=refused)
         raise AssertionError("unreachable: the retries end in an answer or an error")
 
     async def _fetch(

@@ -25,7 +25,7 @@ from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
 from gateway.domain.upstream import ConnectFailure, OwnFailure, Response, TooLarge, UpstreamFailure
 from gateway.engines.base import Call
-from gateway.engines.outgoing import headers_up
+from gateway.engines.outgoing import outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
 from gateway.health.checks.requests import Body
@@ -156,7 +156,7 @@ def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
     if state.model is None and TRAITS[state.backend.engine].model_optional:
         del request.fields["model"]  # none is its first served name
     request_id = f"probe-{uuid.uuid4().hex}"
-    return Call(endpoint, request.stream, request.fields, headers_up({}, request_id), request_id)
+    return Call(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
 
 
 async def _exchange(state: BackendState, call: Call) -> Reply:

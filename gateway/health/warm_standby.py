@@ -28,7 +28,7 @@ log = logging.getLogger("gateway.health")
 
 LOOK = 0.5  # seconds between two looks at the aliases
 KEEP = "10m"  # how long Ollama keeps a model that was loaded ahead
-RENEW = 240.0  # seconds until Ollama is told so again: a request sets its own, shorter time
+RENEW = 240.0  # seconds until that time is set again: a request sets its own, shorter one
 RETRY = 30.0  # seconds after a load that did not work
 LOADING = 300.0  # seconds that a load may take
 MEMORY_TIMES = 1.5  # so many times its file's size a model takes with a window; no server reports it before the load

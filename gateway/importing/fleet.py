@@ -14,7 +14,7 @@ from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_nam
 from gateway.importing.keys import variable_name
 from gateway.importing.servers import Model, Server
 
-Findings = Mapping[str, Any]  # as gateway/health/findings.py makes them
+Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
 _RANK = {"vllm": 0, "openai": 1, "ollama": 2}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gateway.engines.base import reported_window
 from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries
-from gateway.engines.openai.models import card_window, model_cards
+from gateway.engines.openai.engine import card_window, model_cards
 from gateway.importing.source import count_of, listed, mapping, text_of
 
 Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]

@@ -23,7 +23,7 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
-from gateway.engines.outgoing import fields_up, headers_up
+from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
@@ -162,7 +162,7 @@ class Attempt:
         """What goes up; sets the headers that tell the client of it."""
         request, state, record = self.request, self.candidate.state, self.record
         try:
-            fields, adapted = fields_up(request, self.alias, state, self.candidate.adapt)
+            fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
         except UNREADABLE as error:
             self.record.unsent = True
             raise unreadable(error) from None
@@ -173,7 +173,7 @@ class Attempt:
         record.adapted = adapted
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, headers_up(self.exchange.headers, up_id), up_id)
+        return Call(request.endpoint, request.stream, fields, outgoing_headers(self.exchange.headers, up_id), up_id)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

@@ -13,7 +13,7 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
-from gateway.engines.outgoing import limits_up
+from gateway.engines.outgoing import outgoing_limits
 from gateway.inspection.echo import asked_about
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.notation import may_lack_opener
@@ -106,14 +106,14 @@ def ask_again(state: BackendState, request: InferenceRequest, alias: Alias, verd
     limit, with which the prompt fits."""
     if verdict.kind != "too_long":
         return False
-    before = limits_up(request, alias, state)
+    before = outgoing_limits(request, alias, state)
     prompt = verdict.prompt_tokens
     if prompt is not None and not verdict.least:
         request.exact[state.name] = prompt
     least = prompt if prompt is not None and verdict.least else 0
     sums = verdict.limit_only and prompt is not None
     request.refused = {**(request.refused or {}), state.name: Refusal(verdict.window, least, sums)}
-    after = limits_up(request, alias, state)
+    after = outgoing_limits(request, alias, state)
     return verdict.limit_only and _smaller(before, after)
 
 

@@ -23,16 +23,13 @@ def open_client(origin: tuple[str, str, int], *, connect_timeout: float, max_idl
     return AioClient(origin, connect_timeout, max_idle)
 
 
-async def post_json(
-    client: Client, path: str, headers: Sequence[tuple[str, str]], content: object, *, fresh: bool = False
-) -> Response:
+async def post_json(client: Client, path: str, headers: Sequence[tuple[str, str]], content: object) -> Response:
     """POST `content` as JSON; returns when the head of the answer is there. A pooled connection that the server had
-    closed is replaced by a new one, once: the request was not processed. `fresh` = a new connection at once. Raises as
-    `Client.send`, and what encoding raises."""
-    if not fresh:
-        try:
-            # Encoded anew for a second try: a name for the bytes would keep them in memory until there is an answer.
-            return await client.send("POST", path, headers, _encode(content))
-        except StaleConnection:
-            pass
+    closed is replaced by a new one, once: the request was not processed. Raises as `Client.send`, and what encoding
+    raises."""
+    try:
+        # Encoded anew for a second try: a name for the bytes would keep them in memory until there is an answer.
+        return await client.send("POST", path, headers, _encode(content))
+    except StaleConnection:
+        pass
     return await client.send("POST", path, headers, _encode(content), fresh=True)

@@ -14,7 +14,7 @@ from gateway.config.snapshot import Alias, Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, parse
-from gateway.engines.outgoing import fields_up, headers_up, merged
+from gateway.engines.outgoing import merged, outgoing_fields, outgoing_headers
 from gateway.routing.needs import Adaptation
 
 ASK = {"model": "alias", "messages": [{"role": "user", "content": "hi"}]}
@@ -38,7 +38,9 @@ def sent(
 ) -> tuple[dict[str, Any], list[str]]:
     """(the body as a backend gets it, what was adapted)."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    fields, adapted = fields_up(parse(endpoint, raw), Alias("alias", (("b",),), **alias), state or backend_state())
+    fields, adapted = outgoing_fields(
+        parse(endpoint, raw), Alias("alias", (("b",),), **alias), state or backend_state()
+    )
     return {name: json.loads(bytes(value)) for name, value in fields.items()}, adapted
 
 
@@ -66,7 +68,7 @@ def test_numbers_and_texts_keep_their_very_bytes() -> None:
     raw = (
         rb'{"model":"alias","messages":[{"role":"user","content":"\u00e9\/ \ud83d\ude00"}],"temperature":0.10,"x":1E5}'
     )
-    fields, _ = fields_up(parse(CHAT, raw), Alias("alias", (("b",),)), backend_state())
+    fields, _ = outgoing_fields(parse(CHAT, raw), Alias("alias", (("b",),)), backend_state())
     assert bytes(fields["messages"]) == rb'[{"role":"user","content":"\u00e9\/ \ud83d\ude00"}]'
     assert (bytes(fields["temperature"]), bytes(fields["x"])) == (b"0.10", b"1E5")
 
@@ -123,9 +125,9 @@ def test_params_do_not_change_the_request_for_the_next_attempt() -> None:
     request = parse(CHAT, json.dumps({**ASK, "max_tokens": 9000}).encode())
     before = {name: bytes(value) for name, value in request.fields.items()}
     alias = Alias("alias", (("b",),), params={"top_k": 1}, min_max_tokens=10)
-    fields_up(request, alias, backend_state(context=4096))
+    outgoing_fields(request, alias, backend_state(context=4096))
     assert {name: bytes(value) for name, value in request.fields.items()} == before
-    again, _ = fields_up(request, alias, backend_state(context=131072))
+    again, _ = outgoing_fields(request, alias, backend_state(context=131072))
     assert bytes(again["max_tokens"]) == b"9000"
 
 
@@ -184,7 +186,7 @@ def test_both_names_are_clamped_each() -> None:
 
 def test_a_limit_that_fits_is_not_touched() -> None:
     raw = b'{"model": "alias", "messages": [], "max_tokens": 1e3, "max_completion_tokens":  64 }'
-    fields, adapted = fields_up(parse(CHAT, raw), Alias("alias", (("b",),)), backend_state(context=4096))
+    fields, adapted = outgoing_fields(parse(CHAT, raw), Alias("alias", (("b",),)), backend_state(context=4096))
     assert (bytes(fields["max_tokens"]), bytes(fields["max_completion_tokens"]).strip()) == (b"1e3", b"64")
     assert adapted == []
 
@@ -251,7 +253,7 @@ def test_a_counted_prompt_leaves_exactly_the_rest() -> None:
     state = backend_state(context=10_000, version="0.11.0")
     request = parse(CHAT, json.dumps({**ASK, "max_tokens": 9_999}).encode())
     request.exact["b"] = 4_000
-    fields, adapted = fields_up(request, Alias("alias", (("b",),)), state)
+    fields, adapted = outgoing_fields(request, Alias("alias", (("b",),)), state)
     assert json.loads(bytes(fields["max_tokens"])) == int(6_000 * 0.98)
     assert adapted == ["max_tokens_clamped"]
 
@@ -263,7 +265,7 @@ CALLS: dict[str, Any] = {"tools": [{"type": "function"}], "tool_choice": "auto",
 
 def adapted_body(adapt: Adaptation, **body: Any) -> tuple[dict[str, Any], list[str]]:
     request = parse(CHAT, json.dumps({**ASK, **body}).encode())
-    fields, adapted = fields_up(
+    fields, adapted = outgoing_fields(
         request, Alias("alias", (("b",),)), backend_state(context=4096, version="0.32.0"), adapt
     )
     return {name: json.loads(bytes(value)) for name, value in fields.items() if name not in ASK}, adapted
@@ -327,7 +329,7 @@ def test_credentials_and_cookies_never_leave() -> None:
         b"x-claude-code-session-id": b"s3cret",
         b"user-agent": b"s3cret",
     }
-    up = headers_up(given_headers, "id")
+    up = outgoing_headers(given_headers, "id")
     assert up == [("content-type", "application/json"), ("x-request-id", "id")]
 
 
@@ -340,8 +342,8 @@ def test_the_allowed_headers_go_up_as_they_are() -> None:
         b"anthropic-beta": b"x",
         b"openai-beta": b"o",
     }
-    assert dict(headers_up(allowed, "id"))["anthropic-version"] == "2023-06-01"
-    assert len(headers_up(allowed, "id")) == 2 + len(allowed)
+    assert dict(outgoing_headers(allowed, "id"))["anthropic-version"] == "2023-06-01"
+    assert len(outgoing_headers(allowed, "id")) == 2 + len(allowed)
 
 
 def test_what_describes_the_clients_own_body_stays_behind() -> None:
@@ -352,9 +354,9 @@ def test_what_describes_the_clients_own_body_stays_behind() -> None:
         b"x-request-id": b"z",
     }
     mine |= {b"host": b"h", b"connection": b"close", b"accept-encoding": b"br", b"expect": b"100-continue"}
-    assert dict(headers_up(mine, "id")) == {"content-type": "application/json", "x-request-id": "id"}
+    assert dict(outgoing_headers(mine, "id")) == {"content-type": "application/json", "x-request-id": "id"}
 
 
 def test_a_name_that_only_begins_like_an_allowed_one_stays_behind() -> None:
     mine = {b"accept-language": b"de", b"traceparent2": b"x", b"xanthropic-a": b"x", b"openai-": b"x"}
-    assert len(headers_up(mine, "id")) == 2
+    assert len(outgoing_headers(mine, "id")) == 2

@@ -15,7 +15,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, parse
 from gateway.engines.ollama.request import Fields, read_think
-from gateway.engines.outgoing import fields_up
+from gateway.engines.outgoing import outgoing_fields
 from gateway.routing.plan import make_plan
 
 ASK: dict[str, Any] = {"model": "alias", "messages": [{"role": "user", "content": "hi"}]}
@@ -40,7 +40,7 @@ def up(said: dict[str, Any], state: BackendState | None = None, **keys: Any) -> 
     request = parse(CHAT, json.dumps({**ASK, **said}).encode())
     alias = Alias("alias", (("b",),), **keys)
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
-    fields, adapted = fields_up(request, alias, state, candidate.adapt)
+    fields, adapted = outgoing_fields(request, alias, state, candidate.adapt)
     return {name: json.loads(bytes(value)) for name, value in fields.items() if name not in ASK}, adapted
 
 
@@ -73,7 +73,7 @@ def test_what_is_said_in_the_backends_own_words_keeps_its_bytes() -> None:
     request, state, alias = parse(CHAT, raw), backend_state(), Alias("alias", (("b",),))
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
     assert candidate.adapt.thinking == "off"
-    fields, _ = fields_up(request, alias, state, candidate.adapt)
+    fields, _ = outgoing_fields(request, alias, state, candidate.adapt)
     assert bytes(fields["chat_template_kwargs"]) == b'{ "x":1e0,  "enable_thinking" : false}'
 
 
@@ -171,7 +171,7 @@ def test_ollama_reads_what_is_meant(demand: dict[bool, dict[str, Any]], on: bool
     request = parse(CHAT, json.dumps({**ASK, **said}).encode())
     alias = Alias("alias", (("b",),), thinking=forced)
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
-    fields, _ = fields_up(request, alias, state, candidate.adapt)
+    fields, _ = outgoing_fields(request, alias, state, candidate.adapt)
     think, wished = read_think(Fields(fields))
     if "reasoning_effort" in said and forced is None:
         assert wished
@@ -185,7 +185,7 @@ def test_a_wish_that_its_model_would_refuse_is_not_sent(said: dict[str, Any]) ->
     request = parse(CHAT, json.dumps({**ASK, **said}).encode())
     alias = Alias("alias", (("b",),))
     [candidate] = make_plan(alias, {"b": state}, request, 0.0).candidates
-    fields, adapted = fields_up(request, alias, state, candidate.adapt)
+    fields, adapted = outgoing_fields(request, alias, state, candidate.adapt)
     assert read_think(Fields(fields))[0] is False
     assert adapted == ["thinking_unavailable"]
 

@@ -96,7 +96,7 @@ def _stop(sequences: Any) -> dict[str, Any]:
 
 
 def _thinking(thinking: Any) -> dict[str, Any]:
-    """As it is: `upstream/thinking.py` knows these words. (`display: omitted` is not heeded: thoughts must come back
+    """As it is: `engines/thinking.py` knows these words. (`display: omitted` is not heeded: thoughts must come back
     with the calls that they led to.)"""
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if thinking is not None and kind not in ("enabled", "disabled", "adaptive"):

@@ -108,7 +108,8 @@ class LiteLLMEngine:
 
 
 def import_sdk() -> Any:
-    """litellm, told before and after its import to stay at home: it would fetch a price list, read `.env` files, ..."""
+    """litellm, configured before and after its import to fetch and report nothing by itself (price lists, `.env` files,
+    telemetry)."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     sdk: Any = importlib.import_module("litellm")

@@ -42,8 +42,8 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
     elif isinstance(error, exceptions.ContextWindowExceededError):
         message = f"{message} (context_length_exceeded)"
     headers = getattr(error, "litellm_response_headers", None)
-    told = headers.get("retry-after") if isinstance(headers, Mapping) else None
-    return error_response(status, message, retry_after=told if isinstance(told, str) else None)
+    retry_after = headers.get("retry-after") if isinstance(headers, Mapping) else None
+    return error_response(status, message, retry_after=retry_after if isinstance(retry_after, str) else None)
 
 
 def unwrapped(sdk: Any, error: Exception) -> Exception:

@@ -41,7 +41,7 @@ def chat_arguments(raw: Mapping[str, Raw], supported: frozenset[str], *, stream:
 
 def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> dict[str, Any]:
     """For a provider that does not know Anthropic's `thinking`: as an effort. A demand to think stays where even that
-    is unknown, and is refused there; `adaptive` is what a model does that is told nothing."""
+    is unknown, and is refused there; `adaptive` is what a model does by default."""
     said = arguments["thinking"]
     kind = said.get("type") if isinstance(said, dict) else None
     others = {name: value for name, value in arguments.items() if name != "thinking"}

@@ -44,7 +44,7 @@ class Demand:
             return None
         return ToolCall(Function(said.name, given))
 
-    def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def instruct(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Ollama's messages with the instructions: many templates take one system message, and only as the first."""
         first = messages[0]
         if first["role"] != "system":
@@ -89,15 +89,17 @@ def _name(choice: Any) -> str:
 
 
 def _functions(tools: Any) -> list[dict[str, Any]]:
-    """The tools as they are told to the model: name, description, parameters."""
+    """The tools as they are described to the model: name, description, parameters."""
     functions = []
     for index, tool in enumerate(tools if isinstance(tools, list) else [tools]):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             where = f"tools[{index}]"
             raise Refused(f"`{where}` must be an object with a `function` that has a `name`.", where)
-        told = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
-        functions.append(told)
+        described = {
+            key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None
+        }
+        functions.append(described)
     return functions
 
 

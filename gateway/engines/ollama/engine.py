@@ -62,7 +62,7 @@ class OllamaEngine:
         assert state.client is not None
         backend = state.backend
         headers = authorized(call.headers, backend)  # there may be a proxy in front of it
-        return post_json(state.client, backend.root_path + ours.path, headers, ours.body, fresh=call.fresh)
+        return post_json(state.client, backend.root_path + ours.path, headers, ours.body)
 
     def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
         model = str(ours.body["model"])

@@ -1,4 +1,4 @@
-"""What an Ollama tells of its models (`/api/tags`, `/api/ps`), and how it is told to load one. Pure; an answer may be
+"""What an Ollama reports of its models (`/api/tags`, `/api/ps`), and the request to load one. Pure; an answer may be
 anything."""
 
 from __future__ import annotations

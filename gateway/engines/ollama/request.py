@@ -79,7 +79,7 @@ def chat_call(
     body = _body(fields, stream, window)
     body["messages"] = messages
     if demand is not None:
-        body["messages"], body["format"] = demand.told(messages), demand.format
+        body["messages"], body["format"] = demand.instruct(messages), demand.format
         text_bytes += len(demand.instructions.encode(errors="replace"))
     else:
         if tools and choice != "none":

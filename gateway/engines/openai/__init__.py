@@ -1,1 +1,1 @@
-"""vLLM and every other server that speaks OpenAI's API."""
+"""OpenAI's API, as vLLM and many other servers speak it."""

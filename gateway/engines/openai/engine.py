@@ -1,4 +1,4 @@
-"""vLLM and every other server that speaks OpenAI's API: the call goes out as it is."""
+"""vLLM and every other server that speaks OpenAI's API: a call goes out as it is, and so does its answer come back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from gateway.domain.backend import BackendState
 from gateway.domain.upstream import Response
-from gateway.engines.base import Call, authorized
-from gateway.engines.openai.models import card_window, model_cards
+from gateway.engines.base import Call, authorized, reported_name, reported_window
 from gateway.transport.client import post_json
 
 
@@ -25,7 +24,23 @@ class OpenAIEngine:
         assert state.client is not None
         backend = state.backend
         path = backend.api_path + call.endpoint.path
-        return post_json(state.client, path, authorized(call.headers, backend), call.fields, fresh=call.fresh)
+        return post_json(state.client, path, authorized(call.headers, backend), call.fields)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
+
+
+# -- the list of models (`/v1/models`); it may be anything -------------------------------------------------------------
+
+
+def model_cards(answer: Any) -> list[dict[str, Any]]:
+    """The entries of the decoded answer whose `id` can be a model's name, in the server's order; without what is
+    none."""
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    found = cards if isinstance(cards, list) else []
+    return [card for card in found if isinstance(card, dict) and reported_name(card.get("id")) is not None]
+
+
+def card_window(card: dict[str, Any]) -> int | None:
+    """The window in tokens: vLLM reports `max_model_len`, other servers another key; None = not reported."""
+    return reported_window(card.get("max_model_len"), card.get("context_length"))

@@ -84,10 +84,12 @@ def json_schema(profile: Profile, said: ParsedAnswer) -> Observation:
 
 def window(profile: Profile, said: ParsedAnswer) -> Observation:
     """It was answered, so it was not refused."""
-    told = f"{profile.window:,}"
+    window = f"{profile.window:,}"
     if profile.window is not None and 0 < said.prompt_tokens <= profile.window:
-        return Observation("no", f"a prompt of more than {told} tokens was cut to {said.prompt_tokens:,} and answered")
-    return Observation("no", f"a prompt of more than {told} tokens was answered, though that is the window it tells")
+        return Observation(
+            "no", f"a prompt of more than {window} tokens was cut to {said.prompt_tokens:,} and answered"
+        )
+    return Observation("no", f"a prompt of more than {window} tokens was answered, though that is the window it tells")
 
 
 # -- how they are graded ----------------------------------------------------------------------------------------------
