@@ -27,7 +27,7 @@ LATELY = 60.0  # seconds since a cloud answered others in which it is held to li
 
 
 @dataclass(slots=True)
-class Held:
+class HeldFailure:
     """One failed attempt. `alone`: the backend ran nothing else of ours. `at`: monotonic seconds."""
 
     state: BackendState
@@ -62,7 +62,7 @@ class Blame:
         self._suspicion = suspicion
         self._request = request
         self._key = key_of(request, alias, client)
-        self._held: list[Held] = []
+        self._held: list[HeldFailure] = []
         self._weighed = 0  # of these
         self._trying: Asking | None = None  # whether others are refused, too
         self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
@@ -74,7 +74,7 @@ class Blame:
 
     def hold(self, state: BackendState, verdict: Verdict) -> None:
         """An attempt failed in a way that the request may have caused."""
-        self._held.append(Held(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
+        self._held.append(HeldFailure(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
@@ -135,13 +135,13 @@ class Blame:
         if asking and wait:
             await asyncio.wait(asking, timeout=PATIENCE)
 
-    def _ask(self, held: Held, *, after: float = 0.0) -> None:
+    def _ask(self, held: HeldFailure, *, after: float = 0.0) -> None:
         if held.asking is not None or held.state.backend.cloud or held.state.health.state not in SERVING:
             return
         endpoint, stream = self._request.endpoint, self._request.stream
         held.asking = self._suspicion.ask(held.state, endpoint, stream=stream, after=after)
 
-    def _count(self, held: Held) -> None:
+    def _count(self, held: HeldFailure) -> None:
         held.counted = True
         if held.state.backend.cloud:
             held.state.failed_by(self._key, held.verdict.reason)
