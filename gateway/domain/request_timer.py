@@ -80,8 +80,8 @@ class RequestTimer:
         self._task = task
         self._beat = beat
         self.now = task.get_loop().time
-        self.heard = self.now()  # when upstream last said something that counts
-        self.budget: float | None = None  # seconds upstream may be silent
+        self.heard = self.now()  # when the backend last sent something that counts
+        self.budget: float | None = None  # seconds that the backend may be silent
         self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
         self.beat_at = inf  # when the next heartbeat is due
         self.total_at = inf
@@ -90,7 +90,7 @@ class RequestTimer:
         pulse.add(self)
 
     def expect(self, budget: float | None) -> None:
-        """From now on upstream may be silent for `budget` seconds (None = for ever)."""
+        """From now on the backend may be silent for `budget` seconds (None = for ever)."""
         self.heard = self.now()
         self.budget = budget
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.domain.health_state import WELL, State
-from gateway.routing.alias_status import AliasView, BackendView, FailoverState, Picture
+from gateway.routing.alias_status import AliasView, BackendView, Course, Picture
 from gateway.shortage import WORDS
 from gateway.shortage import Kind as Shortage
 
@@ -206,7 +206,7 @@ def _tell(told: _Told, kind: str, began: float, now: float) -> None:
     told.kind, told.at, told.other_since = kind, now, None
 
 
-def _trouble(course: FailoverState) -> str:
+def _trouble(course: Course) -> str:
     return "" if course in ("home", "parked") else course
 
 

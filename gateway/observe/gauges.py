@@ -4,22 +4,21 @@ Label values are names of routes.yaml and words of fixed lists."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.domain.health_state import SERVING, State
-from gateway.routing.alias_status import AWAY, BackendView, FailoverState, Standing
+from gateway.routing.alias_status import AWAY, BackendView, Course, Standing
 
 if TYPE_CHECKING:
     from gateway.admission.memory import Memory
-    from gateway.cluster.membership import Membership
     from gateway.domain.backend import BackendState
     from gateway.domain.fleet import Fleet
 
-COURSES: tuple[str, ...] = get_args(FailoverState)
+COURSES: tuple[str, ...] = get_args(Course)
 
 
 _BACKENDS = {
@@ -162,10 +161,25 @@ class MemoryCollector(Collector):
         yield limit
 
 
+class SharedFleet(Protocol):
+    """What several gateways in front of one fleet know of each other (cluster/gateways.py)."""
+
+    times_away: int
+
+    @property
+    def joined(self) -> bool: ...
+
+    @property
+    def gateways(self) -> int: ...
+
+    @property
+    def trips(self) -> int: ...
+
+
 class SharedCollector(Collector):
     """Several gateways in front of the fleet; without `server.shared` nothing."""
 
-    def __init__(self, gateways: Membership | None, fleet: Fleet) -> None:
+    def __init__(self, gateways: SharedFleet | None, fleet: Fleet) -> None:
         self._gateways = gateways
         self._fleet = fleet
 

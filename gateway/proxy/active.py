@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Protocol
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
@@ -21,27 +20,12 @@ class ActiveRequest(Protocol):
     record: RequestRecord
 
 
-class ActiveRequests:
+class ActiveRequests(set[ActiveRequest]):
     """Those of one gateway. A request is in it from its head to its end."""
-
-    def __init__(self) -> None:
-        self._requests: set[ActiveRequest] = set()
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[ActiveRequest]:
-        return iter(list(self._requests))
-
-    def add(self, request: ActiveRequest) -> None:
-        self._requests.add(request)
-
-    def discard(self, request: ActiveRequest) -> None:
-        self._requests.discard(request)
 
     def interrupt_all(self) -> None:
         """The gateway stops."""
-        for request in self:
+        for request in list(self):
             request.timer.interrupt(Stopping())
 
     def leave_closed(self, state: BackendState) -> None:
@@ -77,6 +61,6 @@ class ActiveRequests:
         says nothing of the backend."""
         return [
             (request.timer, attempt)
-            for request in self._requests
+            for request in self
             if (attempt := request.record.trying) is not None and attempt.state is state and not request.timer.writing
         ]

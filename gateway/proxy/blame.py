@@ -1,8 +1,9 @@
-"""The failures of one request that it may have caused itself, until it is known whose they are (routing/culprits.py).
+"""The failed attempts of one request that the request itself may have caused, until it is known who is to blame
+(routing/culprits.py).
 
-Nothing counts against a backend before that. When another backend answers the request, the one that failed is
-suspected; else a harmless request to those that failed tells. Clouds are asked none, for that costs money: what they
-answered to others lately is the evidence, and it takes several bodies to bring one down.
+Nothing counts against a backend before that. When another backend answers the request, the backend that failed is
+suspected; else a harmless request is sent to the backends that failed. Clouds get none, because it costs money: what
+they answered to other requests lately is the evidence, and it takes several bodies to bring a cloud down.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ LATELY = 60.0  # seconds since a cloud answered others in which it is held to li
 
 
 @dataclass(slots=True)
-class SlotGrant:
-    """One failed attempt. `alone`: the backend ran nothing else of ours. `at`: monotonic seconds."""
+class HeldFailure:
+    """One failed attempt. `alone`: the backend ran no other request of ours. `at`: monotonic seconds."""
 
     state: BackendState
     verdict: Verdict
@@ -38,7 +39,7 @@ class SlotGrant:
     counted: bool = False  # against its backend
 
     def failure(self) -> Failure:
-        """As far as is known by now. Where nobody says otherwise, a backend lives that has answered others since."""
+        """What is known by now. Without other evidence, a backend that has answered other requests since lives."""
         state, asking = self.state, self.asking
         since = True if max(state.evidence.answered_at, state.last_event) > self.at else None
         if asking is None and not state.backend.cloud:
@@ -62,7 +63,7 @@ class Blame:
         self._suspicion = suspicion
         self._request = request
         self._key = key_of(request, alias, client)
-        self._held: list[SlotGrant] = []
+        self._held: list[HeldFailure] = []
         self._weighed = 0  # of these
         self._trying: RunningProbe | None = None  # whether others are refused, too
         self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
@@ -74,7 +75,7 @@ class Blame:
 
     def hold(self, state: BackendState, verdict: Verdict) -> None:
         """An attempt failed in a way that the request may have caused."""
-        self._held.append(SlotGrant(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
+        self._held.append(HeldFailure(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
 
     def refused(self, state: BackendState) -> None:
         """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
@@ -85,13 +86,13 @@ class Blame:
         self._trying = self._suspicion.probe_endpoint(state, self._request.endpoint)
 
     def broke(self, state: BackendState, verdict: Verdict) -> None:
-        """Its stream broke after content: nobody else can be asked, so it is suspected at once."""
+        """A backend's stream broke after content: no other backend can be asked, so this one is suspected at once."""
         self.hold(state, verdict)
         self._count(self._held[-1])
         self._ask(self._held[-1], after=SETTLED)
 
     def answered(self) -> None:
-        """Another backend answers this request, so it is no culprit: those that failed it are suspected."""
+        """Another backend answers this request, so it is no culprit: the backends that failed are suspected."""
         for held in self._held:
             if not held.counted:
                 self._count(held)
@@ -100,8 +101,8 @@ class Blame:
             self._culprits.acquit(self._key)
 
     async def weigh(self, *, last: bool = False) -> None:
-        """After a failed attempt (`last`: nobody is left to ask). Raises the backend's error where the request is to
-        blame; what others are to blame for is counted."""
+        """After a failed attempt (`last`: no backend is left to ask). Raises the backend's error where the request is
+        to blame; a failure that a backend is to blame for is counted against it."""
         if self._trying is not None:
             await asyncio.wait({self._trying}, timeout=KEY_PATIENCE)
             self._trying = None
@@ -117,13 +118,13 @@ class Blame:
             self._culprits.convict(self._key, self._request.prompt_bytes, time.monotonic(), broke=broke)
             raise error_of(self._held[-1].verdict)
         for held in self._held:
-            if last and held.asking is None and not held.counted:  # nobody else will tell
+            if last and held.asking is None and not held.counted:  # no harmless request will decide it
                 self._count(held)
         if last and (mine := [Failure(failure.backend) for failure in failures if failure.lives is not False]):
             self._culprits.suspect(self._key, self._request.prompt_bytes, mine, time.monotonic())
 
     def close(self) -> None:
-        """The request has ended. What nobody found out is asked in the background."""
+        """The request has ended. Harmless requests for what is still open go out in the background."""
         for held in self._held:
             if not held.counted:
                 self._ask(held)
@@ -135,13 +136,13 @@ class Blame:
         if asking and wait:
             await asyncio.wait(asking, timeout=PATIENCE)
 
-    def _ask(self, held: SlotGrant, *, after: float = 0.0) -> None:
+    def _ask(self, held: HeldFailure, *, after: float = 0.0) -> None:
         if held.asking is not None or held.state.backend.cloud or held.state.health.state not in SERVING:
             return
         endpoint, stream = self._request.endpoint, self._request.stream
         held.asking = self._suspicion.probe(held.state, endpoint, stream=stream, after=after)
 
-    def _count(self, held: SlotGrant) -> None:
+    def _count(self, held: HeldFailure) -> None:
         held.counted = True
         if held.state.backend.cloud:
             held.state.evidence.failed_by(self._key, held.verdict.reason)
@@ -154,13 +155,13 @@ def _answered_lately(state: BackendState) -> bool:
 
 
 def shunned(seconds: float) -> GatewayError:
-    """What is said to a body that backends died of."""
+    """The error for a body that backends have died of."""
     message = "The backends that got this very request broke on it, so it is sent to nobody for a while."
     return GatewayError("no_backend_available", message, retry_after=seconds)
 
 
 def error_of(verdict: Verdict) -> GatewayError:
-    """The backend's own error, in our envelope; of an answer that was no error, what was wrong with it."""
+    """The backend's own error, in our envelope; for an answer that was no error, what was wrong with it."""
     own = 500 <= verdict.status < 600
     message = MISLEADING.sub("[...]", verdict.message if own and verdict.message else verdict.reason)
     status = verdict.status if own else None

@@ -1,8 +1,8 @@
-"""What an attempt that did not answer teaches about its backend, and what it says of the request alone.
+"""What a backend's refusal of one request teaches about the backend, and what it means for that request alone.
 
-A request may use all that its own refusal said. Other requests believe only what is the server's own words
-(`Verdict.hearsay` is not), and what goes against routes.yaml, or against what was seen, only from a second
-source. Failures are weighed elsewhere (blame.py)."""
+The refused request itself may use all that the refusal reports. Other requests rely only on the server's own words
+(not on `Verdict.hearsay`), and on what contradicts routes.yaml or an observation only when a second source reports it.
+Failures are judged elsewhere (blame.py)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Feedback:
 
 
 def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float) -> bool:
-    """Take the verdict into the backend's state. True = it says something that the backend's own list of models can
-    confirm at once."""
+    """Note in the backend's state what the verdict reports. True = the backend's own list of models can confirm it at
+    once."""
     if verdict.kind == "cooldown":
         state.evidence.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
     if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)

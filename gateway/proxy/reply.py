@@ -1,4 +1,4 @@
-"""What the client has been told so far, and the two commits.
+"""What the client has been sent so far, and the two commits.
 
 *Status commit*: our 200 and headers are out; another backend may still take over. *Content commit*: content is out;
 from here no other backend is tried. Until the first content both wait, at most `hold` seconds; then the status goes out
@@ -59,15 +59,15 @@ class StreamReply:
         self.served_by = ""  # the backend that the headers or the last comment named
 
     async def begin(self, backend: str, headers: list[Header]) -> None:
-        """Status commit, with all that is known of how it is served; after an early one a comment says it."""
+        """Status commit: the headers say how the request is served. After an early commit, a comment says it."""
         if not self.committed:
             self.committed = True
             self.served_by = backend
             await self._exchange.start(200, _STREAM_HEADERS + self._base + headers)
         elif self.served_by != backend:
             self.served_by = backend
-            told = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
-            await self.send(b": x-gateway " + told + b"\n\n")
+            served = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
+            await self.send(b": x-gateway " + served + b"\n\n")
 
     async def send(self, data: bytes) -> None:
         timer = self._timer
@@ -77,7 +77,7 @@ class StreamReply:
         timer.beat_at = timer.now() + HEARTBEAT
 
     async def finish(self, rest: bytes = b"") -> None:
-        """The last events, and [DONE]: a whole stream ends with it, whether upstream sent one or not."""
+        """The last events, and [DONE]: a whole stream ends with it, whether the backend sent one or not."""
         self._exchange.stop_watching()
         self._timer.last_write()
         await self._exchange.finish(rest + b"data: [DONE]\n\n")
@@ -86,7 +86,7 @@ class StreamReply:
     async def beat(self) -> None:
         """Commit the status early if need be, and send one empty chunk."""
         if self._timer.writing:
-            return  # the client is not even reading what is there
+            return  # the client does not even read what was sent
         if not self.committed:
             self.committed = self.early = True
             await self._exchange.start(200, [*_STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
@@ -94,18 +94,18 @@ class StreamReply:
         await self.send(self._heartbeat())
 
     def _heartbeat(self) -> bytes:
-        said: dict[str, object] = {"delta": {}} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}
+        empty: dict[str, object] = {"delta": {}} if self._endpoint.id_prefix == "chatcmpl-" else {"text": ""}
         chunk = {
             "id": self.identity.id,
             "object": self._endpoint.chunk_object,
             "created": self.identity.created,
             "model": self._model,
-            "choices": [{"index": 0, **said, "finish_reason": None}],
+            "choices": [{"index": 0, **empty, "finish_reason": None}],
         }
         return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
     async def fail(self, error: GatewayError) -> None:
-        """A final failure after the status went out: told in-band, then the stream is cut, never ended."""
+        """A final failure after the status went out: an error event, then the stream is cut, never ended."""
         self._exchange.stop_watching()
         self._timer.rest()
         with contextlib.suppress(TimeoutError):  # a client that does not read is not waited for
@@ -138,7 +138,7 @@ def request_id(given: bytes | None) -> str:
 
 
 def base_headers(request_id: str, alias: str) -> list[Header]:
-    """What every answer says, errors too."""
+    """The headers of every answer, errors too."""
     headers = [(b"x-request-id", request_id.encode())]
     if alias:
         headers.append((b"x-gateway-alias", _latin(alias)))

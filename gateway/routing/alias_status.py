@@ -19,9 +19,9 @@ from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.shortage import Kind
 
-FailoverState = Literal["home", "fallback", "cloud", "nothing", "parked"]
+Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 
-AWAY: frozenset[FailoverState] = frozenset({"fallback", "cloud"})
+AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
 REASON_MOST = 300  # characters of a reason that are shown
 
 # A backend's own words may repeat what it was asked: they are for the log and for admins. Reasons tell them apart
@@ -59,7 +59,7 @@ class AliasView:
     and nobody has to). `step` counts from 0; None = none serves. `why`: what keeps those before, or all."""
 
     name: str
-    course: FailoverState
+    course: Course
     step: int | None = None
     serving: tuple[str, ...] = ()
     why: str = ""
@@ -120,7 +120,7 @@ def view_alias(alias: Alias, views: Mapping[str, BackendView], clouds: frozenset
                 kept.append(_why(views[name]))
         if serving:
             abroad = local_before and clouds.issuperset(serving)
-            course: FailoverState = "cloud" if abroad else "home" if home else "fallback"
+            course: Course = "cloud" if abroad else "home" if home else "fallback"
             return AliasView(alias.name, course, index, tuple(serving), "; ".join(kept))
         local_before = local_before or not clouds.issuperset(step)
         home = home and all(views[name].excused for name in step)
@@ -150,7 +150,7 @@ class Standing:
         self.backends: Mapping[str, BackendView] = {}
         self.aliases: Mapping[str, AliasView] = {}
         self.since: dict[str, float] = {}  # alias -> Unix seconds
-        self.away: dict[tuple[str, FailoverState], float] = {}  # (alias, course of AWAY) -> seconds in all
+        self.away: dict[tuple[str, Course], float] = {}  # (alias, course of AWAY) -> seconds in all
         self._looked = time.monotonic()
         self._cost: dict[str, float] = {}  # alias -> USD since then
 

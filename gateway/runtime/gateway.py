@@ -72,17 +72,17 @@ class Gateway:
         self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.standing.look())
         self.services = Services(
-            snapshot,
-            self.fleet,
-            self.metrics,
-            self.accounts,
-            Settler(self.accounts, self.metrics, self.standing.spent),
-            self.admission,
-            self.prober,
-            Culprits(),
-            Pulse(failures),
-            self.active,
-            self.short_of,
+            snapshot=snapshot,
+            fleet=self.fleet,
+            metrics=self.metrics,
+            accounts=self.accounts,
+            settler=Settler(self.accounts, self.metrics, self.standing.spent),
+            admission=self.admission,
+            prober=self.prober,
+            culprits=Culprits(),
+            pulse=Pulse(failures),
+            active=self.active,
+            on_short=self.short_of,
         )
         self.shared: Membership | None = None  # the others in front of the same fleet
         if snapshot.server.shared is not None:
