@@ -123,7 +123,7 @@ def _spend(relay: Relay, state: BackendState, usd: float | None) -> None:
     if not usd:
         return
     relay.gateway.accounts.budgets.add(state.name, relay.client.label, usd, int(time.time() // DAY))
-    relay.gateway.standing.spent(_alias(relay), usd)
+    relay.gateway.alias_status.spent(_alias(relay), usd)
     if state.backend.cloud:
         relay.gateway.metrics.cloud_usd.child(state.name, relay.client.label).value += usd
 

@@ -20,8 +20,8 @@ from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
 from gateway.engines.outgoing import fields_up, headers_up
 from gateway.engines.registry import ENGINES
-from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
+from gateway.routing.serving import all_ready
 from gateway.runtime.gateway import open_backend
 from gateway.transport.connect import open_client
 

@@ -30,7 +30,7 @@ from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
 from gateway.observe.history_usage import Usage
-from gateway.routing.alias_status import Standing
+from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind
 from gateway.supervision import Failures
@@ -71,8 +71,8 @@ class Gateway:
         self._turns: dict[str, int] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> what makes it ready
         self._stop_timer: asyncio.TimerHandle | None = None
-        self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
-        self.on_event.append(lambda _: self.standing.look())
+        self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
+        self.on_event.append(lambda _: self.alias_status.look())
         self.shared: Gateways | None = None  # the others in front of the same fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.gateways import Gateways
@@ -81,7 +81,7 @@ class Gateway:
             self.shared = Gateways(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path, failures)
-        self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)
+        self.alerter = Alerter(self.alias_status, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
 
@@ -115,7 +115,7 @@ class Gateway:
         for state in gone:
             self.admission.changed(state)
         self._forget_names()
-        self.standing.look()
+        self.alias_status.look()
         await self.apply_traces()
 
     async def close(self) -> None:
@@ -171,8 +171,8 @@ class Gateway:
 
     def _register_gauges(self) -> None:
         metrics, registry = self.metrics, self.metrics.registry
-        registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
-        registry.register(AliasCollector(self.standing))
+        registry.register(BackendCollector(self.fleet, self.alias_status, lambda: dict(metrics.queue_depth())))
+        registry.register(AliasCollector(self.alias_status))
         valid, connections = lambda: self.alerter.refused is None, lambda: metrics.connections()
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
         registry.register(MemoryCollector(self.memory))

@@ -231,7 +231,7 @@ async def test_the_running_fleet_is_shown(tmp_path: Path) -> None:
             assert re.search(r"^a +ready +0/8 ", calm.output, re.M)
             assert re.search(r"^chat +a *$", calm.output, re.M)
             await first.kill()
-            await gateway.until(lambda: gateway.gateway.standing.since.get("chat") is not None)
+            await gateway.until(lambda: gateway.gateway.alias_status.since.get("chat") is not None)
             broken = await top("--gateway", gateway.url)
             assert broken.exit_code == 0, broken.output
             assert "chat is on a FALLBACK for" in broken.output
