@@ -13,7 +13,6 @@ from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import TRAITS
 from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import view_alias
-from gateway.routing.serving import first_window
 from gateway.runtime.gateway import Gateway
 
 
@@ -60,7 +59,7 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
         "created": int(gateway.started),
         "owned_by": "spark-gateway",
     }
-    window = first_window(alias.steps[0], states) if alias.steps else None
+    window = first_window(gateway, alias)
     if window is not None:
         entry["max_model_len"] = entry["context_length"] = window
     entry["x_gateway"] = {
@@ -71,3 +70,12 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
         "leaves_lan": bool(gateway.snapshot.leaves_lan(alias)),
     }
     return entry
+
+
+def first_window(gateway: Gateway, alias: Alias) -> int | None:
+    """What the first step can always take: the smallest window of its members; None when one was never seen."""
+    if not alias.steps:
+        return None
+    windows = [gateway.fleet.states[name].context for name in alias.steps[0]]
+    known = [window for window in windows if window]
+    return min(known) if known and len(known) == len(windows) else None

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.config.aliases import HERMES_WINDOW
+from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import capabilities
 from gateway.domain.engine_traits import TRAITS
-from gateway.routing.serving import Need, Unmet, all_ready, first_window, reason_of, unmet_needs
+from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
 
 _NOW = 0.0  # nothing in a fleet that is all ready depends on the clock
 
@@ -89,7 +89,7 @@ def _facts(alias: Alias, snapshot: Snapshot, states: Mapping[str, BackendState])
         also=alias.also,
         implicit=alias.implicit,
         ask_all=bool(alias.ask_all),
-        window=first_window(chain.steps[0], states) if chain.steps else None,
+        window=first_window(chain.steps, snapshot.backends),
         leaves_lan=snapshot.leaves_lan(alias),
         cloud_when=_when(alias) or "never entered",
         members=tuple(

@@ -47,15 +47,15 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
     url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with client(WAIT, base_url=url, headers=headers) as asking:
-        watch = Watch(asking, url)
+        poller = StatusPoller(asking, url)
         if as_json:
-            watch.look()
-            _print_json(watch.view)
+            poller.look()
+            _print_json(poller.view)
         elif once or not sys.stdout.isatty():
-            watch.look()
-            _print(replace(watch.view, height=False))
+            poller.look()
+            _print(replace(poller.view, height=False))
         else:
-            _follow(watch)
+            _follow(poller)
 
 
 def _listens(config: Path) -> str:
@@ -65,7 +65,7 @@ def _listens(config: Path) -> str:
     return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
 
 
-class Watch:
+class StatusPoller:
     """Looks at one gateway; `view` is what is known of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
@@ -135,17 +135,17 @@ def _print(view: View) -> None:
     Console(highlight=False).print(view)
 
 
-def _follow(watch: Watch) -> None:
+def _follow(poller: StatusPoller) -> None:
     """A look every second, on a screen of its own; drawn anew in between for a terminal that changes its size."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     try:
-        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: watch.view):
+        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: poller.view):
             while True:
                 began = time.monotonic()
-                watch.look()
+                poller.look()
                 time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
     except KeyboardInterrupt:
         pass

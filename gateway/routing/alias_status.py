@@ -19,7 +19,7 @@ from gateway.domain.capabilities import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.routing.plan import KINDS
-from gateway.routing.serving import Member, members_now, reason_of
+from gateway.routing.serving import UNHEALTHY, Member, members_now, reason_of
 from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
@@ -85,7 +85,7 @@ class Picture:
 
 
 def shown(reason: str) -> str:
-    """A reason as it may be told to others: one line, without a backend's own words."""
+    """A reason as anybody may read it: one line, without a backend's own words."""
     return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
 
@@ -142,7 +142,7 @@ def _parked(member: Member) -> bool:
 
 def _unwell(member: Member) -> bool:
     """Is health what keeps it from serving everybody?"""
-    return not member.steady if member.why is None else KINDS.get(member.why.kind) == "down"
+    return not member.steady if member.why is None else member.why.kind in UNHEALTHY
 
 
 def _why(member: Member) -> str:

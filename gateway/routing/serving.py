@@ -101,7 +101,7 @@ def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) ->
     plan = _ordinary_plan(alias, chain, now)
     entries: list[Candidate | Skip] = [*plan.candidates, *plan.skipped]
     by_name = {entry.state.name: entry for entry in entries}
-    return [_member(plan, by_name[name], states[name], now) for name in chain]
+    return [_member(plan, by_name[name], states[name]) for name in chain]
 
 
 def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> bool:
@@ -122,11 +122,8 @@ def _without_pause(state: BackendState, now: float) -> BackendState:
     return state
 
 
-def _member(plan: Plan, entry: Candidate | Skip, state: BackendState, now: float) -> Member:
+def _member(plan: Plan, entry: Candidate | Skip, state: BackendState) -> Member:
     why = Why(entry.kind, entry.reason, entry.lacks) if isinstance(entry, Skip) else None
-    if why is not None and not TRAITS[state.backend.engine].endpoints:
-        # No request can be planned for such a server yet (engine http), so its health alone counts.
-        why = None if state.health.usable(now) else Why(*unavailable(state, now))
     if why is None:
         before = [candidate for candidate in plan.candidates if candidate.step < entry.step]
         if not _may_enter(plan, Candidate(state, entry.step), before):
@@ -137,6 +134,8 @@ def _member(plan: Plan, entry: Candidate | Skip, state: BackendState, now: float
 def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
     """The plan of a few words to the first endpoint that some backend serves. A chat that was sent to an alias of
     embeddings by mistake, and taught that its backends serve none, is no sign that nobody serves that alias."""
+    if not any(TRAITS[state.backend.engine].endpoints for state in states.values()):
+        return _plan_by_health(alias, states, now)
     plans = []
     for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS):
         plan = make_plan(alias, states, _few_words(endpoint), now)
@@ -147,16 +146,21 @@ def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float)
     return next((plan for plan, out in plans if out != {"unserved"}), plans[0][0])
 
 
+def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
+    """For servers that no endpoint of the gateway leads to yet (engine http): no request can be planned for them."""
+    plan = Plan(alias)
+    for index, step in enumerate(alias.steps):
+        for state in map(states.__getitem__, step):
+            if state.health.usable(now):
+                plan.candidates.append(Candidate(state, index))
+            else:
+                plan.skipped.append(Skip(state, index, *unavailable(state, now)))
+    return plan
+
+
 def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
     words = [{"role": "user", "content": "hello"}] if endpoint is CHAT else "hello"
     return parse(endpoint, msgspec.json.encode({"model": "alias", endpoint.prompt[0]: words, **more}))
-
-
-def first_window(step: Sequence[str], states: Mapping[str, BackendState]) -> int | None:
-    """Tokens that this step can always take: the smallest window in it; None when one of them is not known."""
-    windows = [states[name].context for name in step]
-    known = [window for window in windows if window]
-    return min(known) if known and len(known) == len(windows) else None
 
 
 # -- an alias, by the file alone --------------------------------------------------------------------------------------
@@ -185,7 +189,7 @@ _NAMED = {"type": "function", "function": {"name": "tool"}}
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
 
 
-def _says(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"messages": [{"role": "user", "content": [part]}]}
 
 
@@ -195,8 +199,8 @@ _ASKS: Mapping[Need, Mapping[str, Any]] = {
     Need.CALL: {**_TOOLS, "tool_choice": "required"},
     Need.NAMED_CALL: {**_TOOLS, "tool_choice": _NAMED},
     Need.JSON_SCHEMA: {"response_format": _SCHEMA},
-    Need.IMAGES: _says({"type": "image_url", "image_url": {"url": "http://localhost/picture.png"}}),
-    Need.AUDIO: _says({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+    Need.IMAGES: _with_part({"type": "image_url", "image_url": {"url": "http://localhost/picture.png"}}),
+    Need.AUDIO: _with_part({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
     Need.THINKING_ON: {"chat_template_kwargs": {"enable_thinking": True}},
     Need.THINKING_OFF: {"chat_template_kwargs": {"enable_thinking": False}},
 }

@@ -69,6 +69,12 @@ Aliases that can leave the LAN
     )
 
 
+def test_a_cloud_that_no_reason_lets_in_is_said_to_be_never_entered(tmp_path: Path) -> None:
+    text = run(file(tmp_path, CLOUDY.replace("w: [a, b, c]", "w: {use: [a, c], cloud_when: []}"))).output
+    assert "       skipped always: cloud_when of the alias is empty\n  a (" in text
+    assert text.endswith("  w: to c (never entered)\n")
+
+
 def test_the_shipped_file_is_fine_and_nothing_leaves_the_lan() -> None:
     result = run(str(ROOT / "routes.yaml"))
     assert result.exit_code == 0

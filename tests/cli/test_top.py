@@ -27,7 +27,7 @@ from rich.console import Console
 from gateway.cli.frame import View
 from gateway.cli.main import cli
 from gateway.cli.status_fields import ago, short
-from gateway.cli.top import Watch
+from gateway.cli.top import StatusPoller
 from simulator import SimVllm
 from tests.demo_process import ROOT
 from tests.scripted import answer
@@ -269,7 +269,7 @@ async def test_while_the_gateway_is_away_the_last_is_kept_and_it_is_tried_again(
     routes = f"backends: {{a: {{url: '{NOWHERE}'}}}}"
     async with running_gateway(routes) as gateway:
         client = httpx.Client(base_url=gateway.url, trust_env=False)
-        watch = Watch(client, gateway.url)
+        watch = StatusPoller(client, gateway.url)
         await asyncio.to_thread(watch.look)
         assert watch.view.trouble is None
     await asyncio.to_thread(watch.look)

@@ -103,11 +103,18 @@ def test_models_name_who_serves_as_the_status_does(case: Case) -> None:
 @MANY
 @given(cases(engines=("http",)))
 def test_of_servers_without_endpoints_of_ours_their_health_decides(case: Case) -> None:
-    for member in members_now(case.alias, case.states, NOW):
-        if member.why is None:
-            assert member.state.health.usable(NOW)
-        elif member.why.kind != "cloud_when":
-            assert not member.state.health.usable(NOW)
+    members = members_now(case.alias, case.states, NOW)
+    for member in members:
+        before = [m for m in members if m.step <= member.step and not m.state.backend.cloud]
+        lets = "down" in case.alias.cloud_when or not member.state.backend.cloud
+        if not member.state.health.usable(NOW):
+            assert member.why is not None
+            assert KINDS[member.why.kind] == "down"
+        elif lets or not before:
+            assert member.why is None
+        elif any(m.step < member.step for m in before):
+            assert member.why is not None
+            assert member.why.kind == "cloud_when"
 
 
 # -- one request: explain ---------------------------------------------------------------------------------------------
