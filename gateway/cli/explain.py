@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Print the plan for a request to ALIAS, with the reason for each backend.
 
-    The running gateway is asked, which knows health and what was learned; where none runs the file alone tells. Exit
-    code 0: some backend may serve it; 1: none; 2: wrong usage.
+    Asks the running gateway, which knows the backends' health and what was learned; where none runs, the plan is made
+    from the file alone. Exit code 0: some backend may serve it; 1: none; 2: wrong usage.
     """
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
@@ -115,7 +115,7 @@ def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanati
             answer = fetch_now(asking, "POST", url + "/admin/explain", most=ANSWER_MOST, seconds=WAIT, json=asked)
         explanation: Explanation = answer.json()
     except (httpx.HTTPError, ValueError, RecursionError) as error:
-        raise click.UsageError(f"the gateway at {url} does not tell: {error or type(error).__name__}") from None
+        raise click.UsageError(f"the gateway at {url} gives no explanation: {error or type(error).__name__}") from None
     if answer.status_code != 200:
         refused = explanation.get("error") if isinstance(explanation, dict) else None
         message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
