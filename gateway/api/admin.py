@@ -56,7 +56,7 @@ def router(gateway: Gateway) -> APIRouter:
         admit(gateway, request)
         state = backend_of(gateway, name)
         state.evidence.drain()
-        return JSONResponse(standing(state))
+        return JSONResponse(drain_status(state))
 
     @routes.post("/backends/{name}/resume")
     async def resume_backend(request: Request, name: str) -> Response:
@@ -64,7 +64,7 @@ def router(gateway: Gateway) -> APIRouter:
         admit(gateway, request)
         state = backend_of(gateway, name)
         state.evidence.resume()
-        return JSONResponse(standing(state))
+        return JSONResponse(drain_status(state))
 
     @routes.post("/reload")
     async def reload(request: Request) -> Response:
@@ -83,8 +83,8 @@ def router(gateway: Gateway) -> APIRouter:
         except ConfigError as error:
             message = f"{path} is not valid, what was before stays in force:\n{error}"
             raise GatewayError("invalid_config", message) from None
-        told = {"changes": taken.changes, "restart": taken.restart, "warnings": taken.warnings}
-        return JSONResponse({"path": str(path), **told})
+        answer = {"changes": taken.changes, "restart": taken.restart, "warnings": taken.warnings}
+        return JSONResponse({"path": str(path), **answer})
 
     return routes
 
@@ -102,7 +102,7 @@ def _confirmed(body: bytes) -> bool:
     return said.get("confirm") == CONFIRM_OPEN
 
 
-def standing(state: BackendState) -> dict[str, Any]:
+def drain_status(state: BackendState) -> dict[str, Any]:
     """`{backend, state, reason, inflight}`: what a drain waits for is that `inflight` is 0."""
     health = state.health
     return {
@@ -145,15 +145,15 @@ class Probing:
 
     async def seen(self) -> AsyncIterator[tuple[str, Observation]]:
         """What each check saw, from the first one on, until the last."""
-        told = 0
+        sent = 0
         while True:
             changed = self._changed
-            for check, observation in self._seen[told:]:
-                told += 1
+            for check, observation in self._seen[sent:]:
+                sent += 1
                 yield check, observation
             if self.task.done():
                 return
-            if told == len(self._seen):
+            if sent == len(self._seen):
                 await changed.wait()
 
 

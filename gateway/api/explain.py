@@ -24,15 +24,15 @@ def router(gateway: Gateway) -> APIRouter:
     async def explain_request(request: Request) -> JSONResponse:
         admit(gateway, request)
         asked = _read(await request.body())
-        told = explain_asked(
+        explanation = explain_asked(
             gateway.snapshot,
             gateway.fleet.states,
             asked,
             time.monotonic(),
             read_request,
-            broke=gateway.accounts.broke,
+            over_budget=gateway.accounts.broke,
         )
-        return JSONResponse(told)
+        return JSONResponse(explanation)
 
     return routes
 

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from gateway.admission.access import Identity, find_alias, identify
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.health_state import SERVING
 from gateway.proxy.header_map import header_map
+from gateway.routing.alias_status import view_alias
 from gateway.runtime.gateway import Gateway
 
 
@@ -28,27 +28,28 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/models")
     async def list_models(request: Request) -> JSONResponse:
         identity = caller(request)
+        now = time.monotonic()
         aliases = [a for a in gateway.snapshot.aliases.values() if identity.may_use(a) and is_listed(gateway, a)]
-        return JSONResponse({"object": "list", "data": [describe(gateway, alias, alias.name) for alias in aliases]})
+        return JSONResponse({"object": "list", "data": [describe(gateway, a, a.name, now) for a in aliases]})
 
     @routes.get("/v1/models/{name:path}")
     @routes.get("/models/{name:path}")
     async def get_model(request: Request, name: str) -> JSONResponse:
         alias = find_alias(gateway.snapshot, caller(request), name)
-        return JSONResponse(describe(gateway, alias, name))
+        return JSONResponse(describe(gateway, alias, name, time.monotonic()))
 
     return routes
 
 
 def is_listed(gateway: Gateway, alias: Alias) -> bool:
-    """Chat aliases are listed; audio aliases only with `listed: true`."""
+    """Aliases of models are listed; those of servers without such endpoints (audio) only with `listed: true`."""
     if alias.listed is not None:
         return alias.listed
-    backends = gateway.snapshot.backends
-    return not alias.steps or any(TRAITS[backends[name].engine].chats for step in alias.steps for name in step)
+    engines = {gateway.snapshot.backends[name].engine for step in alias.steps for name in step}
+    return not engines or any(TRAITS[engine].chats for engine in engines)
 
 
-def describe(gateway: Gateway, alias: Alias, name: str) -> dict[str, Any]:
+def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str, Any]:
     """One entry. Both length keys are equal and are left out when the window was never seen: some clients take the
     first length-like key they find. State stands only under `x_gateway`: some clients hide what is not available."""
     states = gateway.fleet.states
@@ -61,11 +62,10 @@ def describe(gateway: Gateway, alias: Alias, name: str) -> dict[str, Any]:
     window = first_window(gateway, alias)
     if window is not None:
         entry["max_model_len"] = entry["context_length"] = window
-    serving = [n for step in alias.steps for n in step if states[n].health.state in SERVING]
     entry["x_gateway"] = {
         "alias": alias.name,
         "steps": [list(step) for step in alias.steps],
-        "serving": serving[:1],
+        "serving": list(view_alias(alias, states, now).serving[:1]),
         "states": {n: states[n].health.state.value for step in alias.steps for n in step},
         "leaves_lan": bool(gateway.snapshot.leaves_lan(alias)),
     }

@@ -16,15 +16,16 @@ from gateway.api.admin import admit
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
+from gateway.routing.serving import can_serve
 from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open but for what tells of clients."""
+    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open except where clients are named."""
     routes = APIRouter()
 
     def known(request: Request) -> Identity | None:
-        """Who asks; None for who may not know what there is."""
+        """The caller; None for one who may not know what there is."""
         peer = request.client.host if request.client else "local"
         try:
             return identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
@@ -37,16 +38,16 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/ready")
     async def ready(request: Request) -> JSONResponse:
-        """200 while some alias can be served and the gateway is not stopping, else 503. Which ones is told to who may
-        use them."""
+        """200 while some alias can be served and the gateway is not stopping, else 503. Names those aliases to callers
+        who may use them."""
         if gateway.stopping:
             return JSONResponse({"status": "stopping"}, 503)
-        serving = servable(gateway)
-        told: dict[str, Any] = {"status": "ready" if serving else "no backend"}
+        serving = servable(gateway, time.monotonic())
+        answer: dict[str, Any] = {"status": "ready" if serving else "no backend"}
         identity = known(request)
         if identity is not None:
-            told["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]
-        return JSONResponse(told, 200 if serving else 503)
+            answer["aliases"] = [alias.name for alias in serving if identity.may_use(alias)]
+        return JSONResponse(answer, 200 if serving else 503)
 
     @routes.get("/version")
     async def version() -> JSONResponse:
@@ -65,12 +66,7 @@ def router(gateway: Gateway) -> APIRouter:
     return routes
 
 
-def servable(gateway: Gateway) -> list[Alias]:
+def servable(gateway: Gateway, now: float) -> list[Alias]:
     """The aliases that some backend can serve now."""
-    now = time.monotonic()
     states = gateway.fleet.states
-    return [
-        alias
-        for alias in gateway.snapshot.aliases.values()
-        if any(states[name].health.usable(now) for step in alias.steps for name in step)
-    ]
+    return [alias for alias in gateway.snapshot.aliases.values() if can_serve(alias, states, now)]

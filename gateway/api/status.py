@@ -55,12 +55,12 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status")
     async def status(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        told = describe(gateway)
+        answer = describe(gateway)
         if viewer.admin:
-            _add_words(gateway, told)
-        told["you"] = {"client": viewer.client, "admin": viewer.admin}
-        told["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
-        return JSONResponse(told, headers=fresh)
+            _add_words(gateway, answer)
+        answer["you"] = {"client": viewer.client, "admin": viewer.admin}
+        answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
+        return JSONResponse(answer, headers=fresh)
 
     @routes.get("/status/history")
     async def history(request: Request) -> Response:
@@ -70,11 +70,11 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status/usage")
     async def usage(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        told = await gateway.usage.told()
+        answer = await gateway.usage.told()
         for part in ("today", "week"):
-            rows = [row for row in told[part]["clients"] if viewer.may_see(row["client"])]
-            told = {**told, part: {**told[part], "clients": rows}}
-        return JSONResponse(told, headers=fresh)
+            rows = [row for row in answer[part]["clients"] if viewer.may_see(row["client"])]
+            answer = {**answer, part: {**answer[part], "clients": rows}}
+        return JSONResponse(answer, headers=fresh)
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
@@ -105,8 +105,8 @@ class Viewer(NamedTuple):
 def describe(gateway: Gateway) -> dict[str, Any]:
     """`{version, started, now, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...}, aliases:
     {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
-    standing = gateway.standing
-    standing.look()
+    tracker = gateway.alias_status
+    tracker.look()
     waiting = dict(gateway.metrics.queue_depth())
     latest = gateway.history.latest
     return {
@@ -121,32 +121,32 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "nodes": view_nodes(gateway.snapshot.nodes, gateway.fleet.states, gateway.prober.machines),
         "backends": {
             name: {
-                **_backend(state, standing.backends[name], waiting.get(name, 0)),
+                **_backend(state, tracker.backends[name], waiting.get(name, 0)),
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()
         },
         "aliases": {
             name: {
-                **_alias(view, standing.since.get(name), gateway.snapshot.aliases[name]),
-                "usd": standing.cost(name),
+                **_alias(view, tracker.since.get(name), gateway.snapshot.aliases[name]),
+                "usd": tracker.cost(name),
                 "now": gateway.history.of_alias(name),
             }
-            for name, view in standing.aliases.items()
+            for name, view in tracker.aliases.items()
         },
         "events": [_event(event) for event in list(gateway.events)[-RECENT:]],
     }
 
 
-def _add_words(gateway: Gateway, told: dict[str, Any]) -> None:
+def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
     """For admins: what backends said in their own words, which may repeat what some client sent."""
     for name, state in gateway.fleet.states.items():
-        told["backends"][name] |= {
+        answer["backends"][name] |= {
             "reason": shown_to_admin(state.health.reason),
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [shown_to_admin(line) for line in drift(state, time.monotonic())],
         }
-    told["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
+    answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
 
 def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _learned(state: BackendState) -> dict[str, Any]:
 
 
 def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]:
-    """`step` counts from 1. `since`: when its first step ceased to serve it; None = it does, or need not."""
+    """`step` counts from 1. `since`: when it failed over; None while the first step serves, or is parked."""
     return {
         "steps": [list(step) for step in alias.steps],
         "implicit": alias.implicit,
@@ -214,11 +214,11 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
 
 
 def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
-    """Without what says nothing in an event of its kind."""
+    """Without the fields that mean nothing in an event of its kind."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
-    told = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
-    return told if event.kind == "state" else {k: v for k, v in told.items() if k not in ("before", "after")}
+    fields = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
+    return fields if event.kind == "state" else {k: v for k, v in fields.items() if k not in ("before", "after")}
 
 
 def _wall(monotonic: float) -> float:
@@ -234,15 +234,15 @@ def _budgets(gateway: Gateway) -> dict[str, float]:
 async def _encode_history(gateway: Gateway) -> bytes:
     """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Requests go on between its
     parts: an hour of many backends takes some milliseconds."""
-    told: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
+    encoded: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
     for part, value in gateway.history.told():
         if part in ("backends", "nodes"):
             name, series = value
-            told[part][name] = msgspec.Raw(msgspec.json.encode(series))
+            encoded[part][name] = msgspec.Raw(msgspec.json.encode(series))
         else:
-            told[part] = value
+            encoded[part] = value
         await asyncio.sleep(0)
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(encoded)
 
 
 # -- /events ----------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class EventStream(Response):
     async def _pieces(self, subscription: Subscription, left: asyncio.Task[None]) -> AsyncIterator[bytes]:
         yield b": events from now on\n\n"
         spoke = time.monotonic()
-        told: object = None
+        latest: object = None  # the sample that was sent last
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
             events, dropped = subscription.take()
@@ -290,9 +290,9 @@ class EventStream(Response):
             for event in events:
                 yield _sse(event.kind, _event(event, words=self._words))
             sample = self._gateway.history.latest
-            news = self._samples and sample is not told
+            news = self._samples and sample is not latest
             if news:
-                told = sample
+                latest = sample
                 yield _sse("sample", sample)
             now = time.monotonic()
             if events or news:

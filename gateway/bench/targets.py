@@ -24,8 +24,8 @@ from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
-from gateway.routing.explain import all_ready
 from gateway.routing.plan import make_plan
+from gateway.routing.serving import all_ready
 from gateway.transport.client import open_client, post_json
 
 CONNECT_SECONDS = 5.0

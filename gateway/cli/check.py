@@ -16,8 +16,8 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.cli.alias_facts import AliasFacts, Member
     from gateway.cli.live import Answer
-    from gateway.config.describe import AliasFacts, Member
     from gateway.config.load import Loaded
 
 
@@ -71,9 +71,9 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
 
 
 def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
-    from gateway.config.describe import describe
+    from gateway.cli.alias_facts import alias_facts
 
-    facts = describe(loaded.snapshot)
+    facts = alias_facts(loaded.snapshot)
     return {
         "ok": not any(answer.problems for answer in answers),
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
@@ -84,10 +84,10 @@ def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
 
 
 def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
-    from gateway.config.describe import describe
+    from gateway.cli.alias_facts import alias_facts
 
     snapshot = loaded.snapshot
-    facts = describe(snapshot)
+    facts = alias_facts(snapshot)
     kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
     click.echo(f"{path}: fine ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
     if loaded.warnings:
@@ -112,8 +112,10 @@ def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
 
 
 def _when(alias: AliasFacts) -> str:
-    first = any(member.cloud and member.step == 1 for member in alias.members)
-    return "its first step" if first else f"when everything before is {alias.cloud_when}"
+    if any(member.cloud and member.step == 1 for member in alias.members):
+        return "its first step"
+    never = alias.cloud_when == "never entered"
+    return alias.cloud_when if never else f"when everything before is {alias.cloud_when}"
 
 
 def _window(tokens: int | None) -> str:

@@ -59,21 +59,21 @@ def command(
 ) -> None:
     """Print the plan for a request to ALIAS, with the reason for each backend.
 
-    The running gateway is asked, which knows health and what was learned; where none runs the file alone tells. Exit
-    code 0: some backend may serve it; 1: none; 2: wrong usage.
+    Asks the running gateway, which knows the backends' health and what was learned; where none runs, the plan is made
+    from the file alone. Exit code 0: some backend may serve it; 1: none; 2: wrong usage.
     """
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
     asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
     snapshot = load_or_exit(config, as_json=as_json).snapshot
-    told, source = _ask(snapshot, asked, key)
+    explanation, source = _ask(snapshot, asked, key)
     try:
-        served = bool(told["served"])
+        served = bool(explanation["served"])
         if as_json:
-            click.echo(json.dumps({"source": source, **told}, indent=2))
+            click.echo(json.dumps({"source": source, **explanation}, indent=2))
         else:
-            _print(visible_all(told), source)
+            _print(visible_all(explanation), source)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise click.UsageError(f"{source} does not answer as a gateway") from None
     sys.exit(0 if served else 1)
@@ -113,21 +113,22 @@ def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanati
     try:
         with client(WAIT, headers=headers) as asking:
             answer = fetch_now(asking, "POST", url + "/admin/explain", most=ANSWER_MOST, seconds=WAIT, json=asked)
-        told: Explanation = answer.json()
+        explanation: Explanation = answer.json()
     except (httpx.HTTPError, ValueError, RecursionError) as error:
-        raise click.UsageError(f"the gateway at {url} does not tell: {error or type(error).__name__}") from None
+        raise click.UsageError(f"the gateway at {url} gives no explanation: {error or type(error).__name__}") from None
     if answer.status_code != 200:
-        refused = told.get("error") if isinstance(told, dict) else None
+        refused = explanation.get("error") if isinstance(explanation, dict) else None
         message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
         hint = " (--key KEY, or GATEWAY_KEY in the environment)" if answer.status_code in (401, 403) else ""
         raise click.UsageError(f"{visible(str(message))}{hint}")
-    return told
+    return explanation
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
     from gateway.dialects.any_body import read_request
     from gateway.errors import GatewayError
-    from gateway.routing.explain import all_ready, explain_asked
+    from gateway.routing.explain import explain_asked
+    from gateway.routing.serving import all_ready
 
     try:
         return explain_asked(snapshot, all_ready(snapshot), asked, 0.0, read_request)
@@ -138,18 +139,18 @@ def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
 # -- printing ---------------------------------------------------------------------------------------------------------
 
 
-def _print(told: Explanation, source: str) -> None:
-    click.echo(f"{told['alias']}, from {source}")
-    click.echo(f"request: {_request(told['request'])}")
-    if told["resort"]:
-        click.echo(f"no step can call tools: on_unsupported {told['resort']}")
-    for step in told["steps"]:
+def _print(explanation: Explanation, source: str) -> None:
+    click.echo(f"{explanation['alias']}, from {source}")
+    click.echo(f"request: {_request(explanation['request'])}")
+    if explanation["resort"]:
+        click.echo(f"no step can call tools: on_unsupported {explanation['resort']}")
+    for step in explanation["steps"]:
         click.echo("")
         for backend in step["backends"]:
-            _print_backend(step["step"], backend, told["order"])
-    click.echo(f"\ntried in this order: {', '.join(told['order']) or 'none'}")
-    if told["error"] is not None:
-        error = told["error"]
+            _print_backend(step["step"], backend, explanation["order"])
+    click.echo(f"\ntried in this order: {', '.join(explanation['order']) or 'none'}")
+    if explanation["error"] is not None:
+        error = explanation["error"]
         click.echo(f"the client gets {error['status']} {error['code']}: {error['message']}")
 
 

@@ -1,6 +1,6 @@
-"""One frame of `gateway top`: what `/status` told, drawn for the width and height there is. Pure.
+"""One frame of `gateway top`: the answer of `/status`, drawn for the width and height there is. Pure.
 
-Everything that is told may be absent (an older gateway, a newer one): then its cell is empty.
+Any field may be absent (an older gateway, a newer one): then its cell is empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.status_fields import (
-    Told,
+    Fields,
     ago,
     count,
     figure,
@@ -46,20 +46,20 @@ EVENTS_MOST = 20
 BANNERS_MOST = 6
 CLIENTS_MOST = 4
 OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> what /status calls it
-SPENT = 0.8  # share of a budget from which it is told
+SPENT = 0.8  # share of a budget from which it is shown
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known at a moment (`now`: Unix seconds of the gateway's clock). `status` empty: it was never told.
+    """What is known at a moment (`now`: Unix seconds of the gateway's clock). `status` empty: there was no answer yet.
     `trouble`: why nothing newer than `status` is to be had ("cannot be reached: ..."); `usage`: of /status/usage.
     `height` False: as long as it gets, for a pipe."""
 
     url: str
-    status: Told = field(default_factory=dict)
-    usage: Told = field(default_factory=dict)
+    status: Fields = field(default_factory=dict)
+    usage: Fields = field(default_factory=dict)
     trouble: str | None = None
-    age: float = 0.0  # seconds since `status` was told
+    age: float = 0.0  # seconds since `status` was answered
     height: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -98,7 +98,7 @@ def header(view: View) -> Text:
     return line
 
 
-def machines(status: Told) -> Text | None:
+def machines(status: Fields) -> Text | None:
     """The nodes in a line."""
     line = Text(overflow="ellipsis", no_wrap=True)
     for name, node in mapping(status.get("nodes")).items():
@@ -107,24 +107,24 @@ def machines(status: Told) -> Text | None:
     return line if line else None
 
 
-def machine(node: Told) -> str:
-    """Memory, temperature, load of its graphics; only what its exporter tells."""
-    told = ""
+def machine(node: Fields) -> str:
+    """Memory, temperature, load of its graphics; only what its exporter reports."""
+    text = ""
     used, total = node.get("memory_used"), node.get("memory_total") or node.get("memory")
     if number(used) and number(total) and total:
-        told += f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
+        text += f" {used / 2**30:.0f}/{total / 2**30:.0f} GiB"
     if number(node.get("temperature")):
-        told += f" {node['temperature']:.0f} °C"
-    return told
+        text += f" {node['temperature']:.0f} °C"
+    return text
 
 
 def banners(view: View) -> Iterable[Text]:
     """What must not be overlooked, a line each, the worst first."""
-    told = [*troubles(view)]
-    for words, style in told[:BANNERS_MOST]:
+    found = [*troubles(view)]
+    for words, style in found[:BANNERS_MOST]:
         yield Text(f" {words} ", style=style, no_wrap=True, overflow="ellipsis")
-    if len(told) > BANNERS_MOST:
-        yield Text(f" and {len(told) - BANNERS_MOST} more ", style=WARNING)
+    if len(found) > BANNERS_MOST:
+        yield Text(f" and {len(found) - BANNERS_MOST} more ", style=WARNING)
 
 
 def troubles(view: View) -> Iterable[tuple[str, str]]:
@@ -149,7 +149,7 @@ def troubles(view: View) -> Iterable[tuple[str, str]]:
             yield f"the budget of {name} is {share:.0%} spent", ALARM if share >= 1 else WARNING
 
 
-def alone(shared: Told, now: Any) -> str:
+def alone(shared: Fields, now: Any) -> str:
     """`Redis is away for 12 min: this gateway goes on alone, with its share of the slots (1 of 3 gateways)`"""
     since, gateways = shared.get("since"), shared.get("gateways")
     lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
@@ -157,7 +157,7 @@ def alone(shared: Told, now: Any) -> str:
     return f"Redis is away{lasting}: this gateway goes on alone, with its share of the slots{share}"
 
 
-def away(name: str, alias: Told, now: Any) -> str:
+def away(name: str, alias: Fields, now: Any) -> str:
     """`writer is on a FALLBACK for 12 min: qwen8b answers. gemma4 is down (...)`"""
     since = alias.get("since")
     lasting = f" for {ago(now - since)}" if number(since) and number(now) else ""
@@ -175,7 +175,7 @@ def away(name: str, alias: Told, now: Any) -> str:
 # -- the fleet --------------------------------------------------------------------------------------------------------
 
 
-def backends(status: Told, most: int) -> Iterable[RenderableType]:
+def backends(status: Fields, most: int) -> Iterable[RenderableType]:
     """In the order of the file. Where there is no room for all, those that are well and have nothing to do are left out
     first. What is parked is named in a line."""
     known = mapping(status.get("backends"))
@@ -207,7 +207,7 @@ def backends(status: Told, most: int) -> Iterable[RenderableType]:
         yield _names("parked", parked)
 
 
-def _weight(backend: Told) -> int:
+def _weight(backend: Fields) -> int:
     """0 = in trouble, 1 = at work, 2 = neither."""
     if backend.get("state") not in WELL or backend.get("drift"):
         return 0
@@ -218,7 +218,7 @@ def _names(what: str, names: Iterable[str]) -> Text:
     return Text(f"{what}: {', '.join(names)}", style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _backend(name: str, backend: Told, now: Any, others: Iterable[str]) -> list[Text]:
+def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> list[Text]:
     """`others`: columns that are there where several gateways share it: what the others have there; our share of it."""
     state = str(backend.get("state", "?"))
     drift = strings(backend.get("drift"))
@@ -241,16 +241,16 @@ def _backend(name: str, backend: Told, now: Any, others: Iterable[str]) -> list[
     ]
 
 
-def busy(backend: Told) -> str:
+def busy(backend: Fields) -> str:
     """`3/4`, and what strangers run there: `3/4 +1`."""
     if not number(backend.get("inflight")):
         return ""
     slots, foreign = backend.get("slots"), backend.get("foreign")
-    told = f"{backend['inflight']}" + (f"/{slots}" if number(slots) else "")
-    return told + (f" +{foreign}" if number(foreign) and foreign else "")
+    text = f"{backend['inflight']}" + (f"/{slots}" if number(slots) else "")
+    return text + (f" +{foreign}" if number(foreign) and foreign else "")
 
 
-def aliases(status: Told, most: int) -> Iterable[RenderableType]:
+def aliases(status: Fields, most: int) -> Iterable[RenderableType]:
     """Who answers for each; a backend's own name is left out. Where there is no room for all, those at home go."""
     named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
     chosen = sorted(named, key=lambda name: named[name].get("course") in ("home", "parked"))[:most]
@@ -264,7 +264,7 @@ def aliases(status: Told, most: int) -> Iterable[RenderableType]:
         yield _names(f"and {len(rest)} more", rest)
 
 
-def _alias(name: str, alias: Told) -> list[Text]:
+def _alias(name: str, alias: Fields) -> list[Text]:
     serving = strings(alias.get("serving"))
     course = str(alias.get("course", ""))
     style = "green" if course == "home" else "dim" if course == "parked" else STATES["down"]
@@ -280,7 +280,7 @@ def _alias(name: str, alias: Told) -> list[Text]:
 # -- what happened, and who asked -------------------------------------------------------------------------------------
 
 
-def recent(status: Told, most: int) -> Table | None:
+def recent(status: Fields, most: int) -> Table | None:
     """The latest first."""
     events = records(status.get("events"))
     if not events:
@@ -296,7 +296,7 @@ def recent(status: Told, most: int) -> Table | None:
     return table
 
 
-def clients(usage: Told) -> Table:
+def clients(usage: Fields) -> Table:
     """Today's, the busiest first."""
     table = _table(("today", 10), ("requests", 8), ("failed", 6), ("prompt", 6), ("answer", 6), ("USD", 6))
     rows = sorted(records(mapping_of(usage, "today").get("clients")), key=lambda row: -count(row.get("requests")))

@@ -100,14 +100,14 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
 
 
 async def _serve(app: App, sock: socket.socket) -> None:
-    from gateway.cli.startup_report import tell
+    from gateway.cli.startup_report import log_when_seen
     from gateway.http.server import make_server
 
-    telling = app.gateway.metrics.failures.once("first look", tell(app.gateway))
+    report = app.gateway.metrics.failures.once("first look", log_when_seen(app.gateway))
     try:
         await make_server(app).serve(sockets=[sock])
     finally:
-        telling.cancel()
+        report.cancel()
 
 
 def announce(snapshot: Snapshot, warnings: list[str]) -> None:

@@ -1,5 +1,5 @@
-"""What `gateway serve` says of its backends once it has looked at all of them: who is there, who is not, and which
-aliases have nobody."""
+"""What `gateway serve` logs once it has looked at all backends: who is there, who is not, and which aliases nobody
+serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.domain.health_state import SERVING, WELL, State
+from gateway.domain.health_state import WELL, State
+from gateway.routing.serving import can_serve
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway")
 
-PATIENCE = 10.0  # seconds until it is said with what is known by then
-LOOK = 0.1
+PATIENCE = 10.0  # seconds to wait for looks that have not come back; then the report is made without them
+LOOK = 0.1  # seconds between two checks whether all have come back
 
 
-async def tell(gateway: Gateway) -> None:
+async def log_when_seen(gateway: Gateway) -> None:
     """Wait for the first look at each backend, then log what is wrong as warnings and the rest in one line."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not _all_seen(gateway):
         await asyncio.sleep(LOOK)
-    summary, wrong = first_look(gateway.snapshot, gateway.fleet.states)
+    summary, wrong = startup_report(gateway.snapshot, gateway.fleet.states, time.monotonic())
     log.info("%s", summary)
     for line in wrong:
         log.warning("%s", line)
@@ -39,7 +40,7 @@ def _all_seen(gateway: Gateway) -> bool:
     return bool(states) and next(unseen, None) is None
 
 
-def first_look(snapshot: Snapshot, states: Mapping[str, BackendState]) -> tuple[str, list[str]]:
+def startup_report(snapshot: Snapshot, states: Mapping[str, BackendState], now: float) -> tuple[str, list[str]]:
     """(who is there, in one line; what is wrong, a line each)."""
     ready = [name for name, state in states.items() if state.health.state in WELL]
     parked = [name for name, state in states.items() if state.health.state is State.PARKED]
@@ -51,14 +52,11 @@ def first_look(snapshot: Snapshot, states: Mapping[str, BackendState]) -> tuple[
         for name, state in states.items()
         if name not in (*ready, *parked, *unasked)
     ]
-    return f"first look: {summary or 'nobody is there'}", [*wrong, *_aliases_without(snapshot, states)]
+    return f"first look: {summary or 'nobody is there'}", [*wrong, *_unserved_aliases(snapshot, states, now)]
 
 
-def _aliases_without(snapshot: Snapshot, states: Mapping[str, BackendState]) -> list[str]:
-    """Aliases that nobody can serve now. A backend under its own name has been told of as itself."""
-    lost = []
-    for alias in snapshot.aliases.values():
-        names = [name for step in alias.steps for name in step] or list(alias.ask_all)
-        if not alias.implicit and not any(states[name].health.state in SERVING for name in names if name in states):
-            lost.append(alias.name)
+def _unserved_aliases(snapshot: Snapshot, states: Mapping[str, BackendState], now: float) -> list[str]:
+    """Aliases that nobody can serve now. A backend under its own name is left out: it has a line of its own."""
+    known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
+    lost = [alias.name for alias in known if not alias.implicit and not can_serve(alias, states, now)]
     return [f"nobody can serve {', '.join(lost)} now"] if lost else []

@@ -1,4 +1,4 @@
-"""What a gateway has told, of which anything may be missing or of another kind; and its figures in words. Pure."""
+"""Reads the JSON of `/status`, in which any field may be missing or of another type, and formats its figures. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 LARGEST = 10**18
 
-Told = Mapping[str, Any]
+Fields = Mapping[str, Any]
 
 
 def ago(seconds: float) -> str:
@@ -34,7 +34,7 @@ def one_line(text: Any) -> str:
 
 
 def number(value: Any) -> TypeGuard[float]:
-    """One that can be shown and counted with; and not the truth value, which Python takes for one."""
+    """A number that can be shown and compared. Excludes bool, a subclass of int."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
@@ -46,15 +46,15 @@ def count(value: Any) -> float:
     return value if number(value) and value == value else 0  # NaN has no place in an order
 
 
-def records(value: Any) -> list[Told]:
+def records(value: Any) -> list[Fields]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def mapping(value: Any) -> dict[str, Told]:
-    """Names and what is told of each."""
+def mapping(value: Any) -> dict[str, Fields]:
+    """Name -> its fields."""
     return {str(k): v for k, v in value.items() if isinstance(v, Mapping)} if isinstance(value, Mapping) else {}
 
 
-def mapping_of(told: Told, name: str) -> Told:
-    value = told.get(name)
+def mapping_of(fields: Fields, name: str) -> Fields:
+    value = fields.get(name)
     return value if isinstance(value, Mapping) else {}

@@ -47,15 +47,15 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
     url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with client(WAIT, base_url=url, headers=headers) as asking:
-        watch = Watch(asking, url)
+        poller = StatusPoller(asking, url)
         if as_json:
-            watch.look()
-            _print_json(watch.view)
+            poller.look()
+            _print_json(poller.view)
         elif once or not sys.stdout.isatty():
-            watch.look()
-            _print(replace(watch.view, height=False))
+            poller.look()
+            _print(replace(poller.view, height=False))
         else:
-            _follow(watch)
+            _follow(poller)
 
 
 def _listens(config: Path) -> str:
@@ -65,7 +65,7 @@ def _listens(config: Path) -> str:
     return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
 
 
-class Watch:
+class StatusPoller:
     """Looks at one gateway; `view` is what is known of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
@@ -73,30 +73,30 @@ class Watch:
 
         self.view = View(url)
         self._client = client
-        self._told_at = self._usage_at = float("-inf")
+        self._answered_at = self._usage_at = float("-inf")
 
     def look(self) -> None:
-        """Ask it now. What it does not tell stays as it was, and `trouble` says why: what the gateway does."""
+        """Ask it now. Without an answer the view stays as it was, and its `trouble` says why."""
         status, trouble = self._ask("/status")
         now = time.monotonic()
         if status is None:
-            self.view = replace(self.view, trouble=trouble, age=now - self._told_at if self.view.status else 0.0)
+            self.view = replace(self.view, trouble=trouble, age=now - self._answered_at if self.view.status else 0.0)
             return
-        self._told_at = now
+        self._answered_at = now
         self.view = replace(self.view, status=status, trouble=None, age=0.0)
         if now - self._usage_at >= USAGE_EVERY:
             self._usage_at = now
             self.view = replace(self.view, usage=self._ask("/status/usage")[0] or {})
 
     def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
-        """(what it told, None) or (None, why it did not)."""
+        """(its answer, None) or (None, why there is none)."""
         import httpx
 
         from gateway.transport.bounded import fetch_now
 
         try:
             answer = fetch_now(self._client, "GET", path, most=ANSWER_MOST, seconds=WAIT)
-            told = answer.json() if answer.status_code == 200 else None
+            fields = answer.json() if answer.status_code == 200 else None
         except httpx.TimeoutException:
             return None, f"does not answer within {WAIT:.0f} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -105,9 +105,9 @@ class Watch:
             return None, "is none: what listens there does not answer in JSON"
         if answer.status_code in (401, 403):
             return None, "refuses the key (--key KEY, or GATEWAY_KEY)"
-        if not isinstance(told, Mapping):
+        if not isinstance(fields, Mapping):
             return None, f"is none: what listens there answers {answer.status_code} at {path}"
-        return visible_all(told), None
+        return visible_all(fields), None
 
 
 # -- showing ----------------------------------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ class Watch:
 def _print_json(view: View) -> None:
     """/status as it came, with `usage` beside it."""
     if view.trouble is not None:
-        click.echo(json.dumps({"ok": False, "error": told(view)}, indent=2))
+        click.echo(json.dumps({"ok": False, "error": problem(view)}, indent=2))
         sys.exit(1)
     click.echo(json.dumps({"ok": True, **view.status, "usage": view.usage or None}, indent=2))
 
 
-def told(view: View) -> str:
+def problem(view: View) -> str:
     """What is wrong, in a sentence."""
     return f"The gateway at {view.url} {view.trouble}."
 
@@ -130,22 +130,22 @@ def _print(view: View) -> None:
     from rich.console import Console
 
     if view.trouble is not None:
-        click.echo(told(view), err=True)
+        click.echo(problem(view), err=True)
         sys.exit(1)
     Console(highlight=False).print(view)
 
 
-def _follow(watch: Watch) -> None:
+def _follow(poller: StatusPoller) -> None:
     """A look every second, on a screen of its own; drawn anew in between for a terminal that changes its size."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
     try:
-        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: watch.view):
+        with Live(console=console, screen=True, refresh_per_second=4, get_renderable=lambda: poller.view):
             while True:
                 began = time.monotonic()
-                watch.look()
+                poller.look()
                 time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
     except KeyboardInterrupt:
         pass

@@ -17,7 +17,7 @@ from gateway.config.snapshot import Alerts, Secret
 from gateway.observe.alert_sender import Courier, Patience
 from gateway.observe.alerts import Alert, AlertState, Timing
 from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
-from gateway.routing.alias_status import Standing
+from gateway.routing.alias_status import AliasStatusTracker
 from gateway.shortage import Kind as Shortage
 from gateway.supervision import Failures
 
@@ -35,7 +35,7 @@ class Alerter:
 
     def __init__(
         self,
-        standing: Standing,
+        status: AliasStatusTracker,
         spent: Callable[[], Mapping[str, float]] = dict,
         *,
         failed: Callable[[], Mapping[str, int]] = dict,
@@ -53,7 +53,7 @@ class Alerter:
         self.every = look
         self.ping_every = ping
         self.origin = socket.gethostname()
-        self._standing = standing
+        self._status = status
         self._spent = spent
         self._failed = failed
         self._failures = failures or Failures()
@@ -123,11 +123,11 @@ class Alerter:
 
     async def look(self) -> None:
         """One look. Without channels nothing counts as told, so that what lasts is told once there are some."""
-        self._standing.look()
-        await self._connect(self._standing.alerts)
+        self._status.look()
+        await self._connect(self._status.alerts)
         if self.couriers:
             budgets = {**self._budgets, **self._spent()}
-            picture = self._standing.picture(budgets, self._refused, self._failed(), self.short)
+            picture = self._status.picture(budgets, self._refused, self._failed(), self.short)
             self.tell(self.state.step(time.monotonic(), picture))
 
     def tell(self, alerts: list[Alert]) -> None:
@@ -167,7 +167,7 @@ class Alerter:
         well = True
         while True:
             began = time.monotonic()
-            url = self._standing.alerts.deadman
+            url = self._status.alerts.deadman
             if url is not None:
                 well = await self._ping_once(url, well)
             await asyncio.sleep(max(0.0, began + self.ping_every - time.monotonic()))

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.domain.health_state import SERVING, State
-from gateway.routing.alias_status import AWAY, BackendView, Course, Standing
+from gateway.routing.alias_status import AWAY, AliasStatusTracker, BackendView, Course
 
 if TYPE_CHECKING:
     from gateway.admission.memory import Memory
@@ -39,19 +39,19 @@ def gauge(name: str, meaning: str, labels: str = "") -> GaugeMetricFamily:
 class BackendCollector(Collector):
     """Every backend of the fleet; `waiting`: how many requests wait for each."""
 
-    def __init__(self, fleet: Fleet, standing: Standing, waiting: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, fleet: Fleet, status: AliasStatusTracker, waiting: Callable[[], Mapping[str, int]]) -> None:
         self._fleet = fleet
-        self._standing = standing
+        self._status = status
         self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
         waiting = self._waiting()
-        self._standing.look()
+        self._status.look()
         gauges = {name: gauge(name, meaning, "backend") for name, meaning in _BACKENDS.items()}
         states = gauge("gateway_backend_state", "1 for the state a backend is in", "backend state")
         canary = gauge("gateway_canary", "1 where a check was passed, 0 not", "backend check")
         for name, state in self._fleet.states.items():
-            for metric, value in _values(state, self._standing.backends[name], waiting.get(name, 0)).items():
+            for metric, value in _values(state, self._status.backends[name], waiting.get(name, 0)).items():
                 gauges[metric].add_metric([name], value)
             for known in State:
                 states.add_metric([name, known.value], float(state.health.state is known))
@@ -82,8 +82,8 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
 class AliasCollector(Collector):
     """Every alias: who serves it, and for how long it has not been its first step."""
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
+    def __init__(self, status: AliasStatusTracker) -> None:
+        self._status = status
 
     def collect(self) -> Iterator[Metric]:
         on_fallback = gauge(
@@ -95,13 +95,13 @@ class AliasCollector(Collector):
             "Seconds for which a later step has served the alias because of health",
             labels=("alias", "course"),
         )
-        self._standing.look()
-        for alias in self._standing.aliases.values():
+        self._status.look()
+        for alias in self._status.aliases.values():
             on_fallback.add_metric([alias.name], float(alias.course in AWAY))
             for course in COURSES:
                 courses.add_metric([alias.name, course], float(alias.course == course))
             for course in sorted(AWAY):
-                seconds.add_metric([alias.name, course], self._standing.away.get((alias.name, course), 0.0))
+                seconds.add_metric([alias.name, course], self._status.away.get((alias.name, course), 0.0))
         yield on_fallback
         yield courses
         yield seconds

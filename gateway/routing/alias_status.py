@@ -1,13 +1,14 @@
-"""Where the fleet stands: how each backend is, and who serves each alias. What alerts, `/status` and a gauge show.
+"""The status of each backend and of each alias: what alerts, `/status`, the page and a gauge show.
 
-Of an alias only health counts here, not single requests: which step would an ordinary one be served by?
+Of an alias only ordinary requests count here, not what single ones need: which step serves them, and is that because a
+step before it is not well? The planner says who serves (serving.py); this module puts it into words.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -17,6 +18,8 @@ from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
+from gateway.routing.plan import KINDS
+from gateway.routing.serving import UNHEALTHY, Member, members_now, reason_of
 from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
@@ -24,8 +27,8 @@ Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
 REASON_MOST = 300  # characters of a reason that are shown
 
-# A backend's own words may repeat what it was asked: they are for the log and for admins. Reasons tell them apart
-# (health/reason.py); this is for texts that were put together elsewhere.
+# A backend's own words may repeat what it was asked: they are for the log and for admins. Reasons keep them apart
+# (domain/reason.py); this is for texts that were put together elsewhere.
 _ITS_WORDS = re.compile(
     r"(answered \d{3}(?: with an error)?|failure|model): (?!ended with|answered with|answered 200).*", re.DOTALL
 )
@@ -46,17 +49,19 @@ class BackendView:
     def serves(self) -> bool:
         return self.state in SERVING and not self.trial
 
-    @property
-    def excused(self) -> bool:
-        """Away as it is meant to be (`run: on_demand`): its absence is no failure."""
-        return self.on_demand and not self.serves
-
 
 @dataclass(frozen=True, slots=True)
 class AliasView:
-    """`course`: home (its first step serves; steps of which all is parked do not count), fallback, cloud (one serves,
-    though something in the LAN comes before it, even if that is parked), nothing (nobody serves it), parked (nobody,
-    and nobody has to). `step` counts from 0; None = none serves. `why`: what keeps those before, or all."""
+    """Who serves an alias' ordinary requests. `course`:
+
+    - home: the first step that has to serve does. Steps do not have to where all is parked (`run: on_demand`), or can
+      serve no request of this alias.
+    - fallback: a later step does.
+    - cloud: a cloud does, though something in the LAN comes before it, even if that is parked.
+    - nothing: nobody does.
+    - parked: nobody does, and nobody has to.
+
+    `step` counts from 0; None = none serves. `why`: what keeps the backends before `serving`, or all, from serving."""
 
     name: str
     course: Course
@@ -80,7 +85,7 @@ class Picture:
 
 
 def shown(reason: str) -> str:
-    """A reason as it may be told to others: one line, without a backend's own words."""
+    """A reason as anybody may read it: one line, without a backend's own words."""
     return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
 
@@ -103,46 +108,63 @@ def view_backend(state: BackendState, now: float) -> BackendView:
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
 
-def view_alias(alias: Alias, views: Mapping[str, BackendView], clouds: frozenset[str]) -> AliasView:
-    """Which step serves it. A cloud is entered only when what stands before it is out, and the alias allows that."""
-    kept: list[str] = []  # why those before do not serve
-    local_before = False
-    home = True  # no step so far had to serve
-    for index, step in enumerate(alias.steps):
-        serving = []
-        for name in step:
-            cloud = name in clouds
-            if cloud and local_before and "down" not in alias.cloud_when:
-                kept.append(f"{name} may not be entered (cloud_when)")
-            elif views[name].serves:
-                serving.append(name)
-            else:
-                kept.append(_why(views[name]))
+def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> AliasView:
+    """Formats `members_now`: the first step with a steady member is the one that serves."""
+    members = members_now(alias, states, now)
+    out: list[str] = []
+    for step in range(len(alias.steps)):
+        here = [member for member in members if member.step == step]
+        serving = [member for member in here if member.why is None and member.steady]
+        out += [_why(member, now) for member in here if member not in serving]
         if serving:
-            abroad = local_before and clouds.issuperset(serving)
-            course: Course = "cloud" if abroad else "home" if home else "fallback"
-            return AliasView(alias.name, course, index, tuple(serving), "; ".join(kept))
-        local_before = local_before or not clouds.issuperset(step)
-        home = home and all(views[name].excused for name in step)
-    return AliasView(alias.name, "parked" if home else "nothing", why="; ".join(kept))
+            course = _course([member for member in members if member.step < step], serving)
+            return AliasView(alias.name, course, step, tuple(m.state.name for m in serving), "; ".join(out))
+    parked = all(map(_excused, members)) and any(map(_parked, members))
+    return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
 
 
-def _why(view: BackendView) -> str:
-    return f"{view.name} is {view.state.value}" + (f" ({view.reason})" if view.reason and not view.excused else "")
+def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
+    """`before`: the members of the steps before the one that serves."""
+    all_cloud = all(member.state.backend.cloud for member in serving)
+    if all_cloud and not all(member.state.backend.cloud for member in before):
+        return "cloud"
+    return "home" if all(map(_excused, before)) else "fallback"
 
 
-def look(
+def _excused(member: Member) -> bool:
+    """Does it not have to serve? Parked as it is meant to be, or unable to serve any request of this alias."""
+    return _parked(member) or (member.why is not None and KINDS.get(member.why.kind) in ("incapable", "too_long"))
+
+
+def _parked(member: Member) -> bool:
+    return member.state.backend.run == "on_demand" and _unwell(member)
+
+
+def _unwell(member: Member) -> bool:
+    """Is health what keeps it from serving everybody?"""
+    return not member.steady if member.why is None else member.why.kind in UNHEALTHY
+
+
+def _why(member: Member, now: float) -> str:
+    """In the words of its health where that is the reason, else in the planner's."""
+    health, why = member.state.health, member.why
+    if why is not None and not _unwell(member):
+        return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
+    reason = "" if _parked(member) else shown(health.reason)
+    return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
+
+
+def view_fleet(
     snapshot: Snapshot, states: Mapping[str, BackendState], now: float
-) -> tuple[dict[str, BackendView], list[AliasView]]:
+) -> tuple[dict[str, BackendView], dict[str, AliasView]]:
     """The views of all backends and of all aliases that have steps (whose backends the fleet has already)."""
-    views = {name: view_backend(state, now) for name, state in states.items()}
-    clouds = frozenset(name for name, backend in snapshot.backends.items() if backend.cloud)
-    known = [a for a in snapshot.aliases.values() if a.steps and all(n in views for step in a.steps for n in step)]
-    return views, [view_alias(alias, views, clouds) for alias in known]
+    backends = {name: view_backend(state, now) for name, state in states.items()}
+    known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
+    return backends, {alias.name: view_alias(alias, states, now) for alias in known}
 
 
-class Standing:
-    """The latest look, and since when each alias has not been served by its first step."""
+class AliasStatusTracker:
+    """The latest look at all backends and aliases, and since when each alias has not been served as it should be."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], states: Callable[[], Mapping[str, BackendState]]) -> None:
         self._snapshot = snapshot
@@ -161,11 +183,11 @@ class Standing:
 
     def look(self) -> None:
         """Look now. Cheap: called at every change of state, every few seconds, and by whoever wants to show it."""
-        self._count_away(time.monotonic())
-        self.backends, aliases = look(self._snapshot(), self._states(), time.monotonic())
-        self.aliases = {view.name: view for view in aliases}
+        now = time.monotonic()
+        self._count_away(now)
+        self.backends, self.aliases = view_fleet(self._snapshot(), self._states(), now)
+        away = [view.name for view in self.aliases.values() if view.course not in ("home", "parked")]
         now = time.time()
-        away = [view.name for view in aliases if view.course not in ("home", "parked")]
         self.since = {name: self.since.get(name, now) for name in away}
         self._cost = {name: self._cost.get(name, 0.0) for name in away}
 
@@ -178,12 +200,12 @@ class Standing:
                 self.away[key] = self.away.get(key, 0.0) + lasted
 
     def spent(self, alias: str, usd: float) -> None:
-        """A request of this alias has cost so much."""
+        """Add what a request of this alias has cost."""
         if alias in self._cost:
             self._cost[alias] += usd
 
     def cost(self, alias: str) -> float | None:
-        """USD since its first step ceased to serve it; None = it does, or need not."""
+        """USD since failing over; None while the first step serves, or is parked."""
         return self._cost.get(alias)
 
     def picture(

@@ -1,4 +1,4 @@
-"""A plan with all its reasons, as data: the content of `gateway explain`. Pure."""
+"""Who serves one request, with all the reasons, as data: the content of `gateway explain`. Pure."""
 
 from __future__ import annotations
 
@@ -6,43 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.families import family_of
-from gateway.domain.health_machine import Health
-from gateway.domain.health_state import State
-from gateway.domain.request import ENDPOINTS, LIMIT_MOST, InferenceRequest, parse
+from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
-from gateway.routing.needs import Adaptation, Resort, needs_of, resort_of, with_media
-from gateway.routing.plan import Broke, Candidate, Plan, make_plan
+from gateway.routing.needs import Adaptation, needs_of, with_media
+from gateway.routing.plan import Broke, Candidate, Plan
 from gateway.routing.refusal import refusal
+from gateway.routing.serving import NOT_ENTERED, Need, Service, asking, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
 
-_TOOL = {"type": "function", "function": {"name": "tool", "parameters": {"type": "object", "properties": {}}}}
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
-
-
-def made_up(alias: str, *, tools: bool, tokens: int | None, states: Mapping[str, BackendState]) -> InferenceRequest:
-    """A chat request with a tool or without, whose prompt has `tokens` on every backend (None = a few words)."""
-    body: dict[str, Any] = {"model": alias, "messages": [{"role": "user", "content": "hello"}]}
-    if tools:
-        body["tools"] = [_TOOL]
-    request = parse(ENDPOINTS[0], msgspec.json.encode(body))
-    if tokens is not None:
-        request.exact = dict.fromkeys(states, tokens)
-    return request
-
-
-def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
-    """The fleet as the file alone tells it: every backend is there, nothing was learned."""
-    return {
-        backend.name: BackendState(backend, None, Health(backend.name, backend.health, state=State.READY))
-        for backend in snapshot.backends.values()
-    }
 
 
 def explain_asked(
@@ -52,11 +29,11 @@ def explain_asked(
     now: float,
     read: Callable[[str, Any], InferenceRequest],
     *,
-    broke: Callable[[Snapshot, Client | None], Broke | None] = lambda *_: None,
+    over_budget: Callable[[Snapshot, Client | None], Broke | None] = lambda *_: None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
-    `read` makes a request of an alias and a decoded body (`dialects.any_body.read_request`).
-    `broke` tells of budgets (Accounts.broke). Raises `model_not_found`, `invalid_request_body`."""
+    `read` makes a request of an alias and a decoded body (`dialects.any_body.read_request`). `over_budget` gives the
+    check of budgets for a client (`Accounts.broke`). Raises `model_not_found`, `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):
         raise GatewayError("invalid_request_body", "`alias` is missing or not a string.", param="alias")
@@ -70,9 +47,11 @@ def explain_asked(
     if asked.get("request") is not None:
         request = read(name, asked["request"])
     else:
-        request = made_up(name, tools=asked.get("tools") is True, tokens=tokens, states=states)
+        request = asking(Need.TOOLS if asked.get("tools") is True else Need.CHAT)
+        if tokens is not None:
+            with_tokens(request, tokens, states)
     who = snapshot.clients[client] if client is not None else None
-    return explain(alias, states, request, now, client=who, broke=broke(snapshot, who))
+    return explain(alias, states, request, now, client=who, over_budget=over_budget(snapshot, who))
 
 
 def explain(
@@ -82,41 +61,27 @@ def explain(
     now: float,
     *,
     client: Client | None = None,
-    broke: Broke | None = None,
+    over_budget: Broke | None = None,
 ) -> dict[str, Any]:
     """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what would be done with this
     request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
     of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
     local_only = client is not None and client.local_only
     request = replace(request, sender=client.name if client is not None else "")
-    plan = make_plan(alias, states, request, now, local_only=local_only, client=client, broke=broke)
-    resort = resort_of(alias, client) if request.tools and not _order(plan) else None
-    if resort is not None:
-        again = make_plan(alias, states, request, now, local_only=local_only, client=client, resort=resort, broke=broke)
-        if _order(again):
-            plan = again
-        else:
-            resort = None
-    order = _order(plan)
-    error = None if order else refusal(plan, [], request, now)
+    service = who_serves(alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget)
+    error = None if service.order else refusal(service.plan, [], request, now)
     return {
         "alias": alias.name,
         "request": _request(request, alias, client),
-        "served": bool(order),
-        "order": order,
-        "resort": resort,
+        "served": bool(service.order),
+        "order": list(service.order),
+        "resort": service.resort,
         "steps": [
-            {"step": index + 1, "backends": [_backend(plan, states[name], request, resort, now) for name in step]}
+            {"step": index + 1, "backends": [_backend(service, states[name], request, now) for name in step]}
             for index, step in enumerate(alias.steps)
         ],
         "error": None if error is None else {"status": error.status, "code": error.code, "message": error.message},
     }
-
-
-def _order(plan: Plan) -> list[str]:
-    """Who is tried when everyone before fails: a cloud only counts where it may be entered then."""
-    supposed = Plan(plan.alias, plan.candidates, plan.skipped, {c.state.name: "failed" for c in plan.candidates})
-    return [c.state.name for c in plan.candidates if supposed.may_enter(c)]
 
 
 def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> dict[str, Any]:
@@ -133,16 +98,14 @@ def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> 
     }
 
 
-def _backend(
-    plan: Plan, state: BackendState, request: InferenceRequest, resort: Resort | None, now: float
-) -> dict[str, Any]:
-    room = room_needed(request, plan.alias.min_max_tokens)
+def _backend(service: Service, state: BackendState, request: InferenceRequest, now: float) -> dict[str, Any]:
+    room = room_needed(request, service.plan.alias.min_max_tokens)
     estimate = prompt_estimate(state, request)
     able, window = state.capabilities(now), state.window(now)
     family = family_of(state.model)
     return {
         "backend": state.name,
-        **_verdict(plan, state, resort),
+        **_verdict(service, state),
         "engine": state.backend.engine,
         "url": state.backend.url,
         "cloud": state.backend.cloud,
@@ -163,18 +126,19 @@ def _backend(
     }
 
 
-def _verdict(plan: Plan, state: BackendState, resort: Resort | None) -> dict[str, Any]:
+def _verdict(service: Service, state: BackendState) -> dict[str, Any]:
     """`verdict` use | adapt | skip, `reasons` in words, `adapted` the words of x-gateway-adapted."""
+    plan = service.plan
     candidate = next((c for c in plan.candidates if c.state is state), None)
     if candidate is None:
         skip = next(s for s in plan.skipped if s.state is state)
         return {"verdict": "skip", "kind": skip.kind, "reasons": [skip.reason], "adapted": []}
     reasons = [*_changes(candidate.adapt), *_limits(plan, candidate)]
-    shut_out = state.name not in _order(plan)
+    shut_out = state.name not in service.order
     verdict = "skip" if shut_out else "adapt" if candidate.adapt.kinds or candidate.adapt.mode else "use"
     return {
         "verdict": verdict,
-        "kind": "cloud_when" if shut_out else None,
+        "kind": NOT_ENTERED if shut_out else None,
         "reasons": reasons,
         "adapted": list(candidate.adapt.kinds),
     }
@@ -184,10 +148,10 @@ def _changes(adapt: Adaptation) -> list[str]:
     words = {
         "asked with tool_choice none; calls are taken out of its text": adapt.mode == "mend",
         "asked without its tools": adapt.mode == "strip",
-        "nothing there forces a call: its answer is checked": adapt.verify,
-        "the engine makes the call out of a schema": adapt.emulate,
+        "the gateway makes the call: its answer is forced into a schema of the tools, and checked": adapt.emulate,
+        "nothing is known to force a call there: its answer is checked": adapt.verify and not adapt.emulate,
         f"told in its own words: thinking {adapt.thinking}": adapt.thinking is not None,
-        "thinking as it is wished for is not to be had there": "thinking_unavailable" in adapt.kinds,
+        "cannot think as the request wishes": "thinking_unavailable" in adapt.kinds,
     }
     return [text for text, applies in words.items() if applies]
 

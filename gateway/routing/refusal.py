@@ -22,16 +22,16 @@ MISLEADING = re.compile(
     re.IGNORECASE,
 )
 
-# Who cannot serve this request whatever is spent or waited for stands in nobody's way to it.
-NEVER = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
+# Permanent reasons; ignored when deciding whether only the budget is in the way.
+PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
 
 LONGEST_WAIT = 120.0  # seconds that a client is asked to wait for a backend that is not there
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One attempt that did not answer. `kind` is a key of plan.KINDS; `timeout` = it was silent; `gone` = there was
-    nothing to connect to; `lack` = what it said it cannot do (Verdict.lack); `least` = the prompt has at least
+    """One attempt that did not answer. `kind` is a key of plan.KINDS; `timeout`: it was silent; `gone`: there was
+    nothing to connect to; `lack`: what it answered that it cannot do (Verdict.lack); `least`: the prompt has at least
     `prompt_tokens`."""
 
     backend: str
@@ -47,14 +47,14 @@ class Tried:
 
 def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
     """What stood in the way, in this order: what failed, what may pass by itself, what this request is to blame for.
-    A backend that has just gone is no failure to report but something to wait for, whether its health check or this
-    request found out: agents spend their few attempts within seconds on a 502, and wait on a 429."""
+    A backend that has just gone is not reported as a failure but as something to wait for, whether its health check or
+    this request found out: agents spend their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
     names = {t.backend for t in tried}
-    told = [f"{t.backend} {t.reason}{_missing(plan, t)}" for t in tried]
-    told += [f"{s.state.name} {s.reason}" for s in skipped if s.state.name not in names]
-    why = MISLEADING.sub("[...]", "; ".join(told)) or "it names no backend that could serve this"
+    reasons = [f"{t.backend} {t.reason}{_missing(plan, t)}" for t in tried]
+    reasons += [f"{s.state.name} {s.reason}" for s in skipped if s.state.name not in names]
+    why = MISLEADING.sub("[...]", "; ".join(reasons)) or "it names no backend that could serve this"
     last = tried[-1] if tried else None
     gone = [c.state for c in plan.candidates if _just_gone(c.state, tried, now)]
     names = {state.name for state in gone}
@@ -70,7 +70,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return _wait(plan, why, kinds, gone, now)
     if "too_long" in kinds and not disobeyed:
         return _too_long(plan, tried, request, now)
-    if kinds - NEVER == {"budget"} and _could_be_paid(plan):
+    if kinds - PERMANENT == {"budget"} and _could_be_paid(plan):
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why)
@@ -78,14 +78,14 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
 
 
 def _could_be_paid(plan: Plan) -> bool:
-    """May one of those that have spent their budget be asked at all (`cloud_when`)?"""
+    """May one of the backends that are over budget be asked at all (`cloud_when`)?"""
     spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
     spent += [c for c in plan.candidates if plan.met.get(c.state.name) == "budget"]
     return any(plan.may_enter(candidate) for candidate in spent)
 
 
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
-    """Did this request find nobody there, where somebody may well be soon?"""
+    """Did this request find a closed port, where a server may well listen soon?"""
     if not any(t.backend == state.name and t.gone for t in tried):
         return False
     return state.health.state not in (State.DOWN, State.WARMING) or state.health.starting(now)
@@ -116,25 +116,25 @@ def _expected(health: Health, now: float) -> float:
 
 
 def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
-    """The largest window among the backends that were too small: what this request may use. And the prompt's size as
-    the backend of that window told it, else as it is guessed there."""
+    """With the largest window among the backends that were too small, which is what this request may use, and the
+    prompt's size as the backend of that window reported it, else as it is estimated there."""
     states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
     states |= {c.state.name: c.state for c in plan.candidates if plan.met.get(c.state.name) == "too_long"}
-    said = {t.backend: t for t in tried if t.kind == "too_long"}
-    sizes = [_size(state, said.get(name), request, now) for name, state in states.items()]
-    sizes += [(t.window or 0, t.prompt_tokens or 0) for name, t in said.items() if name not in states]
+    reported = {t.backend: t for t in tried if t.kind == "too_long"}
+    sizes = [_size(state, reported.get(name), request, now) for name, state in states.items()]
+    sizes += [(t.window or 0, t.prompt_tokens or 0) for name, t in reported.items() if name not in states]
     window, prompt = max(sizes, default=(0, 0))
     return context_length_exceeded(window, prompt)
 
 
-def _size(state: BackendState, said: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
-    """(its window, 0 = not known; the prompt's tokens). Of guesses the probable one counts, or, where that would fit,
+def _size(state: BackendState, reported: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
+    """(its window, 0 = not known; the prompt's tokens). Of estimates the probable one counts, or, where that would fit,
     the careful one."""
     window = window_for(state, request, now) or 0
-    if said is not None and said.window:
-        window = min(window or said.window, said.window)
-    counted = said.prompt_tokens if said is not None and said.prompt_tokens else 0
-    if said is not None and counted and not said.least:
+    if reported is not None and reported.window:
+        window = min(window or reported.window, reported.window)
+    counted = reported.prompt_tokens if reported is not None and reported.prompt_tokens else 0
+    if reported is not None and counted and not reported.least:
         return window, counted
     guess = prompt_estimate(state, request)
     probable = guess.mid if guess.mid > window else guess.high if guess.high > window else guess.mid
@@ -142,7 +142,7 @@ def _size(state: BackendState, said: Tried | None, request: InferenceRequest, no
 
 
 def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str) -> GatewayError:
-    """What nobody can do: tools before thinking before the input, where several things are missing."""
+    """What no backend can do. Where several things are missing, tools are reported before thinking before the input."""
     name = plan.alias.name
     lacks = {lack for s in plan.skipped for lack in s.lacks} | {t.lack for t in tried if t.kind == "incapable"}
     kinds = {s.kind for s in plan.skipped} | {t.kind for t in tried}
@@ -163,7 +163,7 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:
-    """The flags for this very model, where an attempt was refused for want of them."""
+    """The flags that this model needs, where an attempt was refused for want of them."""
     if attempt.kind != "incapable" or "--tool-call-parser" not in attempt.reason:
         return ""
     state = next((c.state for c in plan.candidates if c.state.name == attempt.backend), None)

@@ -32,7 +32,7 @@ from gateway.observe.history_usage import Usage
 from gateway.observe.log_writer import LogWriter
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.services import Services
-from gateway.routing.alias_status import Standing
+from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.runtime.reload import Reloader
 from gateway.shortage import Kind
@@ -69,14 +69,14 @@ class Gateway:
         self.stopping = False
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> what makes it ready
         self._stop_timer: asyncio.TimerHandle | None = None
-        self.standing = Standing(lambda: self.snapshot, lambda: self.fleet.states)
-        self.on_event.append(lambda _: self.standing.look())
+        self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
+        self.on_event.append(lambda _: self.alias_status.look())
         self.services = Services(
             snapshot=snapshot,
             fleet=self.fleet,
             metrics=self.metrics,
             accounts=self.accounts,
-            settler=Settler(self.accounts, self.metrics, self.standing.spent),
+            settler=Settler(self.accounts, self.metrics, self.alias_status.spent),
             admission=self.admission,
             prober=self.prober,
             culprits=Culprits(),
@@ -92,7 +92,7 @@ class Gateway:
             self.shared = Membership(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
         self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
         self.usage = Usage(self.accounts.ledger.path, failures)
-        self.alerter = Alerter(self.standing, self._budgets, failed=self._failed, failures=failures)
+        self.alerter = Alerter(self.alias_status, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
 
@@ -147,7 +147,7 @@ class Gateway:
         for state in gone:
             self.admission.changed(state)
         self._forget_names()
-        self.standing.look()
+        self.alias_status.look()
         await self.apply_traces()
 
     async def close(self) -> None:
@@ -198,8 +198,8 @@ class Gateway:
 
     def _register_gauges(self) -> None:
         metrics, registry = self.metrics, self.metrics.registry
-        registry.register(BackendCollector(self.fleet, self.standing, lambda: dict(metrics.queue_depth())))
-        registry.register(AliasCollector(self.standing))
+        registry.register(BackendCollector(self.fleet, self.alias_status, lambda: dict(metrics.queue_depth())))
+        registry.register(AliasCollector(self.alias_status))
         valid, connections = lambda: self.alerter.refused is None, lambda: metrics.connections()
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
         registry.register(MemoryCollector(self.memory))

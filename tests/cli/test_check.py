@@ -45,6 +45,7 @@ def test_a_good_file_is_explained_step_by_step(tmp_path: Path) -> None:
   w
     1. a  vllm  192.168.1.11:8001  window 131,072  slots 4  tools hermes  thinking never
        skipped beyond 131,072 tokens
+       skipped when thinking on is demanded
     2. b  vllm  192.168.1.12:8001  window 65,536  slots 8 (assumed)  tools none  thinking -
        skipped while it is not there (on_demand)
        skipped beyond 65,536 tokens
@@ -53,8 +54,10 @@ def test_a_good_file_is_explained_step_by_step(tmp_path: Path) -> None:
   CLOUD
        skipped unless everything before is down
        skipped for local_only clients and requests
+       skipped for /completions
   a (a backend under its own name)
     1. a  vllm  192.168.1.11:8001  window 131,072  slots 4  tools hermes  thinking never
+       skipped when thinking on is demanded
   b (a backend under its own name)
     1. b  vllm  192.168.1.12:8001  window 65,536  slots 8 (assumed)  tools none  thinking -
        skipped while it is not there (on_demand)
@@ -64,6 +67,12 @@ Aliases that can leave the LAN
   w: to c (when everything before is down)
 """.replace("thinking -\n  CLOUD", "thinking -  CLOUD")
     )
+
+
+def test_a_cloud_that_no_reason_lets_in_is_said_to_be_never_entered(tmp_path: Path) -> None:
+    text = run(file(tmp_path, CLOUDY.replace("w: [a, b, c]", "w: {use: [a, c], cloud_when: []}"))).output
+    assert "       skipped always: cloud_when of the alias is empty\n  a (" in text
+    assert text.endswith("  w: to c (never entered)\n")
 
 
 def test_the_shipped_file_is_fine_and_nothing_leaves_the_lan() -> None:

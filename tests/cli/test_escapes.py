@@ -21,7 +21,7 @@ from gateway.bench.report import show
 from gateway.bench.results import Results
 from gateway.cli import explain, probe
 from gateway.cli.frame import View
-from gateway.cli.top import Watch
+from gateway.cli.top import StatusPoller
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.observe.channels import judge
@@ -189,7 +189,7 @@ async def test_top_reads_a_gateway_s_words_as_text() -> None:
 
         def look() -> View:
             with client(3.0, base_url=url) as asking:
-                watch = Watch(asking, url)
+                watch = StatusPoller(asking, url)
                 watch.look()
                 return watch.view
 
@@ -204,7 +204,7 @@ async def test_an_endless_status_is_no_gateway_s() -> None:
 
         def look() -> View:
             with client(3.0, base_url=url) as asking:
-                watch = Watch(asking, url)
+                watch = StatusPoller(asking, url)
                 watch.look()
                 return watch.view
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from gateway.cli.frame import View
 from gateway.cli.main import cli
 from gateway.cli.status_fields import ago, short
-from gateway.cli.top import Watch
+from gateway.cli.top import StatusPoller
 from simulator import SimVllm
 from tests.demo_process import ROOT
 from tests.scripted import answer
@@ -231,7 +231,7 @@ async def test_the_running_fleet_is_shown(tmp_path: Path) -> None:
             assert re.search(r"^a +ready +0/8 ", calm.output, re.M)
             assert re.search(r"^chat +a *$", calm.output, re.M)
             await first.kill()
-            await gateway.until(lambda: gateway.gateway.standing.since.get("chat") is not None)
+            await gateway.until(lambda: gateway.gateway.alias_status.since.get("chat") is not None)
             broken = await top("--gateway", gateway.url)
             assert broken.exit_code == 0, broken.output
             assert "chat is on a FALLBACK for" in broken.output
@@ -269,7 +269,7 @@ async def test_while_the_gateway_is_away_the_last_is_kept_and_it_is_tried_again(
     routes = f"backends: {{a: {{url: '{NOWHERE}'}}}}"
     async with running_gateway(routes) as gateway:
         client = httpx.Client(base_url=gateway.url, trust_env=False)
-        watch = Watch(client, gateway.url)
+        watch = StatusPoller(client, gateway.url)
         await asyncio.to_thread(watch.look)
         assert watch.view.trouble is None
     await asyncio.to_thread(watch.look)

@@ -95,7 +95,7 @@ async def test_a_fallback_and_the_cloud_are_loud_and_say_what_they_cost(browser:
             page, "#banner .problem.bad", "coder is on the cloud: fireworks.", "Prompts leave the LAN.", "0 USD"
         )
         assert (await h.gateway.client.post("/v1/chat/completions", json=body("coder"))).status_code == 200
-        usd = h.gateway.gateway.standing.cost("coder")
+        usd = h.gateway.gateway.alias_status.cost("coder")
         assert usd is not None
         assert usd > 0.1
         await page.reload()

@@ -1,0 +1,172 @@
+"""What routes.yaml means for each alias, in words and numbers: the content of `gateway check`. Pure.
+
+Which requests a backend is not sent is asked of the planner (routing/serving.py), for a fleet that is all there and of
+which nothing was learned. The rest is what the file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.config.aliases import HERMES_WINDOW, first_window
+from gateway.config.snapshot import Alias, Backend, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
+from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
+
+_NOW = 0.0  # nothing in a fleet that is all ready depends on the clock
+
+_CLOUD_WHEN = {
+    "down": "down",
+    "too_long": "too small for the request",
+    "incapable": "unable to serve the request",
+    "busy": "busy",
+}
+
+_WITHOUT: Mapping[Need, str] = {
+    Need.JSON_SCHEMA: "for a JSON schema",
+    Need.IMAGES: "for images",
+    Need.AUDIO: "for audio",
+    Need.THINKING_ON: "when thinking on is demanded",
+    Need.THINKING_OFF: "when thinking off is demanded",
+    Need.COMPLETIONS: "for /completions",
+    Need.EMBEDDINGS: "for /embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
+    `skipped`: for what it is not used, each to be read behind the word "skipped"."""
+
+    step: int
+    backend: str
+    engine: str
+    host: str
+    window: int | None
+    slots: str
+    tools: str
+    thinking: str
+    cloud: bool
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AliasFacts:
+    """An alias as `check` shows it. `leaves_lan` are its cloud backends."""
+
+    name: str
+    also: tuple[str, ...]
+    implicit: bool
+    ask_all: bool
+    window: int | None
+    leaves_lan: tuple[str, ...]
+    cloud_when: str
+    members: tuple[Member, ...]
+
+    @property
+    def too_small_for_hermes(self) -> bool:
+        return self.window is not None and self.window < HERMES_WINDOW
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def alias_facts(snapshot: Snapshot) -> list[AliasFacts]:
+    states = all_ready(snapshot)
+    return [_facts(alias, snapshot, states) for alias in snapshot.aliases.values()]
+
+
+def _facts(alias: Alias, snapshot: Snapshot, states: Mapping[str, BackendState]) -> AliasFacts:
+    chain = replace(alias, steps=alias.steps or ((alias.ask_all,) if alias.ask_all else ()))
+    unmet = unmet_needs(chain, states, _NOW)
+    return AliasFacts(
+        name=alias.name,
+        also=alias.also,
+        implicit=alias.implicit,
+        ask_all=bool(alias.ask_all),
+        window=first_window(chain.steps, snapshot.backends),
+        leaves_lan=snapshot.leaves_lan(alias),
+        cloud_when=_when(alias) or "never entered",
+        members=tuple(
+            _member(states[name], number, tuple(_skipped(chain, states, states[name], number, unmet[name])))
+            for number, step in enumerate(chain.steps, 1)
+            for name in step
+        ),
+    )
+
+
+def _when(alias: Alias) -> str:
+    return " or ".join(_CLOUD_WHEN[word] for word in alias.cloud_when)
+
+
+def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> Member:
+    backend = state.backend
+    slots = "unlimited" if backend.slots is None else str(backend.slots)
+    return Member(
+        step=step,
+        backend=backend.name,
+        engine=backend.engine,
+        host=urlsplit(backend.url or "").netloc or "litellm",
+        window=backend.context,
+        slots=slots + (" (assumed)" if backend.slots_assumed else ""),
+        tools=_tools(state),
+        thinking=backend.thinking or "-",
+        cloud=backend.cloud,
+        skipped=skipped,
+    )
+
+
+def _tools(state: BackendState) -> str:
+    backend, able = state.backend, state.capabilities(_NOW)
+    if not _serves_models(backend):
+        return "-"
+    if backend.tool_parser is None:
+        return "yes" if able.tools or able.on_demand == "emulated" else "learned"
+    return backend.tool_parser + (" without auto" if able.tools is False and backend.tool_parser != "none" else "")
+
+
+def _serves_models(backend: Backend) -> bool:
+    return bool(TRAITS[backend.engine].endpoints)
+
+
+# -- when it is skipped -----------------------------------------------------------------------------------------------
+
+
+def _skipped(
+    alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, Unmet]
+) -> Iterator[str]:
+    backend = state.backend
+    if not _serves_models(backend):
+        yield f"for anything but {', '.join(backend.serves)}"
+        return
+    if backend.run == "on_demand":
+        yield "while it is not there (on_demand)"
+    if backend.cloud and any(not states[name].backend.cloud for step in alias.steps[: number - 1] for name in step):
+        if not alias.cloud_when:
+            yield "always: cloud_when of the alias is empty"
+            return
+        yield f"unless everything before is {_when(alias)}"
+    if backend.cloud:
+        yield "for local_only clients and requests"
+    if Need.CHAT in unmet:
+        yield f"always: it {reason_of(unmet[Need.CHAT].why, state, _NOW)}"
+        return
+    if Need.LONG in unmet and backend.context is not None:
+        yield f"beyond {backend.context:,} tokens"
+    yield from _tool_calls(alias, unmet)
+    yield from (words for need, words in _WITHOUT.items() if need in unmet)
+
+
+def _tool_calls(alias: Alias, unmet: Mapping[Need, Unmet]) -> Iterator[str]:
+    tools, call = unmet.get(Need.TOOLS), unmet.get(Need.CALL) or unmet.get(Need.NAMED_CALL)
+    words = "for requests with tools" if tools else "when a tool call is required"
+    if tools and not call:
+        words += ", unless a call is required"
+    lacks = [lack for lack in (tools, call) if lack]
+    if lacks:
+        rescued = all(lack.rescued for lack in lacks)
+        yield words + (f" (on_unsupported: {alias.on_unsupported}, when no other can)" if rescued else "")

@@ -1,0 +1,262 @@
+"""Who serves an alias, and why the others do not: the one answer that `gateway check`, `explain`, `/status`, the page,
+`/ready`, `/v1/models`, the alerts and the startup report format. Pure.
+
+There are no rules here. A request is put to the planner (`make_plan`), a real one or a made-up one, and what the
+planner says about each backend is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gateway.config.snapshot import Alias, Backend, Client, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import SERVING, State
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
+from gateway.domain.token_ratio import room_needed
+from gateway.routing.needs import Resort, resort_of
+from gateway.routing.plan import KINDS, Broke, Candidate, Plan, Skip, Why, make_plan, unavailable
+
+# -- one request ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Who serves one request. `order`: the backends in the order in which they are tried when each one before fails.
+    `resort`: the mode of `on_unsupported`, where no backend serves the request as it is; the plan is that mode's."""
+
+    plan: Plan
+    order: tuple[str, ...]
+    resort: Resort | None = None
+
+
+def who_serves(
+    alias: Alias,
+    states: Mapping[str, BackendState],
+    request: InferenceRequest,
+    now: float,
+    *,
+    local_only: bool = False,
+    client: Client | None = None,
+    over_budget: Broke | None = None,
+) -> Service:
+    """What the planner does with this request at `now` (the fleet's monotonic seconds), the last resort included."""
+
+    def planned(resort: Resort | None = None) -> Service:
+        plan = make_plan(
+            alias, states, request, now, local_only=local_only, client=client, resort=resort, broke=over_budget
+        )
+        return Service(plan, _order(plan), resort)
+
+    service = planned()
+    resort = resort_of(alias, client) if request.tools and not service.order else None
+    if resort is None:
+        return service
+    last = planned(resort)
+    return last if last.order else service
+
+
+def _order(plan: Plan) -> tuple[str, ...]:
+    chain = plan.candidates
+    return tuple(c.state.name for i, c in enumerate(chain) if _may_enter(plan, c, chain[:i]))
+
+
+def _may_enter(plan: Plan, candidate: Candidate, before: Sequence[Candidate]) -> bool:
+    """Is this candidate tried when all `before` have failed? (`cloud_when` decides about a cloud.)"""
+    if not candidate.state.backend.cloud:
+        return True
+    failed = {earlier.state.name: "failed" for earlier in before}
+    return Plan(plan.alias, [*before, candidate], plan.skipped, failed).may_enter(candidate)
+
+
+# -- an alias, now ----------------------------------------------------------------------------------------------------
+
+NOT_ENTERED = "cloud_when"  # the kind of a Why: the alias does not let this cloud serve; no key of KINDS
+UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as == "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A backend in the chain of an alias. `why`: why the planner does not send it the alias' ordinary requests; None =
+    it does. `steady`: not only a single request that finds out whether it is back."""
+
+    state: BackendState
+    step: int
+    why: Why | None
+    steady: bool
+
+
+def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) -> list[Member]:
+    """The backends of each step with the planner's word on an ordinary request. Two things are left out that pass by
+    themselves or are told elsewhere: a pause that a backend asked for (429), and budgets."""
+    chain = {name: _without_pause(states[name], now) for step in alias.steps for name in step}
+    plan = _ordinary_plan(alias, chain, now)
+    entries: list[Candidate | Skip] = [*plan.candidates, *plan.skipped]
+    by_name = {entry.state.name: entry for entry in entries}
+    return [_member(plan, by_name[name], states[name]) for name in chain]
+
+
+def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> bool:
+    """Is there a backend that an ordinary request is sent to now, be it only to find out whether it is back?"""
+    return any(member.why is None for member in members_now(alias, states, now))
+
+
+def reason_of(why: Why, state: BackendState, now: float) -> str:
+    """Why no ordinary request is sent there. Fits behind the backend's name."""
+    return f"has too small a window ({state.window(now):,} tokens)" if why.kind == "too_long" else why.reason
+
+
+def _without_pause(state: BackendState, now: float) -> BackendState:
+    if state.cooldown_until <= now:
+        return state
+    state = copy(state)
+    state.cooldown_until = 0.0
+    return state
+
+
+def _member(plan: Plan, entry: Candidate | Skip, state: BackendState) -> Member:
+    why = Why(entry.kind, entry.reason, entry.lacks) if isinstance(entry, Skip) else None
+    if why is None:
+        before = [candidate for candidate in plan.candidates if candidate.step < entry.step]
+        if not _may_enter(plan, Candidate(state, entry.step), before):
+            why = Why(NOT_ENTERED, "may not be entered (cloud_when)")
+    return Member(state, entry.step, why, state.health.state in SERVING and not state.health.half_open)
+
+
+def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
+    """The plan of a few words to the first endpoint that some backend serves. A chat that was sent to an alias of
+    embeddings by mistake, and taught that its backends serve none, is no sign that nobody serves that alias."""
+    if not any(TRAITS[state.backend.engine].endpoints for state in states.values()):
+        return _plan_by_health(alias, states, now)
+    plans = []
+    for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS):
+        plan = make_plan(alias, states, _few_words(endpoint), now)
+        out = {skip.kind for skip in plan.skipped}
+        if plan.candidates or out - UNHEALTHY - {"unserved"}:
+            return plan
+        plans.append((plan, out))
+    return next((plan for plan, out in plans if out != {"unserved"}), plans[0][0])
+
+
+def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
+    """For servers that no endpoint of the gateway leads to yet (engine http): no request can be planned for them."""
+    plan = Plan(alias)
+    for index, step in enumerate(alias.steps):
+        for state in map(states.__getitem__, step):
+            if state.health.usable(now):
+                plan.candidates.append(Candidate(state, index))
+            else:
+                plan.skipped.append(Skip(state, index, *unavailable(state, now)))
+    return plan
+
+
+def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
+    words = [{"role": "user", "content": "hello"}] if endpoint is CHAT else "hello"
+    return parse(endpoint, msgspec.json.encode({"model": "alias", endpoint.prompt[0]: words, **more}))
+
+
+# -- an alias, by the file alone --------------------------------------------------------------------------------------
+
+
+class Need(StrEnum):
+    """What a request can ask of a backend."""
+
+    CHAT = "chat"
+    LONG = "long"  # a prompt that only the largest window of the alias takes
+    TOOLS = "tools"
+    CALL = "call"  # a tool call is demanded: tool_choice required
+    NAMED_CALL = "named_call"
+    JSON_SCHEMA = "json_schema"
+    IMAGES = "images"
+    AUDIO = "audio"
+    THINKING_ON = "thinking_on"
+    THINKING_OFF = "thinking_off"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+_FUNCTION = {"name": "tool", "parameters": {"type": "object", "properties": {}}}
+_TOOLS: Mapping[str, Any] = {"tools": [{"type": "function", "function": _FUNCTION}]}
+_NAMED = {"type": "function", "function": {"name": "tool"}}
+_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+
+
+def _with_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+_ASKS: Mapping[Need, Mapping[str, Any]] = {
+    Need.CHAT: {},
+    Need.TOOLS: _TOOLS,
+    Need.CALL: {**_TOOLS, "tool_choice": "required"},
+    Need.NAMED_CALL: {**_TOOLS, "tool_choice": _NAMED},
+    Need.JSON_SCHEMA: {"response_format": _SCHEMA},
+    Need.IMAGES: _with_part({"type": "image_url", "image_url": {"url": "http://localhost/picture.png"}}),
+    Need.AUDIO: _with_part({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+    Need.THINKING_ON: {"chat_template_kwargs": {"enable_thinking": True}},
+    Need.THINKING_OFF: {"chat_template_kwargs": {"enable_thinking": False}},
+}
+
+
+def asking(need: Need) -> InferenceRequest:
+    """A request of a few words that needs this, and nothing else."""
+    if need in (Need.COMPLETIONS, Need.EMBEDDINGS):
+        return _few_words(COMPLETIONS if need is Need.COMPLETIONS else EMBEDDINGS)
+    return _few_words(**_ASKS.get(need, {}))
+
+
+def with_tokens(request: InferenceRequest, tokens: int, states: Mapping[str, BackendState]) -> InferenceRequest:
+    """The same, its prompt being counted as so many tokens on every backend."""
+    request.exact = dict.fromkeys(states, tokens)
+    return request
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """Why a backend is not sent requests with a need. `rescued`: the mode of `on_unsupported` in which it is, when no
+    other backend can."""
+
+    why: Why
+    rescued: Resort | None = None
+
+
+def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
+    """The fleet as the file alone describes it: every backend is there, nothing was learned."""
+    return {name: _ready(backend) for name, backend in snapshot.backends.items()}
+
+
+def _ready(backend: Backend) -> BackendState:
+    health = Health(backend.name, backend.health, state=State.READY)
+    return BackendState(backend, None, health)
+
+
+def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, Unmet]]:
+    """backend -> what it is not asked for through this alias, and why; `{}` = everything is sent there."""
+    found: dict[str, dict[Need, Unmet]] = {name: {} for step in alias.steps for name in step}
+    largest = max((states[name].window(now) or 0 for name in found), default=0)
+    for need in Need:
+        request = asking(need)
+        if need is Need.LONG:
+            with_tokens(request, max(0, largest - room_needed(request, alias.min_max_tokens)), states)
+        rescued = _rescued(alias, states, request, now)
+        for skip in make_plan(alias, states, request, now).skipped:
+            name = skip.state.name
+            found[name][need] = Unmet(Why(skip.kind, skip.reason, skip.lacks), rescued.get(name))
+    return found
+
+
+def _rescued(
+    alias: Alias, states: Mapping[str, BackendState], request: InferenceRequest, now: float
+) -> dict[str, Resort]:
+    resort = resort_of(alias, None) if request.tools else None
+    if resort is None:
+        return {}
+    return {c.state.name: resort for c in make_plan(alias, states, request, now, resort=resort).candidates}
