@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend
-from gateway.domain.progress import Progress, Work, read
-from gateway.domain.slices import SLICE, VALUE_MOST, number, slices
+from gateway.domain.metrics_page import SLICE, VALUE_MOST, at_once, number, slices
+from gateway.domain.progress import Progress, Work, reading
 from gateway.engines.registry import ENGINES
 from gateway.health import asker as module
 from gateway.health.asker import Asker, NoAnswer, decoded, loaded_models, model_size
@@ -241,7 +241,7 @@ def test_any_metrics_are_read_as_counts_that_can_be_counted_with(first: bytes, s
     progress = Progress()
     base = b"vllm:num_requests_running 1\nvllm:generation_tokens_total 1\n"
     for at, page in enumerate((first, second, base + first, base + second)):
-        sample = read(page, float(at))
+        sample = at_once(reading(page, float(at)))
         if sample is not None:
             progress.take(sample)
             told = (progress.foreign(1, float(at)), progress.outstanding(Work(1, held=1)), progress.prefill)

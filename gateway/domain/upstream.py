@@ -1,4 +1,4 @@
-"""The seam between the request path and the sockets: what every upstream client offers, and how it fails.
+"""The interface between the request path and the sockets: what every upstream client offers, and how it fails.
 
 One `Client` per backend; it owns that backend's connections. Two implementations exist (`h1.py` for plain http,
 `aio.py` for everything else) and one contract test holds both.
@@ -13,7 +13,7 @@ from gateway.shortage import WORDS, Kind
 
 
 class UpstreamFailure(Exception):
-    """An attempt that did not yield an answer. `retry_same`: nothing was processed, so one more try there is safe."""
+    """An attempt that yielded no answer. `retry_same`: nothing was processed, so one more try there is safe."""
 
     kind = "failure"
     retry_same = False
@@ -26,8 +26,8 @@ class ConnectFailure(UpstreamFailure):
 
 
 class OwnFailure(UpstreamFailure):
-    """This process lacked something itself (`shortage`): the backend has nothing to do with it. `unsent`: before one
-    byte was sent."""
+    """This process itself ran out of something (`shortage`), which says nothing of the backend. `unsent`: no byte of
+    the request was sent."""
 
     kind = "own_shortage"
 
@@ -38,7 +38,7 @@ class OwnFailure(UpstreamFailure):
 
 
 class StaleConnection(UpstreamFailure):
-    """A *reused* pooled connection ended before one byte of the answer: the server's keep-alive timer beat us."""
+    """A *reused* pooled connection was closed before one byte of the answer, by the server's keep-alive timer."""
 
     kind = "stale"
     retry_same = True
@@ -51,7 +51,7 @@ class ResetFailure(UpstreamFailure):
 
 
 class ProtocolFailure(UpstreamFailure):
-    """What came back is not HTTP, is undecodable (`content-encoding`), or has an impossible length."""
+    """The answer is not HTTP, cannot be decoded (`content-encoding`), or has an impossible length."""
 
     kind = "protocol"
 
@@ -78,7 +78,7 @@ class Response(Protocol):
         """All decoded body bytes that have arrived, at least one; b"" at the end of a complete body.
 
         A body that ends early (short of its content-length, or without the terminating chunk) raises `ResetFailure`.
-        Nobody reads ahead more than 256 KiB: a reader that does not come stops the peer (TCP backpressure).
+        At most 256 KiB are read ahead: a caller that stops reading stops the peer (TCP backpressure).
         """
         ...
 
@@ -92,7 +92,7 @@ class Response(Protocol):
         ...
 
     def release(self) -> None:
-        """The body was read to its end: the connection goes back to the pool. If it was not, this is `abort`."""
+        """Return the connection to the pool after the body was read to its end. Before that, this is `abort`."""
         ...
 
 
@@ -101,7 +101,7 @@ def _ignored(_: int) -> None:
 
 
 async def read_counted(response: Response, limit: int, count: Callable[[int], object] = _ignored) -> bytes:
-    """As `Response.read_all`. `count` is told of every piece before it is kept, and may raise."""
+    """As `Response.read_all`. `count` is called with the size of each part before it is kept, and may raise."""
     first = await response.read_some()
     count(len(first))
     if not first or len(first) > limit:
@@ -109,7 +109,7 @@ async def read_counted(response: Response, limit: int, count: Callable[[int], ob
     following = await response.read_some()
     if not following:
         return first  # nearly always
-    whole = bytearray(first)  # a list of the pieces would cost a multiple where they are tiny
+    whole = bytearray(first)  # a list of many tiny parts would take a multiple of the memory
     while following:
         count(len(following))
         whole += following
@@ -127,8 +127,8 @@ def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:
 
 
 class Client(Protocol):
-    """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it counts from the
-    next connection on."""
+    """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it applies to new
+    connections."""
 
     connect_timeout: float
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 
-from gateway.domain.progress import labelled
-from gateway.domain.slices import at_once, number, slices
+from gateway.domain.metrics_page import at_once, labelled, number, slices
 
 MIB = 1024.0 * 1024.0
 PARTS_MOST = 1000  # GPUs, sensors or nodes of which one page tells the same

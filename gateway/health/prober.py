@@ -17,9 +17,9 @@ from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
+from gateway.domain.metrics_page import at_once, in_turns, number, slices
 from gateway.domain.progress import IDLE, Progress, Work, reading
 from gateway.domain.reason import quoting
-from gateway.domain.slices import at_once, in_turns, number, slices
 from gateway.engines.registry import ENGINES
 from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
 from gateway.health.canary_schedule import Canaries

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.progress import FOREIGN_PROMPT, IDLE, SILENCE_LEAST, Progress, Sample, Work, read
+from gateway.domain.metrics_page import at_once
+from gateway.domain.progress import FOREIGN_PROMPT, IDLE, SILENCE_LEAST, Progress, Sample, Work, reading
 from simulator.engine import Engine, Sequence
 from simulator.metrics import render
 from tests.health.virtual import run_virtual
@@ -63,7 +64,7 @@ class Watched:
             self.look()
 
     def look(self) -> None:
-        sample = read(render(self.engine, "model", 1.0), self.now())
+        sample = at_once(reading(render(self.engine, "model", 1.0), self.now()))
         assert sample is not None
         self.progress.take(sample)
         work = self.work()
@@ -263,7 +264,7 @@ def test_a_new_process_counts_anew() -> None:
 
 
 def test_a_real_vllms_page_is_read() -> None:
-    sample = read(load("metrics").reply.body, 1.0)
+    sample = at_once(reading(load("metrics").reply.body, 1.0))
     assert sample is not None
     assert (sample.running, sample.waiting, sample.kv) == (0.0, 0.0, 0.0)
 
@@ -277,12 +278,12 @@ vllm:generation_tokens_total{model_name="a"} 7.0
 vllm:time_per_output_token_seconds_count{model_name="a"} 4
 vllm:prompt_tokens_total{model_name="a"} nonsense
 """
-    assert read(page, 1.0) == Sample(1.0, running=5.0, generated=7.0, kv=0.5, gaps=4.0)
+    assert at_once(reading(page, 1.0)) == Sample(1.0, running=5.0, generated=7.0, kv=0.5, gaps=4.0)
 
 
 @pytest.mark.parametrize("page", [b"", b"not metrics", b"vllm:num_requests_running 1\n", b"\xff\xfe\n"])
 def test_other_pages_tell_nothing(page: bytes) -> None:
-    assert read(page, 1.0) is None
+    assert at_once(reading(page, 1.0)) is None
 
 
 @settings(deadline=None)

@@ -16,7 +16,8 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.progress import Progress, Sample, read
+from gateway.domain.metrics_page import at_once
+from gateway.domain.progress import Progress, Sample, reading
 from gateway.health.exporter import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
@@ -39,7 +40,7 @@ def history(states: Mapping[str, BackendState], metrics: Metrics, **machines: Ma
 
 
 def test_a_real_engines_prefix_cache_and_drafts_are_read() -> None:
-    sample = read(SPECULATING, 1.0)
+    sample = at_once(reading(SPECULATING, 1.0))
     assert sample is not None
     assert (sample.queries, sample.hits) == (17.0, 0.0)
     assert (sample.drafts, sample.accepted) == (10.0, (5.0, 4.0, 3.0))
