@@ -259,7 +259,7 @@ class SharedSlots:
 
     def _is_idle(self, state: BackendState) -> bool:
         """Does the engine say that it has nothing to do, some time after we parted?"""
-        last = state.progress.last if state.progress is not None else None
+        last = state.progress.last
         return last is not None and last.at >= self._parted + LOOK_AGE and not last.running + last.waiting
 
 

@@ -125,7 +125,9 @@ def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> No
 
 
 class Progress:
-    """What the samples of one engine add up to. `prefill` and `decode` in tokens per second, None until learned."""
+    """What the samples of one engine add up to. `last`: the latest; None = it has no metrics, or none yet. `moved_at`:
+    when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
+    of one sequence; both None until learned."""
 
     __slots__ = ("_clean", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
 
@@ -139,7 +141,7 @@ class Progress:
         self._clean = False  # it was idle once, so the beginning of all that ends was observed too
         self._foreign = 0.0
 
-    def take(self, sample: Sample) -> None:
+    def add(self, sample: Sample) -> None:
         """Take in the next sample."""
         before, self.last = self.last, sample
         if before is None or sample.finished < before.finished or sample.generated < before.generated:

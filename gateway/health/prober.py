@@ -18,7 +18,7 @@ from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.metrics_page import at_once, in_turns, number, slices
-from gateway.domain.progress import IDLE, Progress, Work, reading
+from gateway.domain.progress import IDLE, Work, reading
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
 from gateway.health.asker import ALIVE_MOST, Asker, NoAnswer, decoded
@@ -209,9 +209,7 @@ class Prober:
         sample = await in_turns(reading(answer.content, now))
         if sample is None:
             return
-        if state.progress is None:
-            state.progress = Progress()
-        state.progress.take(sample)
+        state.progress.add(sample)
         state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
         work = self._work_of(state)
         if not state.progress.stalled(work, now):
@@ -246,7 +244,7 @@ class Prober:
             return  # nothing was found out
         self._witness(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
-            moved = max(state.last_event, state.moved_at)
+            moved = max(state.last_event, state.progress.moved_at)
             if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
                 state.evidence.dead(answer.reason, refused=answer.refused)
             return

@@ -192,15 +192,15 @@ class Attempt:
         """Arm the silence budget of the time before the first event, and the total one."""
         watch, state = self.watch, self.candidate.state
         timeouts = state.backend.timeouts
-        if state.progress is not None:
+        if state.progress.last is not None:
             # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
-            watch.excuse = lambda: max(state.last_event, state.moved_at)
+            watch.excuse = lambda: max(state.last_event, state.progress.moved_at)
         elif state.inflight > room(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
             watch.excuse = lambda: state.last_event
         if timeouts.total is not None:
             watch.total_at = min(watch.total_at, self.began + self.queued + timeouts.total)
-        rates = state.prefill_rate, state.decode_rate
+        rates = state.progress.prefill, state.progress.decode
         watch.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
