@@ -186,7 +186,7 @@ aliases = st.builds(
 )
 clients = st.sampled_from([None, Client("bob"), Client("bob", local_only=True), Client("bob", on_unsupported="mend")])
 fleets = st.tuples(states("a"), states("b"), states("c"))
-often = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @often
