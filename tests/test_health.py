@@ -68,7 +68,7 @@ async def test_a_check_that_takes_too_long_does_not_count_while_its_streams_move
             await prober.check(state, read_models=False)
         assert state.health.state is State.READY
         state.last_event = time.monotonic() - 11.0
-        if state.progress is not None:
+        if state.progress.last is not None:
             state.progress.moved_at = state.last_event
         await prober.check(state, read_models=False)
         assert gateway.state("a") is State.SUSPECT

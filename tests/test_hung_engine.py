@@ -133,8 +133,8 @@ async def test_what_others_run_there_is_counted() -> None:
 async def test_the_rates_are_learned() -> None:
     async with pair(prefill=20_000.0, decode=500.0) as (gateway, _, _):
         state = gateway.gateway.fleet["one"]
-        await gateway.until(lambda: state.progress is not None)
+        await gateway.until(lambda: state.progress.last is not None)
         await gateway.client.post("/v1/chat/completions", json=chat("chain", "word " * 8000))
-        await gateway.until(lambda: state.prefill_rate is not None and state.decode_rate is not None)
-        assert state.prefill_rate == pytest.approx(20_000, rel=0.3)
-        assert state.decode_rate == pytest.approx(500, rel=0.5)
+        await gateway.until(lambda: state.progress.prefill is not None and state.progress.decode is not None)
+        assert state.progress.prefill == pytest.approx(20_000, rel=0.3)
+        assert state.progress.decode == pytest.approx(500, rel=0.5)

@@ -246,7 +246,7 @@ def test_any_metrics_are_read_as_counts_that_can_be_counted_with(first: bytes, s
     for at, page in enumerate((first, second, base + first, base + second)):
         sample = whole(read_counters(page, float(at)))
         if sample is not None:
-            progress.take(sample)
+            progress.add(sample)
             told = (progress.foreign(1, float(at)), progress.outstanding(Work(1, held=1)), progress.prefill)
             msgspec.json.encode(told)
             assert progress.budget(Work(1)) < math.inf

@@ -193,8 +193,8 @@ def _learned(state: BackendState) -> dict[str, Any]:
         "lacks": lacks,
         **({"window": window} if window is not None else {}),
         **({"taught": taught} if taught else {}),
-        "prefill_rate": state.prefill_rate,
-        "decode_rate": state.decode_rate,
+        "prefill_rate": state.progress.prefill,
+        "decode_rate": state.progress.decode,
         "pause_until": _wall(pause) if pause > now else None,
     }
 

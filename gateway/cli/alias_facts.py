@@ -125,7 +125,7 @@ def _tools(state: BackendState) -> str:
     if not _serves_models(backend):
         return "-"
     if backend.tool_parser is None:
-        return "yes" if able.tools or able.on_demand == "emulated" else "learned"
+        return "yes" if able.tools or TRAITS[backend.engine].emulates_calls else "learned"
     return backend.tool_parser + (" without auto" if able.tools is False and backend.tool_parser != "none" else "")
 
 

@@ -262,7 +262,7 @@ class SharedSlots:
 
     def _is_idle(self, state: BackendState) -> bool:
         """Has the engine reported no work at all since this gateway serves alone?"""
-        last = state.progress.last if state.progress is not None else None
+        last = state.progress.last
         return last is not None and last.at >= self._alone_since + LOOK_AGE and not last.running + last.waiting
 
 

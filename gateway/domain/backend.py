@@ -73,7 +73,7 @@ class BackendState:
     evidence: Evidence = field(init=False)
     shared: SharedView = field(default_factory=SharedView)
     ratio: TokenRatio = field(default_factory=TokenRatio)
-    progress: Progress | None = None  # what its /metrics show; None = it has none
+    progress: Progress = field(default_factory=Progress)  # what its /metrics show
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
     foreign: int = 0  # sequences of strangers, as its engine counts them
@@ -109,21 +109,6 @@ class BackendState:
     def is_full(self) -> bool:
         """Are all declared slots taken, by whomever?"""
         return self.backend.slots is not None and self.under_way + self.foreign >= self.backend.slots
-
-    @property
-    def prefill_rate(self) -> float | None:
-        """Prompt tokens per second, as learned."""
-        return self.progress.prefill if self.progress is not None else None
-
-    @property
-    def decode_rate(self) -> float | None:
-        """Answer tokens per second of one sequence, as learned."""
-        return self.progress.decode if self.progress is not None else None
-
-    @property
-    def moved_at(self) -> float:
-        """When its engine was last seen to move; 0 = it has no metrics."""
-        return self.progress.moved_at if self.progress is not None else 0.0
 
     def capabilities(self, now: float) -> Capabilities:
         """What it can do, as far as is known."""

@@ -21,7 +21,7 @@ from gateway.domain.facts import Observation
 from gateway.domain.families import ENFORCES, Family, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
-Source = Literal["declared", "learned", "observed", "engine", "family", "unknown"]
+Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown"]
 
 PARSER_FREE = (0, 12)  # up to here vLLM forced a call without any parser
 _CAN = ("yes", "mended")
@@ -50,12 +50,7 @@ class Capabilities:
     switch: str | None = None
     doubtful: bool = False
     mendable: bool = False
-    sources: Mapping[str, Source] = field(default_factory=dict)
-
-    @property
-    def on_demand(self) -> OnDemand:
-        """The weaker of `required` and `named`."""
-        return max(self.required, self.named, key=("enforced", "emulated", "tried", "no").index)
+    sources: Mapping[str, Origin] = field(default_factory=dict)
 
 
 Timeline = tuple[tuple[float, Capabilities], ...]
@@ -135,7 +130,7 @@ class _Facts:
     learned: Set[str]
     observed: Mapping[str, Observation]
 
-    def tools(self) -> tuple[bool | None, Source]:
+    def tools(self) -> tuple[bool | None, Origin]:
         backend, seen = self.backend, result_of(self.observed, "tool_auto")
         if backend.tool_parser == "none" or backend.auto_tools is False:
             return False, "declared"
@@ -147,11 +142,11 @@ class _Facts:
             return True, "declared"
         return (True, "observed") if seen in _CAN else (None, "unknown")
 
-    def on_demand(self, check: str) -> tuple[OnDemand, Source]:
+    def on_demand(self, check: str) -> tuple[OnDemand, Origin]:
         backend = self.backend
-        if emulates_calls(backend.engine):
+        if _emulates_calls(backend.engine):
             return "emulated", "engine"
-        if not heeds_tool_choice(backend.engine):
+        if not _honours_tool_choice(backend.engine):
             return "no", "engine"
         enforced = ENFORCES.get(backend.tool_parser or "") if TRAITS[backend.engine].launch_flags else None
         if result_of(self.observed, check) == "no" and enforced != "nothing":  # there a model may obey or not
@@ -166,7 +161,7 @@ class _Facts:
             return "enforced", "declared"
         return "tried", "unknown" if backend.tool_parser is None else "declared"
 
-    def json_schema(self) -> tuple[bool | None, Source]:
+    def json_schema(self) -> tuple[bool | None, Origin]:
         seen = result_of(self.observed, "json_schema")
         if seen == "no":
             return False, "observed"
@@ -174,14 +169,14 @@ class _Facts:
             return True, "engine"
         return (True, "observed") if seen in _CAN else (None, "unknown")
 
-    def takes(self, what: str, declared: bool | None) -> tuple[bool | None, Source]:
+    def takes(self, what: str, declared: bool | None) -> tuple[bool | None, Origin]:
         if declared is not False and what in self.learned:
             return False, "learned"
         return declared, "unknown" if declared is None else "declared"
 
-    def thinking(self) -> tuple[Thinking | None, bool | None, bool | None, Source]:
+    def thinking(self) -> tuple[Thinking | None, bool | None, bool | None, Origin]:
         """(short form, can think, can be silent, from where)."""
-        source: Source = "declared"
+        source: Origin = "declared"
         thinking = self.backend.thinking
         if thinking is None and self.family is not None:
             thinking, source = self.family.thinking, "family"
@@ -201,7 +196,7 @@ class _Facts:
             source = "learned" if "thinking" in self.learned else "observed"
         return short, thinks, silent, source if short is not None else "unknown"
 
-    def switch(self) -> tuple[str | None, Source]:
+    def switch(self) -> tuple[str | None, Origin]:
         if self.backend.thinking_switch is not None:
             return self.backend.thinking_switch, "declared"
         in_template = TRAITS[self.backend.engine].thinking_field == "chat_template_kwargs"
@@ -224,12 +219,12 @@ def result_of(observed: Mapping[str, Observation], check: str) -> str:
     return seen.result if seen is not None else "untested"
 
 
-def heeds_tool_choice(engine: str) -> bool:
+def _honours_tool_choice(engine: str) -> bool:
     """Does this engine honour `tool_choice` required or named?"""
     return engine in TRAITS and TRAITS[engine].calls_on_demand
 
 
-def emulates_calls(engine: str) -> bool:
+def _emulates_calls(engine: str) -> bool:
     """Does the engine's client turn an answer that was forced into a schema into a tool call?"""
     return engine in TRAITS and TRAITS[engine].emulates_calls
 

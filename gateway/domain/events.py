@@ -1,4 +1,4 @@
-"""What has happened to the backends and to routes.yaml, as a page or an alert wants it."""
+"""Events that the page, `/events` and alerts show: what happened to backends and to routes.yaml."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ KEPT = 1000  # events that are kept
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`at`: Unix seconds. `kind` state: `before` and `after` are values of health.state.State, `reason` the evidence.
-    `kind` drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does.
-    `kind` config: routes.yaml was read again, `after` is taken or refused, `reason` what changed, or what is wrong.
-    `kind` shared: this gateway has joined the others, or goes on without them; `backend` is empty."""
+    """`at`: Unix seconds. `kind` state: `before` and `after` are values of `State`, `reason` the evidence. `kind`
+    drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does. `kind`
+    config: routes.yaml was read again; `after` is "taken" or "refused", `reason` what changed or what is wrong. `kind`
+    shared: this gateway joined the others or continues without them; `backend` is empty."""
 
     at: float
     kind: Literal["state", "drift", "config", "shared"]

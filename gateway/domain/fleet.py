@@ -1,6 +1,6 @@
 """What is running: one `BackendState` per backend of the snapshot, and those that are on their way out.
 
-The fleet outlives snapshots: a backend that means the same running thing (name, engine and url) keeps its state, with
+The fleet outlives snapshots: a backend that means the same running engine (name, engine and url) keeps its state, with
 its slots, connections and all that was learned of it.
 """
 
@@ -20,15 +20,15 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.fleet")
 
-STILL_USED = 0.1  # seconds between two looks whether a backend that was taken out has come to its end
+STILL_USED = 0.1  # seconds between two checks whether all requests have ended on a backend that was taken out
 
 OpenClient = Callable[[Backend], Client | None]
 Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
 
 
 class Fleet:
-    """All backends of the current snapshot. `states` is replaced, never changed: a request may keep the one it began
-    with."""
+    """All backends of the current snapshot. `states` is replaced and never changed in place: a request may keep the
+    mapping it began with."""
 
     def __init__(self, open_client: OpenClient, failures: Failures | None = None) -> None:
         self.observers = Observers()
@@ -46,7 +46,8 @@ class Fleet:
         return self.states[name]
 
     def prepare(self, snapshot: Snapshot) -> list[BackendState]:
-        """What `apply` of this snapshot would have to make, so that it can be looked at before it is used."""
+        """Make the records of the backends that are new in this snapshot, so that they can be checked before
+        `apply`."""
         known = {state.backend.identity for state in self.states.values()}
         self._fresh = {
             backend.identity: self._new(backend)
@@ -56,9 +57,9 @@ class Fleet:
         return list(self._fresh.values())
 
     def apply(self, snapshot: Snapshot) -> list[BackendState]:
-        """Make the fleet that of `snapshot`, and return what is in it no longer: that ends what runs there, and is
-        closed then. A backend that means the same running thing is kept; one that was taken out and has not ended is
-        taken back, with what runs there."""
+        """Make the fleet that of `snapshot`, and return the backends that are no longer in it: they are closed when the
+        requests there have ended. A backend that means the same running engine is kept; one that was taken out earlier
+        and still has requests is taken back with them."""
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
@@ -81,7 +82,7 @@ class Fleet:
         elif identity in self.retired:
             state = self.retired.pop(identity)
             self._closing.pop(identity).cancel()
-            state.health = _unknown(backend)  # nobody has looked at it meanwhile
+            state.health = _unknown(backend)  # it was not checked meanwhile
         else:
             return self._fresh.pop(identity, None) or self._new(backend)
         state.define(backend)

@@ -2,10 +2,10 @@
 
     unknown -> warming -> ready <-> busy -> suspect -> down -> warming -> ...      draining, misconfigured, parked
 
-Evidence moves it: liveness (the prober's answers), outcomes (what real requests met), progress (an engine that stands
-still: `stalled`) and canaries (`proved`, `disproved`, `doubted`). A verdict that came from requests is not cleared by a
-liveness 200 alone, since a broken engine answers `/health` too: after good checks a canary decides, or, where none is
-asked, one request at a time that is let through (half-open).
+Evidence moves it: liveness (the prober's checks), outcomes of real requests, progress (an engine that stands still:
+`stalled`) and canaries (`proved`, `disproved`, `doubted`). A verdict that came from requests is not cleared by a good
+health check alone, since a broken engine answers `/health` too: after good checks a canary decides, or, where there are
+no canaries, one request at a time that is let through (half-open).
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.config.snapshot import HealthSettings
-from gateway.domain import pauses
 from gateway.domain.health_state import SERVING, WELL, State, Transition
+
+# How long a backend is left alone after it failed, and how long it must be well before it is used again, in seconds.
+# Each pause is twice the one before; being well for long lets them start over.
+BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # until a backend that failed requests is tried by one again
+STALL_LEAST, STALL_MOST = 10.0, 600.0  # the same after its engine stood still
+MISCONFIGURED_FOR = 600.0  # until a backend that refuses our key, and is never probed, is tried by one request again
+QUIET_LEAST, QUIET_MOST = 15.0, 600.0  # of good checks that a backend has to show which came and went before
+STEADY = 300.0  # of being well after which earlier falls are forgotten
 
 
 @dataclass(slots=True)
 class Health:
-    """`since` and all times are the caller's monotonic seconds."""
+    """Times are the caller's monotonic seconds."""
 
     backend: str
     settings: HealthSettings
@@ -28,25 +35,25 @@ class Health:
     reason: str = "not checked yet"
     since: float = 0.0
     born: float = 0.0
-    canaried: bool = False  # canaries are put to it: they decide when it is back
+    canaried: bool = False  # it gets canaries: they decide when it is back
     ever_ready: bool = False
     fails: int = 0  # failures in a row, of either kind
     oks: int = 0  # good liveness checks in a row
     good_since: float = 0.0  # when that row began
-    from_requests: bool = False  # the verdict stands on real requests
-    unanswered_lately: bool = False  # a harmless request was not answered either, since it was last well
+    from_requests: bool = False  # the verdict rests on real requests
+    unanswered_lately: bool = False  # since it was last well a harmless request was not answered either
     wrong: bool = False  # its last canary was answered wrongly
     half_open: bool = False  # suspect on trial: one request at a time
     trial: bool = False  # that request, or a canary, is under way
-    retry_at: float = 0.0  # not on trial before
-    backoff: float = pauses.BACKOFF_LEAST
-    gone: bool = False  # nobody listened there since it was last well
-    hopeless: bool = False  # it has not come within `start_grace`
+    retry_at: float = 0.0  # no trial before that
+    backoff: float = BACKOFF_LEAST
+    gone: bool = False  # since it was last well its port refused a connection
+    hopeless: bool = False  # it did not start within `start_grace`
     well: bool = False  # ready, and not fallen since
     well_since: float = 0.0
     falls: int = 0  # in a row, with less than STEADY of being well between them
-    stalls: int = 0  # likewise
-    full: int = 0  # looks in a row that found every slot in use
+    stalls: int = 0  # counted in the same way
+    full: int = 0  # checks in a row that found every slot in use
 
     def usable(self, now: float) -> bool:
         """May a request be sent there at all?"""
@@ -56,27 +63,27 @@ class Health:
         return unprobed and now >= self.retry_at and not self.trial
 
     def due(self, now: float) -> bool:
-        """Suspect because of requests, well by its health checks since: one request at a time may find out, and that
-        one goes there before its siblings. Without this a replica that failed once would never be asked again."""
+        """Is a trial request due? That is so when requests made it suspect and its health checks have been good since.
+        The trial goes there before its siblings: else a replica that failed once would never be asked again."""
         if self.state is not State.SUSPECT or self.trial or now < self.retry_at:
             return False
         return self.settings.every is None or self.oks >= self.settings.recover_after
 
     def starting(self, now: float) -> bool:
-        """Not there, but it may well come: it is starting, or has only just gone."""
+        """Is it away, but probably soon back? It is starting, or has only just gone."""
         if self.state not in (State.DOWN, State.WARMING) or self.hopeless:
             return False
         since = self.since if self.ever_ready else self.born
         return now - since < self.settings.start_grace
 
     def quiet(self, now: float) -> bool:
-        """Has it been well by its checks for long enough? One that keeps coming and going is watched ever longer."""
+        """Have its checks been good for long enough? The oftener a backend comes and goes, the longer that takes."""
         return self.oks > 0 and now - self.good_since >= self.hold
 
     @property
     def hold(self) -> float:
-        """Seconds without a bad check that it takes to be used again."""
-        return pauses.quiet_needed(self.falls, self.settings.every)
+        """Seconds without a bad check after which it is used again."""
+        return _quiet_needed(self.falls, self.settings.every)
 
     # -- liveness -------------------------------------------------------------------------------------------------
 
@@ -102,7 +109,7 @@ class Health:
         return 1 if self.state is State.WARMING and not self.ever_ready else self.settings.recover_after
 
     def _good_for_long(self, now: float) -> Transition | None:
-        """Its good checks are enough; are checks enough?"""
+        """It had enough good checks in a row. Decide whether checks are enough evidence."""
         if self.state is State.WARMING:
             return None if self.canaried else self._ready(f"{self.oks} good health checks", now)
         if self.from_requests:
@@ -116,8 +123,8 @@ class Health:
         return None
 
     def dead(self, reason: str, now: float, *, refused: bool = False, answered: bool = False) -> Transition | None:
-        """A liveness check failed. `refused` = nobody listens there; `answered` = somebody says that it is not well
-        (neither = it took too long)."""
+        """A liveness check failed. `refused`: nobody listens there; `answered`: it answered that it is not well;
+        neither: it took too long."""
         self.oks = 0
         self.fails += 1
         self.gone = self.gone or refused
@@ -140,7 +147,7 @@ class Health:
         return self._down(reason, now)
 
     def _still_away(self, reason: str, now: float, *, refused: bool, answered: bool) -> Transition | None:
-        """A bad check of one that was not used before either."""
+        """A bad check of a backend that was not in use anyway."""
         if self.state is State.WARMING:
             since = self.since if self.ever_ready else self.born
             self.hopeless = now - since >= self.settings.start_grace
@@ -158,24 +165,24 @@ class Health:
     def succeeded(self, now: float) -> Transition | None:
         """A request was answered."""
         self.fails = 0
-        self.backoff = pauses.BACKOFF_LEAST
+        self.backoff = BACKOFF_LEAST
         if self.state in WELL:
             self.from_requests = False
             return None
         if self.state is State.DRAINING or (self.hold and not self.trial and self.state in (State.DOWN, State.WARMING)):
-            return None  # the last of what ran there before
+            return None  # one of the last requests from before it went
         return self._ready("answered a request", now)
 
     def failed(self, reason: str, now: float, *, disputed: bool = False) -> Transition | None:
         """A request failed there: a connection failure, a 5xx, silence, a broken answer. `disputed`: the request itself
-        may be to blame, so it is only suspected, unless a harmless request failed too."""
+        may be to blame, so the backend only becomes suspect, unless a harmless request failed too."""
         if self.state in (State.PARKED, State.DRAINING, State.WARMING):
-            return None  # the last requests of what was stopped, or has gone
+            return None  # one of the last requests from before it was stopped, or went
         self.fails += 1
         self.from_requests = True
         self.oks = 0
         if self.state is State.DOWN and now < self.retry_at:
-            return None  # begun before: the same incident, not another failed trial
+            return None  # it began earlier: part of the same incident, not another failed trial
         if disputed and not self.unanswered_lately and self.state is not State.DOWN:
             self.retry_at = now + self.backoff
             return self._move(State.SUSPECT, reason, now)
@@ -191,7 +198,7 @@ class Health:
         return self.failed(reason, now)
 
     def cleared(self, now: float) -> Transition | None:
-        """A harmless request was answered: what failed there before was to blame itself."""
+        """A harmless request was answered: the requests that failed before were to blame themselves."""
         self.unanswered_lately = False
         if self.state in (*WELL, State.UNKNOWN):
             self.fails = 0
@@ -209,15 +216,15 @@ class Health:
             return None
         self.from_requests = True
         self.oks = 0
-        if self.half_open:  # its model list was right, the request was refused all the same
+        if self.half_open:  # its list of models was right, but the request was refused all the same
             self.half_open = False
             self._pause(now)
-        if self.settings.every is None:  # nobody else would notice that it is right again
-            self.retry_at = now + pauses.MISCONFIGURED
+        if self.settings.every is None:  # no check would notice that it is right again
+            self.retry_at = now + MISCONFIGURED_FOR
         return self._move(State.MISCONFIGURED, reason, now)
 
     def configured(self, now: float) -> Transition | None:
-        """Its model list now takes our credential and holds our model: one request decides."""
+        """Its list of models accepts our credential and holds our model: one request decides."""
         if self.state is State.MISCONFIGURED and now >= self.retry_at:
             return self._trial("its model list is right again; one request decides", now)
         return None
@@ -225,18 +232,18 @@ class Health:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def stalled(self, reason: str, now: float) -> Transition | None:
-        """Its engine stands still, whatever `/health` says: out at once, and the longer the oftener it happens."""
+        """Its engine stands still, whatever `/health` answers. It is out at once; the pause grows with each time."""
         if self.state in (State.PARKED, State.DRAINING):
             return None
-        forgotten = self.well and pauses.is_steady(now - self.well_since, self.settings.every)
+        forgotten = self.well and _is_steady(now - self.well_since, self.settings.every)
         self.stalls = 1 if forgotten else self.stalls + 1
         self.from_requests = True
         self.oks = 0
-        self.retry_at = now + pauses.after_stalls(self.stalls)
+        self.retry_at = now + _pause_after(self.stalls)
         return self._down(reason, now)
 
     def load(self, full: bool, now: float) -> Transition | None:
-        """A look at how much runs there: busy when two looks in a row find it full."""
+        """A check of how much runs there. Two in a row that find it full make it busy."""
         self.full = self.full + 1 if full else 0
         if self.state is State.READY and self.full >= 2:
             return self._move(State.BUSY, "every slot is in use", now)
@@ -257,10 +264,10 @@ class Health:
         return False
 
     def proved(self, now: float, reason: str = "passed its canary") -> Transition | None:
-        """The canary was answered, and rightly."""
+        """The canary got the right answer."""
         if self.state is State.DRAINING:
             return None
-        self.backoff = pauses.BACKOFF_LEAST
+        self.backoff = BACKOFF_LEAST
         if self.state in WELL:
             self.fails = 0
             self.from_requests = False
@@ -282,13 +289,13 @@ class Health:
         return self._down(reason, now)
 
     def doubted(self, reason: str, now: float) -> Transition | None:
-        """The canary was answered wrongly: it may be used where nobody else is, and is asked again in due course."""
+        """The canary got a wrong answer: the backend is used only where no other can be, until the next canary."""
         if self.state in (State.DRAINING, State.PARKED):
             return None
         self.from_requests = self.wrong = True
         self.half_open = False
         self.oks = 0
-        self.retry_at = now + (self.settings.canary or pauses.BACKOFF_MOST)
+        self.retry_at = now + (self.settings.canary or BACKOFF_MOST)
         return self._move(State.SUSPECT, reason, now)
 
     # -- an operator ----------------------------------------------------------------------------------------------
@@ -298,12 +305,12 @@ class Health:
         return self._move(State.DRAINING, "drained by an operator", now)
 
     def remove(self, now: float) -> None:
-        """It is in routes.yaml no longer. No event: the edit is one."""
+        """It was taken out of routes.yaml. That edit is an event already, so this is none."""
         self.half_open = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
-        """Used again; at once only if nothing has happened to it meanwhile."""
+        """An operator ends the drain. It is used at once only if nothing happened to it meanwhile."""
         if self.state is not State.DRAINING:
             return None
         if self.settings.every is None:
@@ -332,14 +339,14 @@ class Health:
 
     def _pause(self, now: float) -> None:
         self.retry_at = now + self.backoff
-        self.backoff = pauses.longer_backoff(self.backoff)
+        self.backoff = min(BACKOFF_MOST, self.backoff * 2)
 
     def _fall(self, now: float) -> None:
-        """It was well, and is no more."""
+        """It was well, and no longer is."""
         if not self.well:
             return
         self.well = False
-        forgotten = pauses.is_steady(now - self.well_since, self.settings.every)
+        forgotten = _is_steady(now - self.well_since, self.settings.every)
         self.falls = 1 if forgotten else self.falls + 1
 
     def _down(self, reason: str, now: float) -> Transition | None:
@@ -355,3 +362,28 @@ class Health:
         self.state = state
         self.since = now
         return Transition(self.backend, before, state, reason, now)
+
+
+def _pause_after(stalls: int) -> float:
+    """Seconds of pause for an engine that has stood still so many times."""
+    return _doubled(STALL_LEAST, stalls - 1, STALL_MOST)
+
+
+def _quiet_needed(falls: int, every: float | None) -> float:
+    """Seconds without a bad check that a backend has to show after so many falls. `every`: seconds between checks. The
+    first fall is free."""
+    return 0.0 if falls < 2 else _doubled(QUIET_LEAST, falls - 2, QUIET_MOST) * _pace(every)
+
+
+def _is_steady(well_for: float, every: float | None) -> bool:
+    """Was it well for so long that earlier falls no longer count?"""
+    return well_for >= STEADY * _pace(every)
+
+
+def _doubled(least: float, times: int, most: float) -> float:
+    return min(most, least * 2.0 ** min(times, 10))
+
+
+def _pace(every: float | None) -> float:
+    """Where checks come several times a second everything is that much faster."""
+    return min(1.0, every or 1.0)

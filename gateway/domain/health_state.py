@@ -1,4 +1,4 @@
-"""What a backend can be, in one word, and the event of a change."""
+"""The states of a backend's health, and a change from one to another."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    UNKNOWN = "unknown"  # not looked at yet: tried when asked for
-    WARMING = "warming"  # it is starting, or there again and not yet proved
+    UNKNOWN = "unknown"  # not checked yet; requests may try it
+    WARMING = "warming"  # it is starting, or is back and has not yet passed a canary
     READY = "ready"
-    BUSY = "busy"  # ready, and all that it can run at a time is running
-    SUSPECT = "suspect"  # failed lately, or back on trial: tried after the others
+    BUSY = "busy"  # ready, with every slot in use
+    SUSPECT = "suspect"  # failed lately, or is on trial: tried after the others
     DOWN = "down"
-    DRAINING = "draining"  # an operator's wish, or taken out of routes.yaml: what runs there ends, nothing new comes
-    MISCONFIGURED = "misconfigured"  # it answers, but not to our key or our model name
-    PARKED = "parked"  # run: on_demand, and not there
+    DRAINING = "draining"  # drained by an operator, or taken out of routes.yaml: what runs there ends, nothing is sent
+    MISCONFIGURED = "misconfigured"  # it answers, but refuses our key or does not serve our model
+    PARKED = "parked"  # `run: on_demand`, and not running
 
 
 WELL = frozenset({State.READY, State.BUSY})
@@ -24,7 +24,7 @@ SERVING = frozenset({State.UNKNOWN, State.READY, State.BUSY, State.SUSPECT})
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of state, as an event with its evidence."""
+    """One change of state, with its evidence. `at`: monotonic seconds."""
 
     backend: str
     before: State

@@ -2,8 +2,8 @@
 hung engine goes on answering, as it does `/health`. Pure.
 
 Tokens are counted when they come out, so the counters stand still while only prompts are computed; the use of the KV
-cache moves with every step even then. An engine that shows neither, and says nothing to us, stands still; how long that
-may last depends on what runs there: between two tokens it is short, inside a long step of prompts it is not.
+cache changes with every step even then. An engine in which neither changes, and which streams nothing to us, stands
+still. How long that may last depends on what runs there: between two tokens not long, in a long step of prompts longer.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 from gateway.domain.token_ratio import PREFILL_PRIOR
 
-SILENCE_LEAST = 20.0  # seconds without any movement that are never held against an engine
-PREFILL_TIMES = 3.0  # so many times longer than expected may prompts take
-STALE = 30.0  # seconds after which numbers that do not move, with no work of ours, mean nothing
-LEARN_FROM = 1024  # prompt tokens between two looks from which a rate is learned: shorter prompts are mostly overhead
+SILENCE_LEAST = 20.0  # seconds without progress that are always tolerated
+PREFILL_TIMES = 3.0  # prompts may take so many times longer than expected
+STALE = 30.0  # seconds after which numbers that do not change, while we have no work there, mean nothing
+LEARN_FROM = 1024  # prompt tokens between two samples from which a rate is learned: fewer are mostly overhead
 RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
-FOREIGN_PROMPT = 32_768  # tokens of a prompt of which only its presence is known
+FOREIGN_PROMPT = 32_768  # tokens that the prompt of a stranger is assumed to have
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at an engine; all counts since its start. `at`: the caller's seconds. `prefilled` and `prefill_seconds`
-    are of finished requests, cached prompt tokens (`hits`, of `queries` looked for) included. `accepted`: of `drafts`
-    of speculative decoding, how many were right at each position."""
+    """One reading of an engine's metrics; all counts since its start. `at`: the caller's seconds. `prefilled` and
+    `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
+    `accepted`: of the `drafts` of speculative decoding, how many were right at each position."""
 
     at: float
     running: float = 0.0
@@ -45,31 +45,33 @@ class Sample:
     accepted: tuple[float, ...] = ()
 
     def moved_from(self, before: Sample) -> bool:
-        """Has the engine done anything in between? (Requests that arrive are no movement.)"""
+        """Has the engine made progress in between? (Requests that arrive are not progress.)"""
         return (self.generated, self.prompted, self.kv, self.firsts, self.finished) != (
             before.generated, before.prompted, before.kv, before.firsts, before.finished
         )  # fmt: skip
 
 
 class Work(NamedTuple):
-    """What we have there. `waiting`: requests that wait for it to say something (not for their own client), `since`:
-    when the one that has heard nothing for longest last heard something, or was sent. `unspoken`: how many of them have
-    had no token yet, `tokens`: the prompt tokens of those. `held`: sequences under way in all."""
+    """Our requests on one engine. `waiting`: those that wait for its next bytes (not for their own client). `since`: of
+    those, the earliest time of the last bytes, or of sending. `unspoken`: those that got no token yet; `tokens`: their
+    prompt tokens. `held`: all sequences under way."""
 
     waiting: int = 0
     since: float = 0.0
-    newest: float = 0.0  # when the last of them that has had no token was sent
+    newest: float = 0.0  # when the latest of the unspoken was sent
     unspoken: int = 0
     tokens: int = 0
     held: int = 0
-    heard: float = 0.0  # when any of them last said something
+    heard: float = 0.0  # when bytes of any of them last arrived
 
 
 IDLE = Work()
 
 
 class Progress:
-    """What the looks at one engine add up to. `prefill` and `decode` in tokens per second, None until learned."""
+    """What the samples of one engine add up to. `last`: the latest; None = it has no metrics, or none yet. `moved_at`:
+    when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
+    of one sequence; both None until learned."""
 
     __slots__ = ("_clean", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
 
@@ -80,18 +82,18 @@ class Progress:
         self.decode: float | None = None
         self._lost = 0.0  # requests that ended without a first token
         self._hits: float = 0.0  # cached prompt tokens of requests that have not ended
-        self._clean = False  # it was seen idle, so of all that ends the beginning was seen too
+        self._clean = False  # it was idle once, so the beginning of all that ends was observed too
         self._foreign = 0.0
 
-    def take(self, sample: Sample) -> None:
-        """A further look."""
+    def add(self, sample: Sample) -> None:
+        """Take in the next sample."""
         before, self.last = self.last, sample
         if before is None or sample.finished < before.finished or sample.generated < before.generated:
             self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first, or of a new process
         elif sample.moved_from(before):
             self.moved_at = sample.at
             self._learn(before, sample)
-        # Of those that arrived, the ones without a first token are computing their prompt, wait, or were given up.
+        # Requests without a first token are computing their prompt, wait, or were aborted.
         at_work = sample.running + sample.waiting
         self._lost = max(self._lost, sample.finished - sample.firsts)
         if not at_work:
@@ -109,7 +111,7 @@ class Progress:
             self.decode = _nearer(self.decode, gaps / seconds)
 
     def unspoken(self) -> int:
-        """Sequences there, ours or not, that have had no token yet, as the engine itself counts; rather more than too
+        """Sequences there, ours or not, that got no token yet, by the engine's own counters. Rather too many than too
         few."""
         last = self.last
         if last is None:
@@ -123,17 +125,17 @@ class Progress:
         last = self.last
         seen = last is not None and last.running + last.waiting >= work.held and self.moved_at > work.newest
         if seen and not unspoken:
-            return 0  # it has moved since the last of ours was sent, and has given a token to everybody
+            return 0  # it made progress since our latest was sent, and every sequence has a token
         others = max(0, unspoken - work.unspoken)
         return work.tokens + others * FOREIGN_PROMPT
 
     def budget(self, work: Work) -> float:
-        """Seconds that it may stand still with this work."""
+        """Seconds for which it may stand still with this work."""
         tokens = self.outstanding(work)
         return max(SILENCE_LEAST, PREFILL_TIMES * tokens / (self.prefill or PREFILL_PRIOR)) if tokens else SILENCE_LEAST
 
     def silence(self, work: Work, now: float) -> float:
-        """Seconds for which it has stood still, with work of ours; 0 without any. What only others have there is no
+        """Seconds for which it has stood still while it has work of ours; 0 without any. Work of others is not enough
         evidence: after an abort vLLM's own count may stay where it was."""
         if not work.waiting or self.last is None:
             return 0.0
@@ -143,8 +145,8 @@ class Progress:
         return self.silence(work, now) >= self.budget(work)
 
     def foreign(self, held: int, now: float) -> int:
-        """Sequences that others run there, `held` being ours. The smaller of two looks counts: a request of ours that
-        has just ended or begun is not somebody else's."""
+        """Sequences that others run there, where `held` are ours. The smaller of two samples counts: a request of ours
+        that has just ended or begun must not count as foreign."""
         last = self.last
         raw = max(0.0, last.running + last.waiting - held) if last is not None else 0.0
         if last is not None and not held and now - self.moved_at > STALE:
@@ -154,7 +156,7 @@ class Progress:
 
 
 def _nearer(known: float | None, seen: float) -> float:
-    """A rate after one more observation. Slower is believed at once by half: patience costs less than a false alarm."""
+    """A rate after one more observation. A slower one counts by half, since patience costs less than a false alarm."""
     seen = min(RATE_MOST, max(RATE_LEAST, seen))
     if known is None:
         return seen

@@ -1,17 +1,17 @@
-"""A reason in two parts: the kind, which is ours, and a backend's own words, which may repeat what one client sent.
+"""A reason in two parts: the kind, which the gateway words, and the backend's words, which may quote a client.
 
-Whoever else asks may read the kind. The words are for the client they were said to, for the log, and for admins.
+Everybody may read the kind. The backend's words are only for the client whose request it was, the log, and admins.
 """
 
 from __future__ import annotations
 
 from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
 
-_OURS = frozenset({"connect", "reset", "stale", "silence", "too_large"})  # kinds of failure that our clients word
+_OURS = frozenset({"connect", "reset", "stale", "silence", "too_large"})  # kinds of failure that the gateway words
 
 
 class Reason(str):
-    """The whole text, as the log has it. `kind` is the part without a backend's words."""
+    """The whole text, as in the log. `kind` is the part without a backend's words."""
 
     __slots__ = ("kind",)
     kind: str
@@ -26,33 +26,28 @@ class Reason(str):
 
 
 def quoting(kind: str, words: str, between: str = ": ") -> str:
-    """A reason of this kind with a backend's words behind it."""
+    """A reason of this kind, followed by a backend's words."""
     return Reason(f"{kind}{between}{words}", kind) if words else kind
 
 
 def kind_of(reason: str) -> str:
-    """What anybody may read of it. A plain text is all ours."""
+    """The part of a reason that anybody may read. A plain text holds no backend's words, so all of it."""
     return reason.kind if isinstance(reason, Reason) else reason
 
 
-def suffixed(reason: str, suffix: str) -> str:
-    """With something of ours behind it, in both forms."""
-    return Reason(reason + suffix, reason.kind + suffix) if isinstance(reason, Reason) else reason + suffix
-
-
 def prefixed(prefix: str, reason: str) -> str:
-    """With something of ours before it, in both forms."""
+    """The reason with a prefix of the gateway's, in both forms."""
     return Reason(prefix + reason, prefix + reason.kind) if isinstance(reason, Reason) else prefix + reason
 
 
 def joined(reasons: list[str], between: str = "; ") -> str:
-    """Several as one."""
+    """Several reasons as one."""
     return Reason(between.join(reasons), between.join(map(kind_of, reasons)))
 
 
 def reason_of(failure: UpstreamFailure, *, foreign: bool = False) -> str:
-    """Why an attempt failed. `foreign`: the text is not of our own clients but of a library, which quotes the server.
-    What a failure of ours quotes stands behind a colon."""
+    """Why an attempt failed. `foreign`: the text comes from a library, which quotes the server anywhere in it. In texts
+    of our own HTTP clients what is quoted follows a colon."""
     text = str(failure)
     if not text:
         return failure.kind

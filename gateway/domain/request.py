@@ -1,4 +1,4 @@
-"""What a request asks for: one pass over the body for the few fields that matter; the rest stays bytes."""
+"""A parsed request: one pass over the body reads the few fields that matter; the rest stays bytes."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 
-LIMIT_MOST = 2**63 - 1  # a number of tokens beyond is none; the backend says so
-N_MOST = 1_000_000  # answers to one prompt that are counted; no server gives more than some thousands
+LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
+N_MOST = 1_000_000  # answers to one prompt that are counted; no server gives more than a few thousand
 
-# A value that is decoded takes some 64 bytes, though it may be written in two: a body of 64 MB could take 2 GB.
+# A value takes some 64 bytes when it is decoded, but as few as two in the body: 64 MB could become 2 GB.
 VALUES_MOST = 8_000_000
 
-# What reading or writing a body's parts anew raises where they are nested too deeply or are no text.
+# Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 
-# A picture costs tokens by its size, not by the bytes of its base64: a usual figure for vision models.
+# A picture takes tokens by its size, not by the bytes of its base64. This is a usual number for vision models.
 IMAGE_TOKENS = 1500
 
 
@@ -93,8 +93,8 @@ class InferenceRequest:
     tools: bool = False
     tool_choice: ToolChoice = "auto"
     json_schema: bool = False
-    thinking: Literal["on", "off"] | None = None  # what it says of thinking, in whichever words
-    thinking_wish: bool = False  # and it is a hint, not a demand
+    thinking: Literal["on", "off"] | None = None  # whether it asks for thinking, in any of the known fields
+    thinking_wish: bool = False  # `thinking` is a wish, not a demand
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # tells clients apart (access.Identity.name)
@@ -141,13 +141,13 @@ def read_fields(body: bytes) -> dict[str, Raw]:
 
 
 def _marks(body: bytes) -> int:
-    """At least as many as the JSON has values: each but the first of a list or object stands behind a comma."""
+    """At least the number of values in the JSON: a comma precedes each but the first of a list or object."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
-    """The body (of an endpoint that `becomes` another: the translated one) as a request. Raises `invalid_request_body`
-    and says what is wrong with it."""
+    """Parse a body (of an endpoint that `becomes` another: the translated body). Raises `invalid_request_body` with
+    what is wrong with it."""
     endpoint = endpoint.becomes or endpoint
     fields = read_fields(body)
     model = value_of(fields.get("model"))
@@ -160,7 +160,7 @@ def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
     for name, read in _READERS.items():
         if name in fields:
             read(request, fields[name])
-    if not _SAYS_THINKING.isdisjoint(fields):
+    if not _ASKS_THINKING.isdisjoint(fields):
         for name, read in _THINKING_READERS.items():
             if name in fields:
                 read(request, fields[name])
@@ -174,12 +174,12 @@ def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
 
 
 def is_limit(value: Any) -> TypeGuard[int]:
-    """Is this a number of tokens that an answer can be limited to?"""
+    """Can an answer be limited to this number of tokens? (bool, a subclass of int, is excluded.)"""
     return type(value) is int and 1 <= value <= LIMIT_MOST
 
 
 def unreadable(error: Exception) -> GatewayError:
-    """For one of UNREADABLE that a body has caused."""
+    """The client's error for an exception of UNREADABLE."""
     if isinstance(error, RecursionError):
         return _invalid("The request body is nested too deeply.")
     return _invalid(f"The request body cannot be read: {error}")
@@ -198,7 +198,7 @@ def _invalid(message: str, param: str | None = None) -> GatewayError:
 
 
 def value_of(raw: Raw | None) -> Any:
-    """A field's value, or None where it is absent or does not parse (the backend will say so better)."""
+    """A field's value, or None where it is absent or does not parse (the backend's own error is more exact)."""
     if raw is None:
         return None
     try:
@@ -253,19 +253,20 @@ def _read_response_format(request: InferenceRequest, raw: Raw) -> None:
     request.json_schema = b'"json_schema"' in bytes(raw)
 
 
-def _say_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) -> None:
-    """`value` as true or false. The first field that says it counts, but a demand more than a wish."""
+def _ask_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) -> None:
+    """Take a field that switches thinking, by the truth of `value`. The first field counts, but a demand before a
+    wish."""
     if request.thinking is None or (request.thinking_wish and not wish):
         request.thinking, request.thinking_wish = "on" if value else "off", wish
 
 
 def _read_think(request: InferenceRequest, raw: Raw) -> None:
-    """Ollama's: true, false, or a level, which is a wish."""
+    """Ollama's field: true, false, or a level, which is a wish."""
     think = value_of(raw)
     if isinstance(think, bool):
-        _say_thinking(request, think)
+        _ask_thinking(request, think)
     elif isinstance(think, str):
-        _say_thinking(request, think != "none", wish=True)
+        _ask_thinking(request, think != "none", wish=True)
 
 
 def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
@@ -273,17 +274,17 @@ def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
     if isinstance(switches, dict):
         for name in THINKING_SWITCHES:
             if isinstance(switches.get(name), bool):
-                _say_thinking(request, switches[name])
+                _ask_thinking(request, switches[name])
 
 
 def _read_thinking(request: InferenceRequest, raw: Raw) -> None:
-    """Anthropic's."""
+    """Anthropic's field."""
     thinking = value_of(raw)
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind in ("enabled", "disabled"):
-        _say_thinking(request, kind == "enabled")
+        _ask_thinking(request, kind == "enabled")
     elif kind == "adaptive":
-        _say_thinking(request, True, wish=True)
+        _ask_thinking(request, True, wish=True)
 
 
 def _read_effort(request: InferenceRequest, raw: Raw) -> None:
@@ -291,7 +292,7 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
     if isinstance(effort, dict):  # `reasoning` of the Responses API and of OpenRouter
         effort = effort.get("effort")
     if isinstance(effort, str):
-        _say_thinking(request, effort != "none", wish=True)
+        _ask_thinking(request, effort != "none", wish=True)
 
 
 def find_media(messages: Raw | None) -> Media:
@@ -334,4 +335,4 @@ _THINKING_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "reasoning_effort": _read_effort,
     "reasoning": _read_effort,
 }
-_SAYS_THINKING = frozenset(_THINKING_READERS)
+_ASKS_THINKING = frozenset(_THINKING_READERS)

@@ -1,9 +1,9 @@
-"""How many tokens a prompt has, guessed from its bytes; what room that leaves; how long silence may last.
+"""How many tokens a prompt has, estimated from its bytes; what room that leaves; how long silence may last.
 
 Bytes per token differ by model and by language, so the ratio is learned from the usage that a backend reports: per
 backend and sender, so that the odd prompts of one client change nothing for the others. Until then a wide prior is
-used: a prompt is only called too long when it is so by the most generous guess, and an answer is only promised the room
-that the most careful one leaves.
+used: a prompt is only too long when it is so by the lowest estimate, and an answer only gets the room that the highest
+estimate leaves.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
 
-RATIO_LEAST, RATIO_MOST = 1.5, 6.0  # bytes per token, whatever was observed
+RATIO_LEAST, RATIO_MOST = 1.5, 6.0  # bytes per token: limits of what is learned
 PRIOR_DENSE, PRIOR_USUAL, PRIOR_SPARSE = 2.5, 3.6, 4.8
 LEARN_FROM = 2048  # shorter prompts are mostly chat template
-SENDERS_MOST = 64  # whose prompts are remembered apart
+SENDERS_MOST = 64  # senders whose ratio is kept apart
 MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as much or did not say
 ANSWER_GUESS = 8192  # tokens of an answer whose length nobody limited
 TEMPLATE = 256  # tokens that a chat template may add to a prompt
-RATE_TIMES = 3.0  # what was learned held for other prompts, and beside other requests
-PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second, before anything is learned: the slowest the posts saw
+RATE_TIMES = 3.0  # margin on a learned rate: it was measured with other prompts, and beside other requests
+PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second until a rate is learned: the slowest that were reported
 
 
 class Estimate(NamedTuple):
@@ -35,23 +35,23 @@ class Estimate(NamedTuple):
 
 @dataclass(slots=True)
 class TokenRatio:
-    """Bytes per token of one backend's tokenizer; `value` is the median over the senders, None until learned. `own`:
-    what each sender's prompts have shown, those who sent last at the end."""
+    """Bytes per token of one backend's tokenizer. `value`: the median over the senders, None until learned. `own`: the
+    ratio of each sender's prompts, the latest sender last."""
 
     value: float | None = None
     seen: int = 0
     own: dict[str, float] = field(default_factory=dict)
 
     def due(self, prompt_bytes: int, sender: str = "") -> bool:
-        """Is this answer worth learning from? A sender's first is, then one in sixteen: it costs a look for
-        pictures."""
+        """Is this answer worth learning from? A sender's first is, then one in sixteen, since the body has to be
+        searched for pictures first."""
         if prompt_bytes < LEARN_FROM:
             return False
         self.seen += 1
         return sender not in self.own or self.seen % 16 == 0
 
     def learn(self, prompt_bytes: int, prompt_tokens: int, sender: str = "") -> None:
-        """From one answered request without pictures; moves a fifth of the way."""
+        """Learn from one answered request without pictures. The ratio moves a fifth of the way."""
         if prompt_bytes < LEARN_FROM or prompt_tokens <= 0:
             return
         seen = min(RATIO_MOST, max(RATIO_LEAST, prompt_bytes / prompt_tokens))
@@ -62,11 +62,11 @@ class TokenRatio:
         self.value = median(self.own.values())
 
     def probably(self, prompt_bytes: int) -> int:
-        """Prompt tokens, probably; pictures not counted."""
+        """The probable number of prompt tokens, pictures not counted."""
         return int(prompt_bytes / (self.value or PRIOR_USUAL))
 
     def estimate(self, prompt_bytes: int, images: int = 0, sender: str = "") -> Estimate:
-        """For a prompt of this sender. What only others have shown does not narrow it."""
+        """For a prompt of this sender. Ratios of other senders do not narrow the estimate."""
         extra = images * IMAGE_TOKENS
         ratio = self.own.get(sender) if self.own else self.value
         if ratio is None:
@@ -78,7 +78,8 @@ class TokenRatio:
 
 
 def room_needed(request: InferenceRequest, min_max_tokens: int | None) -> int:
-    """Answer tokens that a window must leave for this request: what it asked, but no more than is fair to insist on."""
+    """Answer tokens that a window must leave for this request: what it asked for, but not more than MIN_ROOM or the
+    alias' `min_max_tokens`."""
     if request.endpoint.limits == ():
         return 0
     asked = request.limit()
@@ -87,14 +88,14 @@ def room_needed(request: InferenceRequest, min_max_tokens: int | None) -> int:
 
 
 def surely_fits(prompt_bytes: int, room: int, window: int) -> bool:
-    """Told without an estimate, as it can be for most requests: even the densest text is no more tokens than this.
-    (Nor are pictures sent as base64; those sent as a link are left to the backend's own judgement.)"""
+    """Does the prompt fit however dense its text is? Most requests do, and need no estimate. (Pictures sent as base64
+    take fewer tokens than their bytes as text; those sent as a link are left to the backend.)"""
     return prompt_bytes / RATIO_LEAST * 1.1 + 1 + room <= window
 
 
 def fits(estimate: Estimate, room: int, window: int | None, *, cuts_silently: bool) -> bool:
-    """May this prompt be sent there? A server that cuts silently (Ollama) must be sure to hold it; of one that refuses,
-    the refusal is the better judge."""
+    """May this prompt be sent there? A server that cuts silently (Ollama) gets it only where it surely fits; one that
+    refuses gets it where it possibly fits, since its refusal is exact."""
     if window is None:
         return True
     return (estimate.high if cuts_silently else estimate.low) + room <= window
@@ -113,9 +114,9 @@ def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: 
 
 
 def clamp_again(limit: int, estimate: Estimate, window: int, *, prompt_bytes: int, exact: bool) -> int:
-    """The limit for the server that has just refused prompt and limit together. `exact`: it told the prompt's length.
+    """The limit for the server that has just refused prompt and limit together. `exact`: it reported the prompt's size.
     Else some room is left for what its template adds, and the prompt is taken to be as dense as any text, unless that
-    halves the answer: then the careful guess counts, or, where that leaves no room worth the name, the probable one."""
+    halves the answer: then the high estimate counts, or, where that leaves too little room, the probable one."""
     if exact:
         return clamp(limit, estimate, window, server_clamps=False)
     densest = max(estimate.high, int(prompt_bytes / RATIO_LEAST * 1.1))

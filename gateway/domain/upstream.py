@@ -25,8 +25,8 @@ class ConnectFailure(UpstreamFailure):
 
 
 class OwnFailure(UpstreamFailure):
-    """This process lacked something itself (`shortage`): the backend has nothing to do with it. `unsent`: before one
-    byte was sent."""
+    """This process itself ran out of something (`shortage`), which says nothing of the backend. `unsent`: no byte of
+    the request was sent."""
 
     kind = "own_shortage"
 
@@ -50,7 +50,7 @@ class ResetFailure(UpstreamFailure):
 
 
 class ProtocolFailure(UpstreamFailure):
-    """What came back is not HTTP, is undecodable (`content-encoding`), or has an impossible length."""
+    """The answer is not HTTP, cannot be decoded (`content-encoding`), or has an impossible length."""
 
     kind = "protocol"
 
@@ -77,7 +77,7 @@ class Response(Protocol):
         """All decoded body bytes that have arrived, at least one; b"" at the end of a complete body.
 
         A body that ends early (short of its content-length, or without the terminating chunk) raises `ResetFailure`.
-        Nobody reads ahead more than 256 KiB: a reader that does not come stops the peer (TCP backpressure).
+        At most 256 KiB are read ahead: a caller that stops reading stops the peer (TCP backpressure).
         """
         ...
 
@@ -91,7 +91,7 @@ class Response(Protocol):
         ...
 
     def release(self) -> None:
-        """The body was read to its end: the connection goes back to the pool. If it was not, this is `abort`."""
+        """Return the connection to the pool after the body was read to its end. Before that, this is `abort`."""
         ...
 
 
@@ -100,7 +100,7 @@ def _ignored(_: int) -> None:
 
 
 async def read_counted(response: Response, limit: int, count: Callable[[int], object] = _ignored) -> bytes:
-    """As `Response.read_all`. `count` is told of every piece before it is kept, and may raise."""
+    """As `Response.read_all`. `count` is called with the size of each part before it is kept, and may raise."""
     first = await response.read_some()
     count(len(first))
     if not first or len(first) > limit:
@@ -108,7 +108,7 @@ async def read_counted(response: Response, limit: int, count: Callable[[int], ob
     following = await response.read_some()
     if not following:
         return first  # nearly always
-    whole = bytearray(first)  # a list of the pieces would cost a multiple where they are tiny
+    whole = bytearray(first)  # a list of many tiny parts would take a multiple of the memory
     while following:
         count(len(following))
         whole += following
@@ -126,8 +126,8 @@ def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:
 
 
 class Client(Protocol):
-    """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it counts from the
-    next connection on."""
+    """Sends requests to one origin (scheme, host, port). `connect_timeout` (seconds) may be changed: it applies to new
+    connections."""
 
     connect_timeout: float
 

@@ -1,14 +1,13 @@
-"""The token counts of a backend's answer, as far as they can be counts at all.
+"""The token counts in a backend's answer, as far as they are plausible.
 
-Everything that is counted, charged or stored of a backend's usage is read here. What the client gets of it keeps the
-backend's bytes.
-"""
+Everything that is counted, charged or stored of a backend's usage is read here. The client gets the usage as the
+backend sent it, byte by byte."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-COUNT_MOST = 1_000_000_000  # tokens: far beyond any window and any batch of prompts
+COUNT_MOST = 1_000_000_000  # tokens: far more than any window and any batch of prompts
 
 
 class Tokens(NamedTuple):
@@ -28,7 +27,7 @@ NO_TOKENS = Tokens()
 
 
 def read_usage(usage: object) -> Tokens:
-    """OpenAI's usage object; what is no count in it counts as 0."""
+    """Read OpenAI's usage object. Values that cannot be counts are read as 0."""
     if not isinstance(usage, dict):
         return NO_TOKENS
     return Tokens(
@@ -40,13 +39,13 @@ def read_usage(usage: object) -> Tokens:
 
 
 def count_of(value: Any) -> int:
-    """A number of tokens; 0 for what is none: another type (a truth value, a fraction), negative, or so large that
-    nothing can have been counted."""
+    """A number of tokens. 0 for a value that cannot be one: it is not an int (bool, a subclass of int, is excluded
+    too), or negative, or larger than COUNT_MOST."""
     return value if type(value) is int and 0 < value <= COUNT_MOST else 0
 
 
 def is_beyond_belief(usage: object) -> bool:
-    """Does it tell a number of prompt or answer tokens that cannot be? Then nothing is known of what was used."""
+    """Is a reported number of prompt or answer tokens impossibly large? Then it is not known what was used."""
     if not isinstance(usage, dict):
         return False
     return any(_is_too_large(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))

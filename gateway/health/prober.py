@@ -18,7 +18,7 @@ from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
-from gateway.domain.progress import IDLE, Progress, Work
+from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
 from gateway.engines.vllm.metrics import read_counters, read_start_time
@@ -215,9 +215,7 @@ class Prober:
         sample = await in_turns(read_counters(answer.content, now))
         if sample is None:
             return
-        if state.progress is None:
-            state.progress = Progress()
-        state.progress.take(sample)
+        state.progress.add(sample)
         state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
         work = self._work_of(state)
         if not state.progress.stalled(work, now):
@@ -253,7 +251,7 @@ class Prober:
             return  # nothing was found out
         self._record_for_node(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
         if isinstance(answer, NoAnswer):
-            moved = max(state.last_event, state.moved_at)
+            moved = max(state.last_event, state.progress.moved_at)
             if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
                 state.evidence.dead(answer.reason, refused=answer.refused)
             return

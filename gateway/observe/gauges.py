@@ -74,7 +74,7 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
     }
     if state.backend.slots is not None:
         values["gateway_slots"] = state.backend.slots
-    if view.state in SERVING and state.progress is not None and state.progress.last is not None:
+    if view.state in SERVING and state.progress.last is not None:
         values["gateway_kv_cache_usage_ratio"] = state.progress.last.kv
     return values
 

@@ -215,10 +215,10 @@ class History:
 def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> dict[str, Any]:
     """The numbers of one backend now; `from`: whether its rates are the engine's own or the gateway's counts."""
     engine = EngineNow()
-    if state.progress is not None and state.progress.last is not None:
+    if state.progress.last is not None:
         kept.looks.take(state.progress.last)
         engine = kept.looks.now(now)
-    own = state.progress is None
+    own = state.progress.last is None
     decode, prefill = (_rate(kept.completion), _rate(kept.prompt)) if own else (engine.decode, engine.prefill)
     return {
         "from": "gateway" if own else "engine",

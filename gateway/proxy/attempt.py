@@ -179,16 +179,16 @@ class Attempt:
         """Arm the silence budget of the time before the first event, and the total one."""
         timer, state = self.timer, self.candidate.state
         timeouts = state.backend.timeouts
-        if state.progress is not None:
+        if state.progress.last is not None:
             # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
-            timer.excuse = lambda: max(state.last_event, state.moved_at)
+            timer.excuse = lambda: max(state.last_event, state.progress.moved_at)
         elif state.inflight > capacity(state):
             # It has more than it can run at once, so this one may wait inside: others' progress counts.
             timer.excuse = lambda: state.last_event
         if timeouts.total is not None:
             admitted_at = self._context.record.began + self._admitted.queued
             timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
-        rates = state.prefill_rate, state.decode_rate
+        rates = state.progress.prefill, state.progress.decode
         timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
 
     def _failure(self, failure: UpstreamFailure) -> Exception:

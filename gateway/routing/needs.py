@@ -16,7 +16,7 @@ Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinki
 
 
 class Needs(NamedTuple):
-    """`thinking` on or off is a demand, with `wish` a preference."""
+    """What a request needs of a backend. `thinking` is a demand, with `wish` only a preference."""
 
     tools: Literal["auto", "required", "named"] | None = None
     json_schema: bool = False
@@ -27,7 +27,7 @@ class Needs(NamedTuple):
 
     @property
     def on_demand(self) -> bool:
-        """A call must come."""
+        """Does the request demand a tool call?"""
         return self.tools in ("required", "named")
 
 
@@ -36,10 +36,11 @@ NO_NEEDS = Needs()
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """How a request is changed for one backend. `mode`: "mend" = tools stay, tool_choice none, the call is taken out of
-    the text; "strip" = without its tools. `thinking`: to be said in the backend's own words. `verify`: a call must
-    come, and nothing there forces one: no content before the first call. `emulate`: the engine makes the call itself.
-    `force`: tool_choice becomes required. `kinds`: the words of x-gateway-adapted."""
+    """How a request is changed for one backend. `mode`: "mend" = its tools stay, with tool_choice none, and calls are
+    taken out of the text; "strip" = its tools are left out. `thinking`: is sent as the backend's own switch. `verify`:
+    a call is demanded that the backend does not enforce, so no content is sent before the first call. `emulate`: the
+    engine makes the call of structured output. `force`: tool_choice becomes required. `kinds`: the words of
+    x-gateway-adapted."""
 
     mode: Resort | None = None
     thinking: Switch | None = None
@@ -85,7 +86,7 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
-    """What the request needs and the backend is known not to have. What is not known is tried."""
+    """What the request needs and the backend is known to lack. What is not known is tried."""
     lacks: list[Lack] = []
     if needs.tools == "auto":
         if able.tools is False:
@@ -108,14 +109,14 @@ def on_demand(needs: Needs, able: Capabilities) -> OnDemand:
 
 
 def can_think_so(needs: Needs, able: Capabilities) -> bool:
-    """Can it be had with thinking as it is wanted, be that a demand or a wish?"""
+    """Can thinking be switched as the request asks, be that a demand or a wish?"""
     if needs.thinking is None:
         return True
     return (able.thinks if needs.thinking == "on" else able.silent) is not False
 
 
 def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adaptation:
-    """What is changed about a request for a backend that may have it."""
+    """The changes to a request for a backend that may serve it."""
     if mode is None and needs.thinking is None and not needs.on_demand:
         return NO_ADAPTATION
     kinds: tuple[str, ...] = () if mode is None else (ADAPTED_BY_MODE[mode],)
@@ -133,14 +134,15 @@ def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adapt
 
 
 def rescued(needs: Needs, able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
-    """Can a backend that lacks this, and only tools, be asked in that mode after all?"""
+    """Can a backend that lacks only tools serve the request in that mode?"""
     if mode == "mend":
         return able.mendable and lacks in (("tools",), ("tool_choice",))
     return lacks == ("tools",)
 
 
 def resort_of(alias: Alias, client: Client | None) -> Resort | None:
-    """What is done when no step can: `on_unsupported` of the client, else of the alias; None = the error."""
+    """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None = an
+    error."""
     said: OnUnsupported | None = client.on_unsupported if client is not None else None
     chosen = said or alias.on_unsupported
     return None if chosen == "refuse" else chosen

@@ -64,8 +64,8 @@ Broke = Callable[[BackendState], str | None]  # which budget forbids this backen
 
 
 class Candidate(NamedTuple):
-    """A backend to try; `step` counts from 0. `adapt`: how the request is changed for it. `doubtful`: it was put behind
-    the others, since it may well fail to do what is asked."""
+    """A backend to try; `step` counts from 0. `adapt`: how the request is changed for it. `doubtful`: it may well fail
+    to do what is asked, and stands behind the other local backends."""
 
     state: BackendState
     step: int
@@ -93,7 +93,7 @@ class Skip(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """`candidates` in the order to try them. `met` is filled while they are tried: backend name -> kind of failure."""
+    """`candidates`: in the order to try them. `met` is filled while they are tried: backend name -> kind of failure."""
 
     alias: Alias
     candidates: list[Candidate] = field(default_factory=list)
@@ -101,8 +101,8 @@ class Plan:
     met: dict[str, str] = field(default_factory=dict)
 
     def may_enter(self, candidate: Candidate) -> bool:
-        """A local candidate always; a cloud one when every local backend before it is out for a reason that the alias
-        allows, or there is none before it."""
+        """May this candidate be tried? A local one always; a cloud only when every local backend before it is out for a
+        reason that the alias allows, or there is none before it."""
         if not candidate.state.backend.cloud:
             return True
         reasons = [KINDS[s.kind] for s in self.skipped if s.step <= candidate.step and not s.state.backend.cloud]
@@ -115,7 +115,7 @@ class Plan:
 
     def detour(self, candidate: Candidate) -> tuple[str, str] | None:
         """Why a later step serves: ("fallback", reason) when the first step is unhealthy or has just failed, ("routed",
-        too_long | incapable | busy) when it is because of this request. None on the first step."""
+        too_long | incapable | busy) when this request is the reason. None on the first step."""
         if candidate.step == 0:
             return None
         kinds = [s.kind for s in self.skipped if s.step == 0]
@@ -176,7 +176,7 @@ def make_plan(
 def _adapted(
     ordered: Sequence[BackendState], step: int, needs: Needs, now: float, mode: Resort | None
 ) -> list[Candidate]:
-    """One step's members, those first that can fulfil a wish."""
+    """The candidates of one step, those first that can fulfil a wish."""
     able = [(state, state.capabilities(now)) for state in ordered]
     if needs.wish and len(able) > 1:
         able.sort(key=lambda pair: not can_think_so(needs, pair[1]))
@@ -205,7 +205,8 @@ def _why_not_even(
     resort: Resort,
     met: Mapping[str, str],
 ) -> Why | None:
-    """Why not in this mode either; only a lack of tools is got over. One that could serve has had its turn."""
+    """Why a backend cannot serve in this mode either; the mode only makes up for a lack of tools. A backend that could
+    serve without it was tried already."""
     if why is None:
         kind = met.get(state.name)
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")

@@ -7,15 +7,15 @@ import asyncio
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
-SLICE = 64 * 1024  # bytes of a page that are read in one go
+SLICE = 64 * 1024  # bytes of a page that are read without a pause
 NUMBER_MOST = 64  # characters of a number
-VALUE_MOST = 1e15  # beyond this a count, or bytes, or seconds mean nothing, and arithmetic with them neither
+VALUE_MOST = 1e15  # a larger count, or number of bytes or seconds, cannot be right
 
 T = TypeVar("T")
 
 
 def slices(page: bytes) -> Iterator[list[bytes]]:
-    """The lines of `page`, some at a time. A line that is longer than a slice is left out."""
+    """The lines of `page`, a slice of them at a time. A line that is longer than a slice is skipped."""
     at = 0
     while at < len(page):
         end = page.rfind(b"\n", at, at + SLICE) if at + SLICE < len(page) else len(page)
@@ -35,7 +35,8 @@ def split_sample(line: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def number(text: bytes) -> float | None:
-    """A sample's value, a time behind it or not; None for what is no count: not a number, infinite, negative, huge."""
+    """The value of a sample, whether or not a timestamp follows. None where it cannot be a count: it is not a number,
+    or is infinite, negative or too large."""
     word = text[: 2 * NUMBER_MOST].split(None, 1)[:1]
     if not word or len(word[0]) > NUMBER_MOST:
         return None
@@ -43,7 +44,7 @@ def number(text: bytes) -> float | None:
         value = float(word[0])
     except ValueError:
         return None
-    return value if 0.0 <= value <= VALUE_MOST else None  # no NaN either
+    return value if 0.0 <= value <= VALUE_MOST else None  # NaN compares as False
 
 
 async def in_turns(reading: Generator[None, None, T]) -> T:

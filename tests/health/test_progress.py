@@ -67,7 +67,7 @@ class Watched:
     def look(self) -> None:
         sample = whole(read_counters(render(self.engine, "model", 1.0), self.now()))
         assert sample is not None
-        self.progress.take(sample)
+        self.progress.add(sample)
         work = self.work()
         self.longest = max(self.longest, self.progress.silence(work, self.now()))
         if self.progress.stalled(work, self.now()):
@@ -188,7 +188,7 @@ def test_others_work_alone_is_no_evidence() -> None:
 def seen(*samples: Sample) -> Progress:
     progress = Progress()
     for sample in samples:
-        progress.take(sample)
+        progress.add(sample)
     return progress
 
 
@@ -218,7 +218,7 @@ def test_what_others_run_there_is_counted_when_two_looks_agree() -> None:
     progress = Progress()
     counts = []
     for at, running, held in ((1, 3, 3), (2, 5, 3), (3, 5, 3), (4, 3, 4), (5, 6, 0), (6, 6, 2)):
-        progress.take(Sample(float(at), running=running, generated=float(at)))
+        progress.add(Sample(float(at), running=running, generated=float(at)))
         counts.append(progress.foreign(held, float(at)))
     assert counts == [0, 0, 2, 0, 0, 4]
 
@@ -226,7 +226,7 @@ def test_what_others_run_there_is_counted_when_two_looks_agree() -> None:
 def test_numbers_that_never_move_are_nobody() -> None:
     progress = Progress()
     for at in range(0, 100, 5):
-        progress.take(Sample(float(at), running=1, generated=50))
+        progress.add(Sample(float(at), running=1, generated=50))
         seen_now = progress.foreign(0, float(at))
     assert seen_now == 0
 
@@ -238,7 +238,7 @@ def test_a_cached_prompt_teaches_no_speed() -> None:
         Sample(10.0, generated=10, firsts=1, finished=1, prefilled=100_000, prefill_seconds=0.2, hits=99_000),
     )
     assert progress.prefill is None
-    progress.take(Sample(20.0, generated=20, firsts=2, finished=2, prefilled=108_000, prefill_seconds=8.2, hits=99_000))
+    progress.add(Sample(20.0, generated=20, firsts=2, finished=2, prefilled=108_000, prefill_seconds=8.2, hits=99_000))
     assert progress.prefill == pytest.approx(1000)
 
 
@@ -249,10 +249,10 @@ def test_slower_is_believed_sooner_than_faster() -> None:
     def ended(rate: float) -> float | None:
         nonlocal at, prefilled, seconds
         at, prefilled, seconds = at + 5, prefilled + 10_000, seconds + 10_000 / rate
-        progress.take(Sample(at, generated=at, firsts=at, finished=at, prefilled=prefilled, prefill_seconds=seconds))
+        progress.add(Sample(at, generated=at, firsts=at, finished=at, prefilled=prefilled, prefill_seconds=seconds))
         return progress.prefill
 
-    progress.take(Sample(0.0))
+    progress.add(Sample(0.0))
     assert [ended(1000), ended(2000), ended(200)] == pytest.approx([1000, 1200, 700])
 
 
@@ -293,7 +293,7 @@ def test_any_numbers_give_a_sound_answer(looks: list[tuple[int, int, int, int]])
     progress = Progress()
     for at, (running, firsts, finished, held) in enumerate(looks):
         now = at * LOOK
-        progress.take(Sample(now, running=running, generated=firsts, firsts=firsts, finished=finished))
+        progress.add(Sample(now, running=running, generated=firsts, firsts=firsts, finished=finished))
         assert 0 <= progress.unspoken() <= running
         assert progress.foreign(held, now) >= 0
         work = Work(held, now, now, held, 100 * held, held, 0.0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.domain.health_machine import Health
+from gateway.domain.health_machine import BACKOFF_LEAST, Health
 from gateway.domain.health_state import State
-from gateway.domain.pauses import BACKOFF_LEAST
 from tests.health.machine import NEVER_PROBED, down_by_requests, ready, state
 
 

@@ -84,7 +84,7 @@ def test_what_vllm_says_to_auto_does_not_mean_that_no_call_can_be_forced() -> No
 )
 def test_a_call_on_demand_is_as_good_as_the_parser(parser: str | None, way: str) -> None:
     can = able(tool_parser=parser)
-    assert (can.required, can.named, can.on_demand) == (way, way, way)
+    assert (can.required, can.named) == (way, way)
 
 
 @pytest.mark.parametrize(("version", "way"), [("0.11.2", "enforced"), ("0.12.0", "no"), ("0.32.1", "no"), (None, "no")])
@@ -95,12 +95,13 @@ def test_an_old_vllm_needs_no_parser_for_it(version: str | None, way: str) -> No
 
 @pytest.mark.parametrize(("engine", "way"), [("openai", "tried"), ("litellm", "tried"), ("ollama", "emulated")])
 def test_other_engines_are_asked_and_checked_or_emulated(engine: Any, way: str) -> None:
-    assert able(engine=engine).on_demand == way
+    can = able(engine=engine)
+    assert (can.required, can.named) == (way, way)
 
 
 def test_what_was_seen_of_a_named_call_says_nothing_of_a_required_one() -> None:
     can = able(saw(tool_named="no", tool_required="yes"), tool_parser="hermes")
-    assert (can.required, can.named, can.on_demand) == ("enforced", "no", "no")
+    assert (can.required, can.named) == ("enforced", "no")
 
 
 def test_one_disobedience_is_no_rule_where_nothing_is_enforced() -> None:

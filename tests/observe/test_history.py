@@ -16,7 +16,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.progress import Progress, Sample
+from gateway.domain.progress import Sample
 from gateway.engines.vllm.metrics import read_counters
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
@@ -187,8 +187,7 @@ def test_a_sample_has_the_numbers_of_all_backends_aliases_and_machines() -> None
     metrics = Metrics()
     states = {"a": state("a"), "b": state("b")}
     states["a"].inflight = 2
-    states["a"].progress = Progress()
-    states["a"].progress.take(Sample(0.0, kv=0.25))
+    states["a"].progress.add(Sample(0.0, kv=0.25))
     metrics.first_token.child("w", "a").observe(0.2)
     metrics.first_token.child("v", "a").observe(0.2)
     metrics.requests.child("w", "a", "chat", "200").value = 10

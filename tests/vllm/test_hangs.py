@@ -51,7 +51,7 @@ async def test_a_busy_engine_is_not_one_that_hangs(plain: VllmServer, http: http
     """All slots decoding and one waiting, for longer than a silence may last."""
     async with under_load(plain, http) as load:
         state = load.gateway.gateway.fleet["real"]
-        await load.gateway.until(lambda: state.progress is not None)  # its /metrics were read at least once
+        await load.gateway.until(lambda: state.progress.last is not None)  # its /metrics were read at least once
         until = time.monotonic() + 30
         while time.monotonic() < until and not load.whole.done():
             await asyncio.sleep(0.5)
