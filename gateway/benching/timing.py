@@ -12,9 +12,8 @@ import msgspec
 
 from gateway.benching.measured import Run
 from gateway.domain.upstream import Response, StaleConnection, UpstreamFailure
-from gateway.transport.sse import DONE, Choice, Framer, data_of, read_chunk
+from gateway.transport.sse import BROKEN_ENDS, DONE, Choice, Framer, data_of, read_chunk
 
-BROKEN_ENDS = ("abort", "error")  # vLLM's finish_reason when it is stopped, and when it fails
 ERROR_MOST = 64 * 1024  # bytes of an error that are read
 MESSAGE_MOST = 300  # characters of it that are shown
 

@@ -11,13 +11,12 @@ import msgspec
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import read_usage
 from gateway.health.checks.subject import Subject
-from gateway.inspection.mender import Call, Mender, Offered, Piece, Reasoning, Text
+from gateway.inspection.mender import Call, Mender, OfferedTools, Reasoning, Segment, Text
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
-from gateway.transport.sse import DONE, Framer, data_of, read_chunk
+from gateway.transport.sse import BROKEN_ENDS, DONE, Framer, data_of, read_chunk
 
 SHOWN = 90  # characters of an answer that are shown
-_BROKEN_ENDS = ("abort", "error")
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -73,7 +72,7 @@ def read_whole(reply: Reply) -> Said | str:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return "answered 200 without `choices`"
     finish = choices[0].get("finish_reason")
-    if finish in _BROKEN_ENDS:
+    if finish in BROKEN_ENDS:
         return f"ended with finish_reason {finish}"
     message = choices[0].get("message")
     message = message if isinstance(message, dict) else {}
@@ -119,7 +118,7 @@ def _read_events(events: Iterable[bytes]) -> Said | str:
             reasoning += _thoughts(delta)
             calls.take(delta.get("tool_calls"))
             finish = choice.finish_reason or finish
-    if finish in _BROKEN_ENDS:
+    if finish in BROKEN_ENDS:
         return f"the stream ended with finish_reason {finish}"
     if finish is None:
         return "the stream ended without a finish_reason"
@@ -184,6 +183,6 @@ def mended(said: Said, subject: Subject, tools: Iterable[Any] = ()) -> Said:
     )
 
 
-def _pieces(content: str, subject: Subject, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Piece]:
-    mender = Mender(subject.formats, Offered(tools), thoughts)
+def _pieces(content: str, subject: Subject, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Segment]:
+    mender = Mender(subject.formats, OfferedTools(tools), thoughts)
     return [*mender.feed(content), *mender.finish()]
