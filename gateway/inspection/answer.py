@@ -41,9 +41,11 @@ GUESS_MOST = 256 * 1024  # characters that are held until it is known whether th
 
 
 class ChoiceAnswer:
-    """`violations` and `mended` are filled while it comes. `said`: something for the client, be it text or a call;
-    `thought`: some reasoning, whether the client gets it or not; `size`: bytes of content and thoughts, counted where
-    anything is checked; `closed_alone`: a `</think>` stood alone where no thoughts had begun."""
+    """`violations` and `mended` are filled while it comes.
+
+    `said`: something for the client, be it text or a call; `thought`: some reasoning, whether the client gets it or
+    not; `called`: some tool; `size`: bytes of content and thoughts, counted where anything is checked; `closed_alone`:
+    a `</think>` stood alone where no thoughts had begun."""
 
     __slots__ = (
         "_apart",
@@ -59,6 +61,7 @@ class ChoiceAnswer:
         "_thoughts_start",
         "_unsaid",
         "_usual",
+        "called",
         "closed_alone",
         "mended",
         "said",
@@ -87,6 +90,7 @@ class ChoiceAnswer:
         self._as_text = False  # the guess was given up amid them: they are content
         self._apart = False
         self._given: object = None  # the finish_reason as it came
+        self.called = False
         self.said = False
         self.thought = False
         self.size = 0
@@ -95,16 +99,12 @@ class ChoiceAnswer:
         self.mended: set[str] = set()
 
     @property
-    def called(self) -> bool:
-        return bool(self._calls)
-
-    @property
     def obeyed(self) -> bool:
         """Was a tool called that `tool_choice` asked for? Of a named one the first call decides: in a stream no other
         backend can be asked once that call has been sent."""
         if self._policy.call == "named":
             return self._calls.first == self._policy.name
-        return bool(self._calls) or not self._policy.must_call
+        return self.called or not self._policy.must_call
 
     @property
     def begun(self) -> bool:
@@ -221,6 +221,7 @@ class ChoiceAnswer:
         changed = mended is not None
         if calls and isinstance(calls, list) and self._policy.tools is not None:
             changed = self._calls.note(calls) or changed
+            self.called = bool(self._calls)
         if not changed:
             field = self._policy.reasoning_field
             return [delta if field == "as_is" else _renamed(delta, field)]
@@ -256,9 +257,9 @@ class ChoiceAnswer:
             self._note_said("".join(self._unsaid))
             if finish_reason == "length":
                 self._unsaid = None  # their end may have been cut off: the guess is not refuted
-        complete = finish_reason != "length" and self._judge_calls(cut)
+        complete = self.called and finish_reason != "length" and self._judge_calls(cut)
         finish_reason = self._finish(finish_reason, complete=complete)
-        if finish_reason == "length" and self.thought and not (self.said or self._calls):
+        if finish_reason == "length" and self.thought and not (self.said or self.called):
             self.violations.add("reasoning_cut")  # vLLM forces a call only after the thoughts
         elif self._policy.must_call and not self.obeyed:
             self.violations.add("tool_choice_ignored")
@@ -283,13 +284,13 @@ class ChoiceAnswer:
             given = "stop"
         if self._policy.tools is None:
             return given
-        if self._calls and given == "stop":
+        if self.called and given == "stop":
             if "tool_calls" not in self.mended:
                 self.violations.add("finish_reason")
             return "tool_calls"
-        if given == "tool_calls" and not (self._calls and complete):
+        if given == "tool_calls" and not complete:
             self.violations.add("finish_reason")
-            return "length" if self._calls else "stop"
+            return "length" if self.called else "stop"
         return given
 
     def _deltas(self, segments: list[Segment]) -> list[Delta]:
@@ -305,6 +306,7 @@ class ChoiceAnswer:
             elif isinstance(segment, Call):
                 self.mended.add("tool_calls")
                 self.violations.add("tool_call_as_text")
+                self.called = True
                 deltas.append({"tool_calls": [self._calls.add(segment)]})
         return deltas
 

@@ -116,36 +116,45 @@ class Inspector:
     def inspect(self, choices: Sequence[Choice], *, whole: bool = False) -> list[Choice] | None:
         """Notes what the choices of one event say. Returns what becomes of them, in order (one may become several, or
         none); None = they go on as they are. `whole`: the event is all of the answer."""
-        made: list[Choice] = []
-        same = True
-        for choice in choices:
-            number, finish = number_of(choice.index), choice.finish_reason
-            delta = choice.delta if isinstance(choice.delta, dict) else {}
-            answer = self._answers.get(number)
-            if answer is None:
-                answer = self._answers[number] = self._begin(delta, whole)
-            if not self._chat:
-                answer.said = answer.said or bool(choice.text)
-            elif whole and answer.is_plain(delta, finish):
-                self.finished[number] = finish
-                made.append(choice)
+        made: list[Choice] | None = None  # once one of them has changed
+        for position, choice in enumerate(choices):
+            deltas, finish = self._inspect_one(choice, whole)
+            if deltas is None:
+                if made is not None:
+                    made.append(self._made(choice, choice.delta, finish))
                 continue
-            deltas = answer.delta(delta)
-            rest: list[Delta] = []
-            if finish is not None:
-                rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
-                self.finished[number] = finish
-            if len(deltas) == 1 and deltas[0] is delta and not rest and finish == choice.finish_reason:
-                made.append(choice if choice.index is number else self._made(choice, number, delta, finish))
-                continue
-            same = False
-            deltas = [*deltas, *rest] or ([{}] if finish is not None else [])
-            for i, one in enumerate(deltas, 1):
-                made.append(self._made(choice, number, one, finish if i == len(deltas) else None))
-        return None if same else made
+            if made is None:
+                made = [self._made(one, one.delta, one.finish_reason) for one in choices[:position]]
+            for i, delta in enumerate(deltas, 1):
+                made.append(self._made(choice, delta, finish if i == len(deltas) else None))
+        return made
 
-    def _made(self, choice: Choice, number: int, delta: Delta, finish: object) -> Choice:
-        return Choice(number, delta, None if self._chat else choice.text, finish)
+    def _inspect_one(self, choice: Choice, whole: bool) -> tuple[list[Delta] | None, object]:
+        """(the deltas that this choice becomes; None = it goes on as it is, its finish_reason)."""
+        number, finish = choice.index, choice.finish_reason
+        if type(number) is not int:
+            number = number_of(number)
+        delta = choice.delta if isinstance(choice.delta, dict) else {}
+        answer = self._answers.get(number)
+        if answer is None:
+            answer = self._answers[number] = self._begin(delta, whole)
+        if not self._chat:
+            answer.said = answer.said or bool(choice.text)
+        elif whole and answer.is_plain(delta, finish):
+            self.finished[number] = finish
+            return None, finish
+        deltas = answer.delta(delta)
+        same = len(deltas) == 1 and deltas[0] is delta
+        if finish is None:
+            return (None if same else deltas), None
+        rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
+        self.finished[number] = finish
+        if same and not rest and finish == choice.finish_reason:
+            return None, finish
+        return [*deltas, *rest] or [{}], finish
+
+    def _made(self, choice: Choice, delta: Delta, finish: object) -> Choice:
+        return Choice(number_of(choice.index), delta, None if self._chat else choice.text, finish)
 
     def inspect_text(self, text: str) -> list[Delta] | None:
         """The same for an event that says nothing but this text, in the only choice, which has begun. None = it goes on
