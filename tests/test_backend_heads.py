@@ -119,14 +119,14 @@ async def test_what_makes_our_own_reader_fail_is_left_for_the_next_backend(
 async def test_the_same_in_a_stream_after_content(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     from gateway.inspection.stream_track import StreamTrack
 
-    real = StreamTrack.take
+    real = StreamTrack.feed
 
     def broken(self: StreamTrack, events: Any) -> bytes:
         if any(b"BOOM" in one for one in events):
             raise IndexError("a defect")
         return real(self, events)
 
-    monkeypatch.setattr(StreamTrack, "take", broken)
+    monkeypatch.setattr(StreamTrack, "feed", broken)
 
     async def script(turn: Turn) -> None:
         await turn.send(SSE_HEAD + chunked(event(chunk({"content": "hel"}))))

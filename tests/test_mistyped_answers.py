@@ -23,7 +23,7 @@ from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
 from gateway.inspection.heuristics import silence_kind
 from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.policy import InspectionPolicy, LateTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack
@@ -59,14 +59,14 @@ COMPLETION = {**HEAD, "choices": [{"index": 0, "text": "hello", "finish_reason":
 EMBEDDED = {"object": "list", "model": "served", "data": [{"index": 0, "embedding": [0.5, 1]}], "usage": USAGE}
 
 
-def expectations() -> list[Expected | None]:
+def expectations() -> list[InspectionPolicy | None]:
     tools = LateTools(dumped(TOOLS))
-    armed = Expected(tools, formats_for("Qwen/Qwen3-8B", "hermes"), THINK)
+    armed = InspectionPolicy(tools, formats_for("Qwen/Qwen3-8B", "hermes"), THINK)
     return [
         None,
         armed,
-        Expected(reasoning_field="both"),
-        Expected(tools, armed.formats, THINK.with_opener_implied(), call="named", name="now", hold=True),
+        InspectionPolicy(reasoning_field="both"),
+        InspectionPolicy(tools, armed.formats, THINK.with_opener_implied(), call="named", name="now", hold=True),
     ]
 
 
@@ -89,7 +89,7 @@ def follow(answer: WholeAnswer) -> bytes:
 
 
 @given(st.sampled_from(WHOLE).flatmap(mutated), st.sampled_from(EXPECTED), st.sampled_from([None, THINK]))
-def test_no_whole_answer_raises_in_any_reader(body: bytes, expected: Expected | None, thoughts: Any) -> None:
+def test_no_whole_answer_raises_in_any_reader(body: bytes, expected: InspectionPolicy | None, thoughts: Any) -> None:
     answer = read_whole(body, asked(), expected, thoughts)
     read_checked(Reply(200, {}, body))
     if answer.failure is None:
@@ -175,7 +175,7 @@ def events(data: Sequence[bytes]) -> list[bytes]:
     st.booleans(),
 )
 def test_no_stream_raises_in_any_reader(
-    data: list[bytes], expected: Expected | None, endpoint: Endpoint, choices: int, together: bool
+    data: list[bytes], expected: InspectionPolicy | None, endpoint: Endpoint, choices: int, together: bool
 ) -> None:
     """Both attempts of one reply: the second goes on under what the first has told."""
     request = asked(endpoint, prompt="x", stream=True, n=choices)
@@ -184,7 +184,7 @@ def test_no_stream_raises_in_any_reader(
     read_stream(Reply(200, {"content-type": "text/event-stream"}, b"".join(sent)))
     for _ in range(2):
         track = StreamTrack(request, identity, expected if endpoint is CHAT else None, THINK)
-        out = [track.take(batch) for batch in ([sent] if together else [[event] for event in sent])]
+        out = [track.feed(batch) for batch in ([sent] if together else [[event] for event in sent])]
         if track.whole:
             track.conclude()
         out.append(track.release_held())
@@ -231,12 +231,12 @@ MISTAKES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 @pytest.mark.parametrize("expected", EXPECTED, ids=["unchecked", "checked", "renamed", "held"])
-def test_a_mistake_is_a_failure_of_the_answer(name: str, expected: Expected | None) -> None:
+def test_a_mistake_is_a_failure_of_the_answer(name: str, expected: InspectionPolicy | None) -> None:
     mistake = MISTAKES[name]
     choice = {"index": 0, "message": mistake, "finish_reason": "stop"}
     assert (read_whole(dumped({**HEAD, "choices": [choice]}), asked(), expected).failure or "").startswith("sent a ")
     track = StreamTrack(asked(stream=True), Identity(), expected)
-    assert track.take(events([dumped(chunk(mistake))])[:1]) == b""
+    assert track.feed(events([dumped(chunk(mistake))])[:1]) == b""
     assert (track.failure or "").startswith("sent a ")
     assert not track.content
 
@@ -261,7 +261,7 @@ def test_an_oddity_that_no_client_stumbles_over_is_passed_on(odd: dict[str, Any]
     assert (answer.failure, answer.body) == (None, dumped(body))
     follow(answer)
     track = StreamTrack(asked(stream=True), Identity())
-    out = track.take(events([dumped({**one, **odd}) for one in STREAMS[0]]))
+    out = track.feed(events([dumped({**one, **odd}) for one in STREAMS[0]]))
     assert track.whole
     assert out.count(b"data: ") == 6
 
@@ -270,7 +270,7 @@ def test_a_later_attempt_goes_on_after_one_whose_id_was_no_text() -> None:
     identity = Identity()
     for odd in ({"id": {"x": 1}, "created": 10**400}, {}):
         track = StreamTrack(asked(stream=True), identity)
-        out = track.take(events([dumped({**chunk({"reasoning": "hm"}), **odd})]))
+        out = track.feed(events([dumped({**chunk({"reasoning": "hm"}), **odd})]))
         assert track.failure is None
     assert b'"id":"up-1","object":"chat.completion.chunk","created":2,"model":"alias"' in out
 
@@ -279,7 +279,7 @@ def test_a_stream_that_only_ever_says_nothing_is_no_answer() -> None:
     track = StreamTrack(asked(stream=True), Identity())
     silent = events([dumped(chunk({}))])[:1]
     for _ in range(100_000):
-        track.take(silent)
+        track.feed(silent)
         if track.failure is not None:
             break
     assert "before it said anything" in (track.failure or "")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, InferenceRequest, parse
 from gateway.inspection.notation import formats_for, may_lack_opener
-from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.policy import InspectionPolicy, LateTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
@@ -171,13 +171,15 @@ def words_of(*texts: str) -> list[str]:
     return sorted(re.findall(r"word\d+\.", " ".join(texts)))
 
 
-def streamed(whole: str, cuts: list[int], request: InferenceRequest, expected: Expected | None) -> tuple[str, str]:
+def streamed(
+    whole: str, cuts: list[int], request: InferenceRequest, expected: InspectionPolicy | None
+) -> tuple[str, str]:
     """(content, thoughts) as the client gets them."""
     places = [0, *sorted(c for c in cuts if c < len(whole)), len(whole)]
     track = StreamTrack(request, Identity(), expected, THINK)
     events = [event({"role": "assistant", "content": ""})]
     events += [event({"content": whole[a:b]}) for a, b in pairwise(places) if whole[a:b]]
-    out = b"".join(track.take([one]) for one in [*events, event({}, "stop")])
+    out = b"".join(track.feed([one]) for one in [*events, event({}, "stop")])
     track.conclude()
     deltas = [
         json.loads(one.removeprefix(b"data: "))["choices"][0]["delta"]
@@ -188,9 +190,9 @@ def streamed(whole: str, cuts: list[int], request: InferenceRequest, expected: E
 
 EXPECTED = {
     "nothing": None,
-    "thoughts": Expected(thoughts=THINK),
-    "guessed": Expected(thoughts=THINK.with_opener_implied()),
-    "guessed, both names": Expected(thoughts=THINK.with_opener_implied(), reasoning_field="reasoning"),
+    "thoughts": InspectionPolicy(thoughts=THINK),
+    "guessed": InspectionPolicy(thoughts=THINK.with_opener_implied()),
+    "guessed, both names": InspectionPolicy(thoughts=THINK.with_opener_implied(), reasoning_field="reasoning"),
 }
 
 
@@ -203,7 +205,7 @@ def test_each_word_comes_exactly_once_however_it_is_marked_and_cut(
     request = parse(CHAT, OFFERED if offered else PLAIN)
     if offered and expected is not None:
         tools = LateTools(bytes(request.fields["tools"]))
-        expected = Expected(tools, formats_for(THINKER, "hermes"), expected.thoughts)
+        expected = InspectionPolicy(tools, formats_for(THINKER, "hermes"), expected.thoughts)
     content, reasoning = streamed(whole, cuts, request, expected)
     assert words_of(content, reasoning) == words_of(whole)
     if "think" not in whole and "<" not in whole:
@@ -215,7 +217,7 @@ def test_each_word_of_a_whole_answer_comes_exactly_once(parts: list[str], offere
     whole = numbered(parts)
     body = {"model": "alias", **said("Write </think>." if asked else "hello"), **({"tools": TOOLS} if offered else {})}
     request = parse(CHAT, json.dumps(body).encode())
-    expected = Expected(LateTools(json.dumps(TOOLS).encode()), (), THINK) if offered else None
+    expected = InspectionPolicy(LateTools(json.dumps(TOOLS).encode()), (), THINK) if offered else None
     choice = {"index": 0, "message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}
     answer = read_whole(json.dumps({"model": "m", "choices": [choice]}).encode(), request, expected, THINK)
     message = json.loads(answer.body)["choices"][0]["message"]

@@ -53,8 +53,8 @@ def fed(track: StreamTrack, data: bytes, cuts: list[int]) -> bytes:
     """What goes out when `data` arrives in the pieces that `cuts` makes."""
     framer = Framer()
     places = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
-    out = [track.take(framer.feed(data[a:b])) for a, b in pairwise(places)]
-    return b"".join([*out, track.take(framer.finish())])
+    out = [track.feed(framer.feed(data[a:b])) for a, b in pairwise(places)]
+    return b"".join([*out, track.feed(framer.finish())])
 
 
 def event(delta: object, finish: str | None = None, *, index: int = 0, **more: object) -> bytes:
@@ -98,7 +98,7 @@ def test_what_goes_out_never_waits_once_something_was_said(name: str) -> None:
     track = track_of(asked(name))
     saying = False
     for one in Framer().feed(captured(name)):
-        out = track.take([one])
+        out = track.feed([one])
         saying = saying or track.content or track.reasoning
         assert bool(out) == (saying and one != DONE)
 
@@ -165,7 +165,7 @@ odd_json = st.recursive(
 @given(st.lists(odd_json, max_size=4))
 def test_no_json_is_a_reason_to_fail_inside_the_gateway(values: list[Any]) -> None:
     track = track_of()
-    track.take([ROLE, *map(dump, values), HELLO])
+    track.feed([ROLE, *map(dump, values), HELLO])
 
 
 # -- what is held, what commits ---------------------------------------------------------------------------------------
@@ -173,49 +173,49 @@ def test_no_json_is_a_reason_to_fail_inside_the_gateway(values: list[Any]) -> No
 
 def test_the_preamble_is_held_until_something_is_said() -> None:
     track = track_of()
-    assert track.take([b": keep-alive\n\n", ROLE]) == b""
+    assert track.feed([b": keep-alive\n\n", ROLE]) == b""
     assert not track.content
-    assert track.take([HELLO]) == (ROLE + HELLO).replace(b"served", b"alias")
+    assert track.feed([HELLO]) == (ROLE + HELLO).replace(b"served", b"alias")
     assert track.content
 
 
 def test_comments_are_no_progress_and_everything_else_is() -> None:
     track = track_of()
-    track.take([b": keep-alive\n\n"])
+    track.feed([b": keep-alive\n\n"])
     assert not track.progress
     for one in (ROLE, THOUGHT, HELLO, HELLO):
-        track.take([one])
+        track.feed([one])
         assert track.progress
-    track.take([b": keep-alive\n\n"])
+    track.feed([b": keep-alive\n\n"])
     assert not track.progress
 
 
 def test_reasoning_goes_out_and_is_not_content() -> None:
     track = track_of()
-    assert track.take([ROLE, THOUGHT]) == (ROLE + THOUGHT).replace(b"served", b"alias")
+    assert track.feed([ROLE, THOUGHT]) == (ROLE + THOUGHT).replace(b"served", b"alias")
     assert (track.reasoning, track.content) == (True, False)
-    track.take([HELLO])
+    track.feed([HELLO])
     assert track.content
 
 
 def test_a_later_attempt_goes_on_under_the_first_ones_id_without_a_second_role() -> None:
     identity = Identity()
-    track_of(identity=identity).take([ROLE, THOUGHT])
+    track_of(identity=identity).feed([ROLE, THOUGHT])
     later = (ROLE + THOUGHT + HELLO).replace(b"up-1", b"up-9").replace(b'"created":2', b'"created":7')
-    out = decoded(track_of(identity=identity).take(Framer().feed(later)))
+    out = decoded(track_of(identity=identity).feed(Framer().feed(later)))
     assert [chunk["choices"][0]["delta"] for chunk in out] == [{"reasoning": "hm"}, {"content": "hello"}]
     assert {(chunk["id"], chunk["created"], chunk["model"]) for chunk in out} == {("up-1", 2, "alias")}
 
 
 def test_a_comment_after_content_is_relayed() -> None:
     track = track_of()
-    track.take([ROLE, HELLO])
-    assert track.take([b": keep-alive\n\n"]) == b": keep-alive\n\n"
+    track.feed([ROLE, HELLO])
+    assert track.feed([b": keep-alive\n\n"]) == b": keep-alive\n\n"
 
 
 def test_an_event_that_does_not_parse_is_relayed_as_content() -> None:
     track = track_of()
-    assert track.take([b"data: {oops\n\n"]) == b"data: {oops\n\n"
+    assert track.feed([b"data: {oops\n\n"]) == b"data: {oops\n\n"
     assert track.content
     assert track.failure is None
 
@@ -223,7 +223,7 @@ def test_an_event_that_does_not_parse_is_relayed_as_content() -> None:
 def test_with_n_2_the_other_choices_role_goes_out_too() -> None:
     track = track_of(asked(choices=2))
     roles = [ROLE, event({"role": "assistant", "content": ""}, index=1)]
-    assert len(decoded(track.take([*roles, HELLO]))) == 3
+    assert len(decoded(track.feed([*roles, HELLO]))) == 3
 
 
 # -- was it whole? ----------------------------------------------------------------------------------------------------
@@ -231,30 +231,30 @@ def test_with_n_2_the_other_choices_role_goes_out_too() -> None:
 
 def test_done_alone_is_not_success() -> None:
     track = track_of()
-    track.take([ROLE, HELLO, DONE])
+    track.feed([ROLE, HELLO, DONE])
     assert track.done
     assert not track.whole
 
 
 def test_a_finish_reason_is_success_without_done() -> None:
     track = track_of()
-    track.take([ROLE, HELLO, STOP])
+    track.feed([ROLE, HELLO, STOP])
     assert track.whole
     assert not track.done
 
 
 def test_every_choice_needs_its_finish_reason() -> None:
     track = track_of(asked(choices=2))
-    track.take([HELLO, STOP])
+    track.feed([HELLO, STOP])
     assert not track.whole
-    track.take([event({}, "length", index=1)])
+    track.feed([event({}, "length", index=1)])
     assert track.whole
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_a_finish_reason_that_means_failure_is_one(reason: str) -> None:
     track = track_of()
-    out = track.take([ROLE, HELLO, event({"content": "x"}, reason), HELLO])
+    out = track.feed([ROLE, HELLO, event({"content": "x"}, reason), HELLO])
     assert reason.encode() not in out
     assert out.count(b"hello") == 1
     assert track.failure is not None
@@ -264,7 +264,7 @@ def test_a_finish_reason_that_means_failure_is_one(reason: str) -> None:
 
 def test_an_error_event_is_a_failure_even_after_the_finish_reason() -> None:
     track = track_of()
-    out = track.take([HELLO, STOP, b'data: {"error": {"message": "EngineCore died"}}\n\n', DONE])
+    out = track.feed([HELLO, STOP, b'data: {"error": {"message": "EngineCore died"}}\n\n', DONE])
     assert b"error" not in out
     assert track.failure == "sent an error event: EngineCore died"
     assert not track.whole
@@ -272,16 +272,17 @@ def test_an_error_event_is_a_failure_even_after_the_finish_reason() -> None:
 
 def test_a_model_that_says_error_has_not_failed() -> None:
     track = track_of()
-    track.take([HELLO, event({"content": '"error": {"message": "x"}'}), event({"error": None}), STOP])
+    track.feed([HELLO, event({"content": '"error": {"message": "x"}'}), event({"error": None}), STOP])
     assert track.failure is None
     assert track.whole
 
 
 def test_repetition_becomes_stop_and_is_told() -> None:
     track = track_of()
-    out = track.take([HELLO, event({"content": '"finish_reason":"repetition"'}), event({}, "repetition")])
+    out = track.feed([HELLO, event({"content": '"finish_reason":"repetition"'}), event({}, "repetition")])
     assert decoded(out)[-1]["choices"][0]["finish_reason"] == "stop"
     assert decoded(out)[1]["choices"][0]["delta"]["content"] == '"finish_reason":"repetition"'
+    track.conclude()
     assert track.violations == {"repetition"}
     assert track.whole
 
@@ -293,30 +294,30 @@ USAGE = dump({"id": "up-1", "created": 2, "model": "served", "choices": [], "usa
 
 def test_a_usage_chunk_that_only_we_asked_for_is_taken_out_and_read() -> None:
     track = track_of(asked(usage=False))
-    out = track.take([ROLE, HELLO, STOP, USAGE, DONE])
+    out = track.feed([ROLE, HELLO, STOP, USAGE, DONE])
     assert b"usage" not in out
     assert track.usage == {"prompt_tokens": 3}
 
 
 def test_a_usage_chunk_that_the_client_asked_for_is_kept() -> None:
     track = track_of(asked(usage=True))
-    assert decoded(track.take([ROLE, HELLO, STOP, USAGE]))[-1]["usage"] == {"prompt_tokens": 3}
+    assert decoded(track.feed([ROLE, HELLO, STOP, USAGE]))[-1]["usage"] == {"prompt_tokens": 3}
     own = asked(usage=False)
     own.own_usage = True
-    assert b"usage" in track_of(own).take([ROLE, HELLO, STOP, USAGE])
+    assert b"usage" in track_of(own).feed([ROLE, HELLO, STOP, USAGE])
 
 
 def test_usage_beside_choices_is_not_taken_out() -> None:
     track = track_of(asked(usage=False))
-    out = track.take([ROLE, event({"content": "x"}, usage={"prompt_tokens": 3}), event({}, "stop", usage=None)])
+    out = track.feed([ROLE, event({"content": "x"}, usage={"prompt_tokens": 3}), event({}, "stop", usage=None)])
     assert len(decoded(out)) == 3
 
 
 def test_empty_choices_without_usage_are_not_taken_out() -> None:
     track = track_of(asked(usage=False))
-    track.take([ROLE, HELLO])
+    track.feed([ROLE, HELLO])
     filter_results = dump({"id": "up-1", "created": 2, "model": "served", "choices": [], "prompt_filter_results": []})
-    assert decoded(track.take([filter_results]))[0]["prompt_filter_results"] == []
+    assert decoded(track.feed([filter_results]))[0]["prompt_filter_results"] == []
 
 
 # -- an empty answer --------------------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def test_empty_choices_without_usage_are_not_taken_out() -> None:
 
 def test_an_empty_answer_is_held_whole_and_can_still_be_delivered() -> None:
     track = track_of()
-    assert track.take([ROLE, STOP, DONE]) == b""
+    assert track.feed([ROLE, STOP, DONE]) == b""
     assert track.whole
     assert decoded(track.release_held()) == decoded((ROLE + STOP).replace(b"served", b"alias"))
 
@@ -332,5 +333,5 @@ def test_an_empty_answer_is_held_whole_and_can_still_be_delivered() -> None:
 @pytest.mark.parametrize("index", [None, "0", [0], {"a": 1}])
 def test_an_odd_index_is_no_reason_to_fail_inside_the_gateway(index: object) -> None:
     track = track_of()
-    track.take([HELLO, dump({"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]})])
+    track.feed([HELLO, dump({"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]})])
     assert track.failure is None

@@ -6,16 +6,16 @@ the same text. A delta is OpenAI's: `content`, `reasoning`, `tool_calls`, ...
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
+from gateway.inspection.calls import ToolCalls
+from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
 from gateway.inspection.markers import markers_of
-from gateway.inspection.mender import Call, Gap, Mender, Piece, Reasoning, Text
-from gateway.inspection.policy import Expected, ReasoningField
+from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
+from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
+from gateway.transport.sse import says_besides_text
 
 Delta = dict[str, Any]
 
@@ -41,18 +41,28 @@ GUESS_MOST = 256 * 1024  # characters that are held until it is known whether th
 
 
 class ChoiceAnswer:
-    """`violations` and `mended` are filled while it comes. `said`: some content; `thought`: some reasoning."""
+    """`violations` and `mended` are filled while it comes.
+
+    `said`: something for the client, be it text or a call; `thought`: some reasoning, whether the client gets it or
+    not; `called`: some tool; `size`: bytes of content and thoughts, counted where anything is checked; `closed_alone`:
+    a `</think>` stood alone where no thoughts had begun."""
 
     __slots__ = (
         "_apart",
         "_armed",
         "_as_text",
+        "_blank_counts",
         "_calls",
-        "_expected",
+        "_content_start",
+        "_given",
         "_held",
         "_mender",
-        "_places",
+        "_policy",
+        "_thoughts_start",
         "_unsaid",
+        "_usual",
+        "called",
+        "closed_alone",
         "mended",
         "said",
         "size",
@@ -60,34 +70,57 @@ class ChoiceAnswer:
         "violations",
     )
 
-    def __init__(self, expected: Expected) -> None:
-        self._expected = expected
-        self._armed = expected.tools is not None or expected.thoughts is not None
+    def __init__(self, policy: InspectionPolicy, usual: Thoughts | None = None, *, blank_counts: bool = True) -> None:
+        """`usual`: how the model marks thoughts, which are looked for only where the content begins with some when
+        `policy` names none. `blank_counts`: white space alone is something said."""
+        self._policy = policy
+        self._usual = usual
+        self._blank_counts = blank_counts
+        self._armed = policy.tools is not None or policy.thoughts is not None
         self._mender: Mender | None = None  # made when there is text to look at: an answer of calls alone needs none
-        self._calls: list[_ToolCall] = []
-        self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
+        self._calls = ToolCalls()
+        # How the content and the thoughts begin, while they may still turn out to be garbage; None = they are not, or
+        # that has been noted.
+        self._content_start: str | None = ""
+        self._thoughts_start: str | None = ""
         # What may be thoughts that lack their opener; None = nothing is guessed. Nothing of it is sent before it is
         # known which it is, so nothing is ever said twice.
-        self._unsaid: list[str] | None = [] if expected.thoughts and expected.thoughts.implied else None
+        self._unsaid: list[str] | None = [] if policy.thoughts and policy.thoughts.implied else None
         self._held = 0  # characters of it
         self._as_text = False  # the guess was given up amid them: they are content
         self._apart = False
+        self._given: object = None  # the finish_reason as it came
+        self.called = False
         self.said = False
         self.thought = False
-        self.size = 0  # bytes of content and thoughts
+        self.size = 0
+        self.closed_alone = False
         self.violations: set[str] = set()
         self.mended: set[str] = set()
 
     @property
-    def called(self) -> bool:
-        return bool(self._calls)
+    def obeyed(self) -> bool:
+        """Was a tool called that `tool_choice` asked for? Of a named one the first call decides: in a stream no other
+        backend can be asked once that call has been sent."""
+        if self._policy.call == "named":
+            return self._calls.first == self._policy.name
+        return self.called or not self._policy.must_call
 
     @property
-    def obeyed(self) -> bool:
-        """Was a tool called that `tool_choice` asked for?"""
-        if self._expected.call == "named":
-            return any(call.name == self._expected.name for call in self._calls)
-        return bool(self._calls) or not self._expected.must_call
+    def begun(self) -> bool:
+        """Has its content begun, and is it known what it begins with?"""
+        return self._content_start is None
+
+    @property
+    def settled(self) -> bool:
+        """Can nothing more be found in its text? So it is when the content has begun, where no calls are looked for and
+        thoughts keep their name."""
+        policy = self._policy
+        if self._content_start is not None or policy.tools is not None or policy.reasoning_field != "as_is":
+            return False
+        if policy.thoughts is None:
+            return True
+        return policy.thoughts.answer is None and self._mender is not None and self._mender.past_thoughts
 
     @property
     def never_closed(self) -> bool:
@@ -95,46 +128,118 @@ class ChoiceAnswer:
         then the content has none. Valid after `end`."""
         return bool(self._unsaid) or self._apart
 
+    def is_plain(self, message: Delta, finish_reason: object) -> bool:
+        """Is this choice of a whole answer plain text to its end, in which there is nothing to mend? Most are. It is
+        seen by what is not in it (no marker of a call, no tag of thoughts, no call, no thought), so that the text need
+        not be mended to find that out. Notes the text when it is so."""
+        text, policy = message.get("content"), self._policy
+        if not self._armed or not isinstance(text, str) or not text or text.isspace():
+            return False
+        if finish_reason not in ("stop", "length") or policy.must_call or policy.reasoning_field != "as_is":
+            return False
+        if message.get("tool_calls") or any(message.get(name) for name in FIELDS):
+            return False
+        found = policy.thoughts
+        if found is not None and (found.implied or any(tag in text for tag in found.tags)):
+            return False
+        if policy.tools is not None and markers_of(tuple(policy.formats)).anywhere.search(text) is not None:
+            return False
+        self._note_start(text)
+        self.said = True
+        self.size = _bytes_of(text)
+        return True
+
     def text(self, text: str) -> list[Delta] | None:
-        """The same for a delta that is nothing but this content. None = it goes on unchanged."""
+        """The same as `delta` for a delta that is nothing but this content. None = it goes on unchanged."""
+        if self._content_start is not None:
+            self._note_start(text)
+        if "</think>" not in text:
+            return self._text(text)
+        alone = not self.thought
+        deltas = self._text(text)
+        if alone:
+            self.note_close(text)
+        return deltas
+
+    def note_close(self, text: str) -> None:
+        """Notes the end of thoughts that never began in this part of the content. In a stream they have been sent as
+        content, which cannot be taken back; there only what came in one event is seen."""
+        if closes_alone(text) and not (self._mender is not None and self._mender.opened):
+            self.closed_alone = True
+
+    def _text(self, text: str) -> list[Delta] | None:
         if not self._armed:
+            self._note_said(text)
             return None
         self.size += len(text) if text.isascii() else len(text.encode(errors="replace"))
         mender = self._mender
         if mender is None:
-            expected = self._expected
-            tools = expected.tools if expected.tools is not None else ()
-            mender = self._mender = Mender(expected.formats, tools, self._thoughts_to_find())
-        pieces = mender.feed(text)
-        if len(pieces) == 1 and type(pieces[0]) is Text and pieces[0].text == text:
-            self.said = True
+            policy = self._policy
+            tools = policy.tools if policy.tools is not None else ()
+            mender = self._mender = Mender(policy.formats, tools, self._thoughts_to_find())
+        segments = mender.feed(text)
+        if len(segments) == 1 and type(segments[0]) is Text and segments[0].text == text:
+            if not self.said:
+                self._note_said(text)
             return None
-        return self._deltas(pieces)
+        return self._deltas(segments)
+
+    def _note_said(self, text: str) -> None:
+        self.said = self.said or self._blank_counts or not text.isspace()
+
+    def _note_start(self, text: str) -> None:
+        """How the content begins: with thoughts, where they are looked for nowhere else; as garbage."""
+        assert self._content_start is not None
+        start = (self._content_start + text).lstrip()
+        if start and not self._armed and not self._content_start:
+            style = opened(start, self._usual)
+            if style is not None:
+                self._policy, self._armed = replace(self._policy, thoughts=style), True
+        self._content_start = self._still_garbage(start)
+
+    def _still_garbage(self, start: str) -> str | None:
+        """Notes garbage. Returns the start of a text while it may yet turn out to be some."""
+        found = begins_as_garbage(start)
+        if found:
+            self.violations.add("garbage")
+        return start if found is None else None
 
     def delta(self, delta: Delta) -> list[Delta]:
         """What goes to the client for this delta: `[delta]` itself where nothing has to change."""
         content, calls = delta.get("content"), delta.get("tool_calls")
         for name in FIELDS:
             if thought := delta.get(name):
-                self.thought = True
-                self.size += len(str(thought).encode(errors="replace"))
+                self._note_thought(thought)
         mended: list[Delta] | None = None
-        if isinstance(content, str) and content:
-            mended = self.text(content)
-            self.said = self.said or mended is None
+        if content:
+            if isinstance(content, str):
+                mended = self.text(content)
+            else:
+                self.said = True  # a list of parts
+        if not self.said:
+            self.said = says_besides_text(delta)
         changed = mended is not None
-        if isinstance(calls, list) and calls:
-            changed = self._take_calls(calls) or changed
+        if calls and isinstance(calls, list) and self._policy.tools is not None:
+            changed = self._calls.note(calls) or changed
+            self.called = bool(self._calls)
         if not changed:
-            return [_renamed(delta, self._expected.reasoning_field)]
+            field = self._policy.reasoning_field
+            return [delta if field == "as_is" else _renamed(delta, field)]
         rest = {key: value for key, value in delta.items() if key not in ("content", "tool_calls")}
-        out = [_renamed(rest, self._expected.reasoning_field)] if rest else []
+        out = [_renamed(rest, self._policy.reasoning_field)] if rest else []
         out += [{"content": content}] if mended is None and content else mended or []
         return [*out, {"tool_calls": calls}] if calls else out
 
+    def _note_thought(self, thought: object) -> None:
+        self.thought = True
+        if self._thoughts_start is not None and isinstance(thought, str):
+            self._thoughts_start = self._still_garbage((self._thoughts_start + thought).lstrip())
+        if self._armed:
+            self.size += _bytes_of(str(thought))
+
     def _thoughts_to_find(self) -> Thoughts | None:
         """How thoughts are marked in content that begins now: who has put some in their own field opens none here."""
-        found = self._expected.thoughts
+        found = self._policy.thoughts
         if found is None or not (found.implied and self.thought):
             return found
         self._unsaid, self._apart = None, True
@@ -143,77 +248,92 @@ class ChoiceAnswer:
     def end(self, finish_reason: object, *, cut: bool = False) -> tuple[list[Delta], object]:
         """The choice is complete: what is still to be sent, and its finish_reason as it should be. `cut`: it has as
         many tokens as were allowed."""
+        self._given = finish_reason
         deltas = self._deltas(self._mender.finish()) if self._mender is not None else []
-        if self._mender is not None and self._mender.saw_thoughts_later:
+        if self._mender is not None and self._mender.saw_thoughts_later and not self.settled:
             self.violations.add("reasoning_as_text")  # they stay where they are: what is before them has been sent
         if self._unsaid:  # no end of thoughts came: it was the answer
             deltas.append({"content": "".join(self._unsaid)})
-            self.said = True
+            self._note_said("".join(self._unsaid))
             if finish_reason == "length":
                 self._unsaid = None  # their end may have been cut off: the guess is not refuted
-        complete = finish_reason != "length" and self._judge_calls(cut=cut)
+        complete = self.called and finish_reason != "length" and self._judge_calls(cut)
         finish_reason = self._finish(finish_reason, complete=complete)
-        if finish_reason == "length" and self.thought and not (self.said or self._calls):
+        if finish_reason == "length" and self.thought and not (self.said or self.called):
             self.violations.add("reasoning_cut")  # vLLM forces a call only after the thoughts
-        elif self._expected.must_call and not self.obeyed:
+        elif self._policy.must_call and not self.obeyed:
             self.violations.add("tool_choice_ignored")
         return deltas, finish_reason
+
+    def judge(self, *, cut: bool) -> None:
+        """The whole answer has come. `cut`: as of `end`; in a stream it is often known only now."""
+        for start in (self._content_start, self._thoughts_start):
+            if start and is_garbage(start):
+                self.violations.add("garbage")
+        if cut and self._given == "tool_calls" and not self._judge_calls(True):
+            self.violations.add("finish_reason")
+
+    def _judge_calls(self, cut: bool) -> bool:
+        """Are the calls what they must be? False when the last one was cut off by the token limit."""
+        tools = self._policy.tools
+        return tools is None or self._calls.judge(tools, self.violations, cut=cut)
 
     def _finish(self, given: object, *, complete: bool) -> object:
         if given == "repetition":
             self.violations.add("repetition")
             given = "stop"
-        if self._expected.tools is None:
+        if self._policy.tools is None:
             return given
-        if self._calls and given == "stop":
+        if self.called and given == "stop":
             if "tool_calls" not in self.mended:
                 self.violations.add("finish_reason")
             return "tool_calls"
-        if given == "tool_calls" and not (self._calls and complete):
+        if given == "tool_calls" and not complete:
             self.violations.add("finish_reason")
-            return "length" if self._calls else "stop"
+            return "length" if self.called else "stop"
         return given
 
-    def _deltas(self, pieces: list[Piece]) -> list[Delta]:
+    def _deltas(self, segments: list[Segment]) -> list[Delta]:
         deltas: list[Delta] = []
-        for piece in pieces:
-            if (self._unsaid is not None or self._as_text) and self._guessed(piece, deltas):
+        for segment in segments:
+            if (self._unsaid is not None or self._as_text) and self._guessed(segment, deltas):
                 continue
-            if isinstance(piece, Text):
-                self.said = True
-                deltas.append({"content": piece.text})
-            elif isinstance(piece, Reasoning):
-                self._say_thought(piece.text, deltas)
-            elif isinstance(piece, Call):
+            if isinstance(segment, Text):
+                self._note_said(segment.text)
+                deltas.append({"content": segment.text})
+            elif isinstance(segment, Reasoning):
+                self._say_thought(segment.text, deltas)
+            elif isinstance(segment, Call):
                 self.mended.add("tool_calls")
                 self.violations.add("tool_call_as_text")
-                deltas.append({"tool_calls": [self._add(piece)]})
+                self.called = True
+                deltas.append({"tool_calls": [self._calls.add(segment)]})
         return deltas
 
     def _say_thought(self, text: str, deltas: list[Delta]) -> None:
         self.thought = True
         self.mended.add("reasoning")
         self.violations.add("reasoning_as_text")
-        if self._expected.reasoning_field != "none":
-            deltas.append(_renamed({"reasoning": text}, self._expected.reasoning_field))
+        if self._policy.reasoning_field != "none":
+            deltas.append(_renamed({"reasoning": text}, self._policy.reasoning_field))
 
-    def _guessed(self, piece: Piece, deltas: list[Delta]) -> bool:
-        """Take a piece of what may be thoughts without an opener. False = the guess is decided, and the piece goes its
-        own way."""
-        found = self._expected.thoughts
+    def _guessed(self, segment: Segment, deltas: list[Delta]) -> bool:
+        """Handles a segment of what may be thoughts without an opener. False = the guess is decided, and the segment
+        goes its own way."""
+        found = self._policy.thoughts
         assert found is not None
-        ends = isinstance(piece, Gap) and found.closer in piece.raw
+        ends = isinstance(segment, Gap) and found.closer in segment.raw
         if self._as_text:
-            if isinstance(piece, (Reasoning, Gap)):
-                deltas.append({"content": piece.raw})
-            self._as_text = isinstance(piece, Reasoning) or (isinstance(piece, Gap) and not ends)
-            return isinstance(piece, (Reasoning, Gap))
+            if isinstance(segment, (Reasoning, Gap)):
+                deltas.append({"content": segment.raw})
+            self._as_text = isinstance(segment, Reasoning) or (isinstance(segment, Gap) and not ends)
+            return isinstance(segment, (Reasoning, Gap))
         unsaid = self._unsaid
         assert unsaid is not None
-        blank = isinstance(piece, Gap) and not ends and not piece.raw.strip()
-        if isinstance(piece, Reasoning) or blank:
-            unsaid.append(piece.raw)
-            self._held += len(piece.raw)
+        blank = isinstance(segment, Gap) and not ends and not segment.raw.strip()
+        if isinstance(segment, Reasoning) or blank:
+            unsaid.append(segment.raw)
+            self._held += len(segment.raw)
             if self._held > GUESS_MOST:
                 self._unsaid, self._as_text, self.said = None, True, True
                 deltas.append({"content": "".join(unsaid)})
@@ -223,86 +343,9 @@ class ChoiceAnswer:
             self._say_thought("".join(unsaid), deltas)
         return False
 
-    def _add(self, call: Call) -> dict[str, Any]:
-        self._calls.append(_ToolCall(call.name, [call.arguments]))
-        function = {"name": call.name, "arguments": call.arguments}
-        return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
 
-    def _take_calls(self, calls: list[Any]) -> bool:
-        """Upstream's own calls, or parts of them. True when an index had to be moved behind calls of ours."""
-        moved = False
-        for i, call in enumerate(calls):
-            if not isinstance(call, dict):
-                continue
-            given = call.get("index", i)
-            key = i if isinstance(given, (list, dict)) else given
-            place = self._places.get(key)
-            if place is None:
-                place = self._places[key] = len(self._calls)
-                self._calls.append(_ToolCall("", []))
-            if place != given:
-                call["index"] = place
-                moved = True
-            function = call.get("function")
-            if isinstance(function, dict):
-                name, arguments = function.get("name"), function.get("arguments")
-                self._calls[place].name += name if isinstance(name, str) else ""
-                if isinstance(arguments, str):
-                    self._calls[place].arguments.append(arguments)
-        return moved
-
-    def _judge_calls(self, *, cut: bool) -> bool:
-        """Are the calls what they must be? False when the last one was cut off by the token limit."""
-        tools = self._expected.tools
-        if tools is None:
-            return True
-        for call in self._calls:
-            wrong = _fault(call, tools)
-            if wrong is None:
-                continue
-            self.violations.add(wrong)
-            if cut and call is self._calls[-1] and wrong in ("arguments_not_json", "missing_arguments"):
-                return False
-        return True
-
-
-class _ToolCall:
-    __slots__ = ("arguments", "name")
-
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        self.name = name
-        self.arguments = arguments
-
-
-def _fault(call: _ToolCall, tools: Any) -> str | None:
-    if not tools.has(call.name):
-        return "unknown_tool"
-    try:
-        arguments = msgspec.json.decode("".join(call.arguments) or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return "arguments_not_json"
-    if not isinstance(arguments, dict):
-        return "arguments_not_json"
-    return "missing_arguments" if tools.required(call.name) - arguments.keys() else None
-
-
-def is_plain(message: Delta, finish_reason: object, expected: Expected) -> bool:
-    """Is this choice of a whole answer plain text to its end, in which there is nothing to find? Most are. It is told
-    by what is not in it: no marker of a call, no tag of thoughts, no call, no thought."""
-    text, thoughts = message.get("content"), expected.thoughts
-    if not isinstance(text, str) or not text or text.isspace() or finish_reason not in ("stop", "length"):
-        return False
-    if expected.must_call or expected.reasoning_field != "as_is" or message.get("tool_calls"):
-        return False
-    if any(message.get(name) for name in FIELDS):
-        return False
-    if thoughts is not None and (thoughts.implied or any(tag in text for tag in thoughts.tags)):
-        return False
-    return expected.tools is None or markers_of(tuple(expected.formats)).anywhere.search(text) is None
-
-
-def call_id() -> str:
-    return f"call_{random.getrandbits(96):024x}"
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _renamed(delta: Delta, field: ReasoningField) -> Delta:

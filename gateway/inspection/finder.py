@@ -8,16 +8,21 @@ from collections.abc import Sequence
 from gateway.inspection.cursor import SPACE
 from gateway.inspection.formats import Format, Parsed
 from gateway.inspection.formats.base import NEED_MORE
-from gateway.inspection.held_text import Hold
-from gateway.inspection.markdown import Prose
+from gateway.inspection.markdown import MarkdownContext
 from gateway.inspection.markers import markers_of
-from gateway.inspection.offered_tools import Offered
-from gateway.inspection.segments import Call, Gap, Piece, Text
+from gateway.inspection.offered_tools import OfferedTools
+from gateway.inspection.segments import Call, Gap, Segment, Text
 
 MAX_HELD = 1 << 20
 EFFORT = 3  # characters read in vain per character of text, beyond which markers inside them are not tried again
 FREE_EFFORT = 1 << 16
 NO_CALL = Parsed()
+LOOK_ALWAYS = 16  # characters up to which all new text is a reason to look at a call that is not complete
+LOOK_LONG = 4096  # characters from which it must grow fourfold, not only double
+LOOK_EFFORT = 1  # characters read per character held because something closes, beyond the first `LOOK_FREE`
+LOOK_FREE = 1 << 16
+_NEVER = re.compile(r"(?!)")
+_TAIL = 32  # characters of what came before in which a closing string may have begun
 _TICKS = re.compile("`*")
 
 
@@ -27,12 +32,12 @@ class CallFinder:
     Held back are a possible beginning of a marker, white space that may belong to a call (never longer than the longest
     marker), and a call that is not complete."""
 
-    def __init__(self, formats: Sequence[Format], tools: Offered, max_held: int = MAX_HELD) -> None:
+    def __init__(self, formats: Sequence[Format], tools: OfferedTools, max_held: int = MAX_HELD) -> None:
         self._tools = tools
         self._max_held = max_held
         self._markers = markers_of(tuple(dict.fromkeys(formats)))
         self._hinted = self._markers.hint.search
-        self._prose = Prose(self._markers)
+        self._context = MarkdownContext(self._markers)
         self._flows = False  # all went out, and text without a marker's first character may follow at once
         self._buf = ""  # one character that went out (to look back at), then those that did not
         self._pos = 0  # where the latter begin
@@ -43,40 +48,40 @@ class CallFinder:
         self._not_before = 0  # no call begins before this offset of the whole text
         self._wasted = 0  # characters read at markers that began no call
         self._outside: tuple[int, int] | None = None  # inside code: the latter two as they were before it
-        self._hold: Hold | None = None
+        self._held: HeldText | None = None
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Segment]:
         if self._flows and self._hinted(text) is None:  # by far the most usual
             if not text:
                 return []
             self._base += len(text)  # one character is always kept
             self._buf = text[-1]
             return [Text(text)]
-        if self._hold is None:
+        if self._held is None:
             self._buf += text
-        elif self._hold.worth_a_look(text):
-            self._buf += self._hold.take()
+        elif self._held.worth_a_look(text):
+            self._buf += self._held.drain()
         else:
             return []
         return self._scan(final=False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[Segment]:
         """What is still held back: the text is at its end."""
-        if self._hold is not None:
-            self._buf += self._hold.take()
+        if self._held is not None:
+            self._buf += self._held.drain()
         return self._scan(final=True)
 
-    def _scan(self, final: bool) -> list[Piece]:
-        out: list[Piece] = []
-        hold, self._hold = self._hold, None
-        at = self._end_run(final) if self._prose.amid_run else self._pos
+    def _scan(self, final: bool) -> list[Segment]:
+        out: list[Segment] = []
+        held, self._held = self._held, None
+        at = self._end_run(final) if self._context.amid_run else self._pos
         not_closed = 0  # up to here nothing closes the code that we are in
         while True:
             if self._space is not None and at == self._pos:
                 at = self._space_end(at)
                 if self._space is not None and at == len(self._buf) and not final:
                     break
-            match = self._prose.pattern(self._at_start).search(self._buf, at)
+            match = self._context.pattern(self._at_start).search(self._buf, at)
             if match is None:
                 self._send_rest(out)
                 break
@@ -88,22 +93,22 @@ class CallFinder:
             if start > at:
                 self._space = None
             found = match["marker"]
-            if self._prose.plain:
+            if self._context.plain:
                 parsed = self._look(start, found, final)
-            elif self._prose.example:
+            elif self._context.example:
                 parsed = self._first_in_block(match, final)
             else:
                 if start >= not_closed:
-                    closing, not_closed = self._prose.closing(self._buf, start, final)
+                    closing, not_closed = self._context.closing(self._buf, start, final)
                     if closing is not None:
                         at = closing
                         continue
                 parsed = self._look_inside(start, found, final)
             if parsed.need_more:
-                self._wait(out, start, found, hold)
+                self._wait(out, start, found, held)
                 break
             if parsed.calls:
-                self._prose.leave()
+                self._context.leave()
                 self._outside = None
                 self._send_calls(out, start, parsed)
                 at = self._pos
@@ -117,13 +122,13 @@ class CallFinder:
         self._space, self._at_start = None, False
         if match.lastgroup == "end":
             self._outside = None
-        self._prose.enter(match, at_end=match.end() == len(self._buf) and not final)
+        self._context.enter(match, at_end=match.end() == len(self._buf) and not final)
         self._keep_effort()
 
     def _keep_effort(self) -> None:
         """What is read in vain inside code that is closed does not count: had all come at once, it had been passed
         over."""
-        if self._prose.in_code:
+        if self._context.in_code:
             self._outside = self._outside or (self._wasted, self._not_before)
         elif self._outside:
             self._wasted, self._not_before = self._outside
@@ -133,7 +138,7 @@ class CallFinder:
         """A marker that is the first thing in a fenced block, and so an example of one."""
         if not final and not all(one.length is None for one in self._markers.started_by(match["marker"])):
             return NEED_MORE
-        self._prose.enter(match, at_end=False)
+        self._context.enter(match, at_end=False)
         return NO_CALL
 
     def _look_inside(self, start: int, found: str, final: bool) -> Parsed:
@@ -144,10 +149,10 @@ class CallFinder:
         if not parsed.calls:
             return parsed
         end = start + parsed.consumed
-        if self._prose.quotes(self._buf[start - 1]):
+        if self._context.quotes(self._buf[start - 1]):
             return Parsed(consumed=parsed.consumed)
         while True:
-            end, ends_line = self._prose.behind(self._buf, end)
+            end, ends_line = self._context.behind(self._buf, end)
             if ends_line or end == len(self._buf):
                 if end - start <= self._max_held:
                     return parsed if ends_line or final else NEED_MORE
@@ -168,7 +173,7 @@ class CallFinder:
         """Where to go on: behind the rest of a run of backticks that was cut."""
         match = _TICKS.match(self._buf, self._pos)
         assert match is not None  # the pattern also matches nothing
-        self._prose.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
+        self._context.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
         self._keep_effort()
         return match.end()
 
@@ -215,17 +220,17 @@ class CallFinder:
         match = SPACE.match(self._buf, self._pos)
         return match is not None and match.end() < start
 
-    def _wait(self, out: list[Piece], start: int, found: str, hold: Hold | None) -> None:
+    def _wait(self, out: list[Segment], start: int, found: str, held: HeldText | None) -> None:
         """Holds the text from `start` on, and white space before it that may turn out to mean nothing."""
         if self._space is None:
             self._send_text(out, start)
         offset = self._base + start
-        if hold is None or hold.offset != offset:
-            hold = Hold(offset, len(self._buf) - start, self._max_held)
-        hold.closing = self._markers.closing(found)
-        self._hold = hold
+        if held is None or held.offset != offset:
+            held = HeldText(offset, len(self._buf) - start, self._max_held)
+        held.closing = self._markers.closing(found)
+        self._held = held
 
-    def _send_calls(self, out: list[Piece], start: int, parsed: Parsed) -> None:
+    def _send_calls(self, out: list[Segment], start: int, parsed: Parsed) -> None:
         if self._space is None:
             self._send_text(out, start)
         elif start > self._pos:
@@ -238,7 +243,7 @@ class CallFinder:
         self._after_call = True
         self._space = self._markers.space
 
-    def _send_rest(self, out: list[Piece]) -> None:
+    def _send_rest(self, out: list[Segment]) -> None:
         if self._space is None:
             self._send_text(out, len(self._buf))
             return
@@ -251,7 +256,7 @@ class CallFinder:
         if not nothing:
             self._space, self._at_start = None, False
 
-    def _send_text(self, out: list[Piece], end: int) -> None:
+    def _send_text(self, out: list[Segment], end: int) -> None:
         if end <= self._pos:
             return
         text = self._buf[self._pos : end]
@@ -264,5 +269,53 @@ class CallFinder:
             self._base += self._pos - 1
             self._buf = self._buf[self._pos - 1 :]
             self._pos = 1
-        hold_back = self._space is not None or self._hold is not None or self._at_start
-        self._flows = not hold_back and self._pos == len(self._buf) == 1 and self._prose.idle
+        hold_back = self._space is not None or self._held is not None or self._at_start
+        self._flows = not hold_back and self._pos == len(self._buf) == 1 and self._context.idle
+
+
+class HeldText:
+    """A call that is not complete yet: text held back from `offset` (of the whole text) on.
+
+    Every look reads all of it, so looks are rationed: their cost stays within a fixed factor of the length. That delays
+    a call at most, and what it is does not depend on it."""
+
+    __slots__ = ("_again", "_most", "_parts", "_seen", "_size", "_spent", "_tail", "closing", "offset")
+
+    def __init__(self, offset: int, size: int, most: int) -> None:
+        self.offset = offset
+        self._size = self._seen = size
+        self.closing = _NEVER  # what may complete the call
+        self._most = most
+        self._spent = 0
+        self._parts: list[str] = []
+        self._tail = ""
+        self._again = False  # what follows a closing string may be what completes a call
+
+    def worth_a_look(self, text: str) -> bool:
+        """Adds text. True while the call is short (prose is let go quickly), when something closes and at what comes
+        after that, when the call has grown much, and when it is too long."""
+        self._parts.append(text)
+        size = self._size = self._size + len(text)
+        recent = self._tail + text
+        closed = self.closing.search(recent)
+        if closed is not None:
+            self._tail = recent[max(closed.end(), len(recent) - _TAIL) :]
+            look = self._again = True
+        else:
+            self._tail = recent[-_TAIL:]
+            look = False
+            if self._again:
+                self._again = text.isspace()
+                look = not self._again
+        if size <= LOOK_ALWAYS or size >= self._most or size >= self._seen * (2 if size < LOOK_LONG else 4):
+            return True
+        return look and self._spent + size <= LOOK_EFFORT * size + LOOK_FREE
+
+    def drain(self) -> str:
+        """The text since the last look."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        self._seen = self._size
+        if self._size > LOOK_ALWAYS:
+            self._spent += self._size
+        return text

@@ -9,6 +9,8 @@ from typing import Any
 from gateway.domain.usage import read_usage
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 
+GARBAGE_LEAST = 20  # characters: a shorter line of one character may be an answer
+GARBAGE_SURE = 2000  # characters of one kind after which nothing can make it an answer
 SWALLOWED_FROM = 16  # tokens; a shorter answer says too little of how many bytes its tokens have
 _CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
 _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
@@ -37,10 +39,23 @@ def closes_alone(text: str) -> bool:
     return found is not None and text.count("```", 0, found.start()) % 2 == 0
 
 
-def is_garbage(text: str) -> bool:
-    """One character again and again, as an engine writes that computes nonsense (NVFP4 without `--moe-backend marlin`
-    writes exclamation marks)."""
-    return text.startswith("!!!!!") or (len(text) >= 20 and len(set(text[:2000])) == 1)
+def begins_as_garbage(text: str) -> bool | None:
+    """Is a text garbage that begins with `text` (no white space before it)? None = that depends on what follows."""
+    if text.startswith("!!!!!"):  # as NVFP4 without `--moe-backend marlin` writes it
+        return True
+    if not text:
+        return None
+    if text.rstrip().strip(text[0]):
+        return False
+    return True if len(text) >= GARBAGE_SURE else None
+
+
+def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
+    """One character again and again, as an engine writes that computes nonsense. `least`: characters from which a text
+    of one character is no answer any more."""
+    text = text.strip()
+    found = begins_as_garbage(text)
+    return len(text) >= least if found is None else found
 
 
 def swallowed(size: int, usage: Any) -> bool:

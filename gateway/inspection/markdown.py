@@ -23,7 +23,7 @@ class _Block(Enum):
     EXAMPLE = "it began with a marker: it shows one, be it closed or not"
 
 
-class Prose:
+class MarkdownContext:
     """Follows code fences, inline code and quotations through a text that comes in pieces.
 
     What opens one may turn out to be no such thing: an apostrophe, an inch sign, a block that is never closed. So a
@@ -110,7 +110,7 @@ class Prose:
 
     def closing(self, text: str, at: int, final: bool) -> tuple[int | None, int]:
         """Where behind `at` the code that we are in is closed, if it is; and the offset up to which that holds. A
-        quotation is never told to be closed: calls have quotes in them."""
+        quotation is never reported closed: calls have quotes in them."""
         if self._quote:
             return None, len(text)
         if self._ticks >= _FENCE:

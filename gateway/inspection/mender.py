@@ -1,7 +1,8 @@
 """Mends one choice of an answer: calls and thoughts that upstream left in the text become calls and thoughts.
 
-Wherever a piece is in doubt the text stays what it was. Nothing is lost: the `raw` of all pieces, joined, is what came
-in; and however the text is cut into feeds, the pieces (neighbours of a kind merged) are the same."""
+Wherever a segment is in doubt the text stays what it was. Nothing is lost: the `raw` of all segments, joined, is what
+came in; and however the text is cut into feeds, the segments (neighbours of a kind merged) are the same.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from typing import Any
 
 from gateway.inspection.finder import MAX_HELD, CallFinder
 from gateway.inspection.formats import Format
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import AnswerEnd, Later, Splitter, Thoughts
-from gateway.inspection.segments import Call, Gap, Piece, Reasoning, Text
+from gateway.inspection.segments import Call, Gap, Reasoning, Segment, Text
 
-__all__ = ["MAX_HELD", "Call", "Gap", "Mender", "Offered", "Piece", "Reasoning", "Text"]
+__all__ = ["MAX_HELD", "Call", "Gap", "Mender", "OfferedTools", "Reasoning", "Segment", "Text"]
 
 
 class Mender:
-    """`formats`: tried in this order where their markers are the same. `tools`: the request's (its JSON, or `Offered`
-    when several choices share it); without any nothing is a call. `reasoning`: how thoughts are marked; None = leave
-    them. `max_held`: a call longer than this many characters stays text."""
+    """`formats`: tried in this order where their markers are the same. `tools`: the request's (its JSON, or
+    `OfferedTools` when several choices share it); without any nothing is a call. `reasoning`: how thoughts are marked;
+    None = leave them. `max_held`: a call longer than this many characters stays text."""
 
     def __init__(
         self,
         formats: Sequence[Format],
-        tools: Offered | Iterable[Any],
+        tools: OfferedTools | Iterable[Any],
         reasoning: Thoughts | None = None,
         max_held: int = MAX_HELD,
     ) -> None:
-        offered = tools if isinstance(tools, Offered) else Offered(tools)
+        offered = tools if isinstance(tools, OfferedTools) else OfferedTools(tools)
         armed = bool(formats) and bool(offered)
         self._later = Later(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
@@ -38,13 +39,23 @@ class Mender:
         self._thoughts = _InThoughts((lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None)
 
     @property
+    def opened(self) -> bool:
+        """Did the content begin with the tag that opens thoughts?"""
+        return self._splitter is not None and self._splitter.opened
+
+    @property
+    def past_thoughts(self) -> bool:
+        """From here on all is content, and calls."""
+        return self._splitter is None or self._splitter.done
+
+    @property
     def saw_thoughts_later(self) -> bool:
         """Did a line of the content begin with a tag of thoughts, where such tags no longer count? They stay in the
         content: they may be prose."""
         return self._later is not None and self._later.seen
 
-    def feed(self, text: str) -> list[Piece]:
-        """More of the content; what can be told of it so far."""
+    def feed(self, text: str) -> list[Segment]:
+        """More of the content. Returns the segments that are certain by now."""
         if self._splitter is None:
             if self._content is not None:
                 return self._content.feed(text)
@@ -53,37 +64,37 @@ class Mender:
             return self._watched(self._text(text))
         return self._watched(self._sorted(self._splitter.feed(text)))
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[Segment]:
         """The rest, at the end of the content. Nothing is fed afterwards."""
-        pieces: list[Piece] = []
+        segments: list[Segment] = []
         if self._splitter is not None:
-            pieces = self._sorted(self._splitter.finish())
-            pieces += self._thoughts.finish()
-        return self._watched(pieces + (self._content.finish() if self._content else []), final=True)
+            segments = self._sorted(self._splitter.finish())
+            segments += self._thoughts.finish()
+        return self._watched(segments + (self._content.finish() if self._content else []), final=True)
 
-    def _text(self, text: str) -> list[Piece]:
+    def _text(self, text: str) -> list[Segment]:
         if self._content is None:
             return [Text(text)] if text else []
         return self._content.feed(text)
 
-    def _watched(self, pieces: list[Piece], *, final: bool = False) -> list[Piece]:
+    def _watched(self, segments: list[Segment], *, final: bool = False) -> list[Segment]:
         if self._answer_end is not None:
-            pieces = self._answer_end.take(pieces, final=final)
+            segments = self._answer_end.feed(segments, final=final)
         if self._later is not None and not self._later.seen:
-            for piece in pieces:
-                if isinstance(piece, Text):
-                    self._later.feed(piece.text)
-        return pieces
+            for segment in segments:
+                if isinstance(segment, Text):
+                    self._later.feed(segment.text)
+        return segments
 
-    def _sorted(self, pieces: list[Piece]) -> list[Piece]:
-        out: list[Piece] = []
-        for piece in pieces:
-            if isinstance(piece, Reasoning):
-                out += self._thoughts.feed(piece.text)
-            elif isinstance(piece, Text):
-                out += self._text(piece.text)
+    def _sorted(self, segments: list[Segment]) -> list[Segment]:
+        out: list[Segment] = []
+        for segment in segments:
+            if isinstance(segment, Reasoning):
+                out += self._thoughts.feed(segment.text)
+            elif isinstance(segment, Text):
+                out += self._text(segment.text)
             else:
-                out += [*(self._thoughts.close() if self._thoughts.begun else ()), piece]
+                out += [*(self._thoughts.close() if self._thoughts.begun else ()), segment]
         return out
 
 
@@ -95,34 +106,34 @@ class _InThoughts:
         self._make_finder = make_finder  # asked when thoughts begin: most answers have none
         self._finder: CallFinder | None = None
         self.begun = False
-        self._drafts: list[Piece] = []
+        self._drafts: list[Segment] = []
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Segment]:
         if not self.begun and self._make_finder is not None:
             self._finder = self._make_finder()
         self.begun = True
         return self._sorted(self._finder.feed(text)) if self._finder else [Reasoning(text)]
 
-    def close(self) -> list[Piece]:
+    def close(self) -> list[Segment]:
         """The thoughts were closed: calls in them were drafts."""
-        pieces = self.finish()
-        return [Reasoning(piece.raw) for piece in pieces if piece.raw]
+        segments = self.finish()
+        return [Reasoning(segment.raw) for segment in segments if segment.raw]
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[Segment]:
         """The text ended inside the thoughts."""
-        pieces = self._sorted(self._finder.finish()) if self._finder else []
-        pieces += self._drafts
+        segments = self._sorted(self._finder.finish()) if self._finder else []
+        segments += self._drafts
         self._drafts = []
         self._finder = None
-        return pieces
+        return segments
 
-    def _sorted(self, pieces: list[Piece]) -> list[Piece]:
-        out: list[Piece] = []
-        for piece in pieces:
-            if isinstance(piece, Text):
+    def _sorted(self, segments: list[Segment]) -> list[Segment]:
+        out: list[Segment] = []
+        for segment in segments:
+            if isinstance(segment, Text):
                 out += [Reasoning(draft.raw) for draft in self._drafts if draft.raw]
-                out.append(Reasoning(piece.text))
+                out.append(Reasoning(segment.text))
                 self._drafts = []
             else:
-                self._drafts.append(piece)
+                self._drafts.append(segment)
         return out

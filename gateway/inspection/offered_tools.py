@@ -97,7 +97,7 @@ class _Walk:
 _UNKNOWN = Shape(None, {})
 
 
-class Offered:
+class OfferedTools:
     """Made once per request from its `tools` (OpenAI's shape, the flat one of /v1/responses, or Anthropic's)."""
 
     def __init__(self, tools: Iterable[Any]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from gateway.domain.request import InferenceRequest
 from gateway.inspection.echo import asked_about
 from gateway.inspection.formats import Format
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import THINK, Thoughts
 
 ReasoningField = Literal["as_is", "both", "reasoning", "reasoning_content", "none"]
@@ -21,13 +21,15 @@ CACHED_MOST = 256 * 1024  # bytes of `tools` that are kept for the next request:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """`tools` None = none may be called. `formats`: how calls may stand in the text. `thoughts`: how thoughts may.
+class InspectionPolicy:
+    """What one answer is checked for, and how it is mended.
+
+    `tools` None = none may be called. `formats`: how calls may stand in the text. `thoughts`: how thoughts may.
 
     `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: nobody enforces that,
     so nothing is sent before the first call. `reasoning_field`: under which name thoughts go to the client."""
 
-    tools: Offered | None = None
+    tools: OfferedTools | None = None
     formats: Sequence[Format] = ()
     thoughts: Thoughts | None = None
     call: Literal["auto", "required", "named"] = "auto"
@@ -40,7 +42,10 @@ class Expected:
         return self.tools is not None and self.call != "auto"
 
 
-class LateTools(Offered):
+NOTHING_EXPECTED = InspectionPolicy()
+
+
+class LateTools(OfferedTools):
     """A request's `tools` as bytes, read when somebody asks for one: most answers call none, and agents send 50 KB."""
 
     def __init__(self, raw: bytes) -> None:
@@ -49,7 +54,7 @@ class LateTools(Offered):
     def __getattr__(self, name: str) -> Any:
         if name not in ("_schemas", "_types", "_names", "_shapes"):
             raise AttributeError(name)
-        read = _kept(self._raw) if len(self._raw) <= CACHED_MOST else Offered(_decoded(self._raw))
+        read = _kept(self._raw) if len(self._raw) <= CACHED_MOST else OfferedTools(_decoded(self._raw))
         self._schemas, self._types, self._names = read._schemas, read._types, read._names
         self._shapes = read._shapes
         return getattr(self, name)
@@ -59,8 +64,8 @@ class LateTools(Offered):
 
 
 @lru_cache(maxsize=32)
-def _kept(raw: bytes) -> Offered:
-    return Offered(_decoded(raw))
+def _kept(raw: bytes) -> OfferedTools:
+    return OfferedTools(_decoded(raw))
 
 
 def _decoded(raw: bytes) -> Iterator[Any]:

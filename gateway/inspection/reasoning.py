@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from gateway.inspection.markers import begun
-from gateway.inspection.segments import Gap, Piece, Reasoning, Text
+from gateway.inspection.segments import Gap, Reasoning, Segment, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Splitter:
     """Gives thoughts as Reasoning, their tags (and white space where nothing was thought) as Gap, the rest as Text."""
 
     def __init__(self, thoughts: Thoughts) -> None:
+        self._openers = thoughts.openers
         self._starts = thoughts.starts
         self._closers = thoughts.closers
         self._closing = begun(self._closers)
@@ -80,27 +81,29 @@ class Splitter:
         self._state = self._opening
         self._held = ""
         self._said = False  # some thought other than white space
+        self.opened = False  # the content began with an opener
 
     @property
     def done(self) -> bool:
         """From here on all is content."""
         return self._state == self._outside
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[Segment]:
         return self._step(text, False)
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[Segment]:
         return self._step("", True)
 
-    def _step(self, text: str, final: bool) -> list[Piece]:
+    def _step(self, text: str, final: bool) -> list[Segment]:
         text, self._held = self._held + text, ""
         return self._state(text, final) if text else []
 
-    def _opening(self, text: str, final: bool) -> list[Piece]:
+    def _opening(self, text: str, final: bool) -> list[Segment]:
         begin = len(text) - len(text.lstrip())
         if begin <= self._most_space:
             for start in self._starts:
                 if text.startswith(start, begin):
+                    self.opened = start in self._openers
                     return self._open(text, begin + len(start) if start else 0, final)
                 if not final and start.startswith(text[begin:]):
                     self._held = text
@@ -110,12 +113,12 @@ class Splitter:
         self._state = self._before_answer
         return self._before_answer(text, final)
 
-    def _open(self, text: str, end: int, final: bool) -> list[Piece]:
+    def _open(self, text: str, end: int, final: bool) -> list[Segment]:
         self._state = self._inside
-        tag: list[Piece] = [Gap(text[:end])] if end else []
+        tag: list[Segment] = [Gap(text[:end])] if end else []
         return tag + (self._inside(text[end:], final) if end < len(text) else [])
 
-    def _inside(self, text: str, final: bool) -> list[Piece]:
+    def _inside(self, text: str, final: bool) -> list[Segment]:
         match = self._closing.search(text)
         closed = match.group() if match is not None and match.group() in self._closers else ""
         end = len(text) if match is None or (final and not closed) else match.start()
@@ -123,13 +126,13 @@ class Splitter:
         if not self._said and not thought.strip() and len(thought) <= self._most_space:
             return self._silence(text, end, closed, final)
         self._said = True
-        pieces: list[Piece] = [Reasoning(thought)] if thought else []
+        segments: list[Segment] = [Reasoning(thought)] if thought else []
         if not closed:
             self._held = text[end:]
-            return pieces
-        return pieces + self._close(text, end, end + len(closed), final)
+            return segments
+        return segments + self._close(text, end, end + len(closed), final)
 
-    def _silence(self, text: str, end: int, closed: str, final: bool) -> list[Piece]:
+    def _silence(self, text: str, end: int, closed: str, final: bool) -> list[Segment]:
         """Nothing but white space was thought so far."""
         if closed:
             return self._close(text, 0, end + len(closed), final)
@@ -138,11 +141,11 @@ class Splitter:
         self._held = text
         return []
 
-    def _close(self, text: str, start: int, end: int, final: bool) -> list[Piece]:
+    def _close(self, text: str, start: int, end: int, final: bool) -> list[Segment]:
         self._state = self._before_answer
         return [Gap(text[start:end]), *(self._before_answer(text[end:], final) if end < len(text) else [])]
 
-    def _before_answer(self, text: str, final: bool) -> list[Piece]:
+    def _before_answer(self, text: str, final: bool) -> list[Segment]:
         """The tag that opens the answer, with the white space around it, says nothing."""
         begin = len(text) - len(text.lstrip())
         rest = text[begin:]
@@ -161,7 +164,7 @@ class Splitter:
         self._state = self._outside
         return [Text(text)]
 
-    def _outside(self, text: str, final: bool) -> list[Piece]:
+    def _outside(self, text: str, final: bool) -> list[Segment]:
         return [Text(text)]
 
 
@@ -175,22 +178,22 @@ class AnswerEnd:
         self._begun = begun(self._closing)
         self._held = ""
 
-    def take(self, pieces: list[Piece], *, final: bool = False) -> list[Piece]:
-        out: list[Piece] = []
-        for piece in pieces:
-            if isinstance(piece, Text):
-                out += self._text(piece.text)
+    def feed(self, segments: list[Segment], *, final: bool = False) -> list[Segment]:
+        out: list[Segment] = []
+        for segment in segments:
+            if isinstance(segment, Text):
+                out += self._text(segment.text)
             else:
-                out += [*self._rest(), piece]
+                out += [*self._rest(), segment]
         return out + (self._rest() if final else [])
 
-    def _rest(self) -> list[Piece]:
+    def _rest(self) -> list[Segment]:
         held, self._held = self._held, ""
         return [Text(held)] if held else []
 
-    def _text(self, text: str) -> list[Piece]:
+    def _text(self, text: str) -> list[Segment]:
         text, self._held = self._held + text, ""
-        out: list[Piece] = []
+        out: list[Segment] = []
         at = 0
         for match in self._begun.finditer(text):
             if match.start() > at:

@@ -43,6 +43,11 @@ def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes
     """The exact bytes of `"name": value` in this event and what to put there; None when nothing has to change."""
     if value == wanted or value is None:
         return None
+    if isinstance(value, str):
+        key = b'"' + name.encode() + b'":'
+        old = key + _encode(value)
+        if event.count(key) == 1 and old in event:  # nearly always; inside a text the quotes are escaped
+            return old, key + _encode(wanted)
     for found in _KEYS[name].finditer(event):
         if _says(found.group(1), value):
             old = found.group(0)
@@ -57,14 +62,48 @@ def _says(data: bytes, value: object) -> bool:
         return False
 
 
-def apply(event: bytes, rewrites: Rewrites, wanted: dict[str, object]) -> bytes:
-    """The event with its rewrites. Each pattern is replaced once; where one is not there, the event is parsed."""
-    for old, new in rewrites:
-        replaced = event.replace(old, new, 1)
-        if replaced is event:  # CPython's answer when there was nothing to replace
-            return _reparsed(event, wanted)
-        event = replaced
-    return event
+class Rewriter:
+    """Puts the wanted model, id and created into the events of one attempt. What they are in its bytes is learned from
+    its first event; `learn` is called when events begin to go out."""
+
+    __slots__ = ("_first", "_model", "_rewrites", "_wanted", "identity")
+
+    def __init__(self, identity: Identity, model: str) -> None:
+        self.identity = identity
+        self._model = model
+        self._first: tuple[bytes, Chunk] | None = None
+        self._rewrites: Rewrites = ()
+        self._wanted: dict[str, object] = {}
+
+    @property
+    def served(self) -> object:
+        """The model that the attempt's first event names."""
+        return self._first[1].model if self._first is not None else None
+
+    def note(self, event: bytes, chunk: Chunk) -> None:
+        if self._first is None:
+            self._first = event, chunk
+
+    def learn(self) -> None:
+        if self._first is None:
+            return
+        event, chunk = self._first
+        identity = self.identity
+        identity.fix(chunk.id, chunk.created)
+        wanted = {"model": self._model, "id": identity.id, "created": identity.created}
+        self._wanted = {name: value for name, value in wanted.items() if value is not None}
+        seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
+        learned = (learn(event, name, seen[name], value) for name, value in self._wanted.items())
+        self._rewrites = [pair for pair in learned if pair is not None]
+
+    def apply(self, event: bytes) -> bytes:
+        """The event with its rewrites. Each pattern is replaced once; where one is not there, the event is parsed."""
+        for old, new in self._rewrites:
+            replaced = event.replace(old, new, 1)
+            if replaced is event:  # CPython's answer when there was nothing to replace
+                return _reparsed(event, self._wanted)
+            event = replaced
+        return event
 
 
 def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
@@ -83,13 +122,6 @@ def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
     return b"data: " + _encode(fields) + b"\n\n"
 
 
-def learn_all(event: bytes, chunk: Chunk, wanted: dict[str, object]) -> Rewrites:
-    """The rewrites of one attempt, from its first event."""
-    seen = {"model": chunk.model, "id": chunk.id, "created": chunk.created}
-    learned = (learn(event, name, seen[name], value) for name, value in wanted.items())
-    return [pair for pair in learned if pair is not None]
-
-
 def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
     """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
     the text as it was. Raises ProtocolFailure for one that cannot be read."""
@@ -106,6 +138,23 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
         changed = kept | {"index": choice.index, "delta": choice.delta, "finish_reason": choice.finish_reason}
         events.append(b"data: " + _encode({**fields, "choices": Raw(_encode([changed]))}) + b"\n\n")
     return events
+
+
+def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
+    """The event with the numbers and the finish_reasons of these choices, which are all that it has. Raises
+    ProtocolFailure for one that cannot be read."""
+    data = data_of(event)
+    assert data is not None  # it was read as a chunk before
+    try:
+        fields = _decode_fields(data)
+        given = _decode_choices(fields["choices"])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise ProtocolFailure(f"sent an event that is no chunk: {error}") from None
+    for one, choice in zip(given, choices, strict=True):
+        one["index"] = Raw(_encode(choice.index))
+        if choice.finish_reason is not None:
+            one["finish_reason"] = Raw(_encode(choice.finish_reason))
+    return b"data: " + _encode({**fields, "choices": Raw(_encode(given))}) + b"\n\n"
 
 
 def whole(body: bytes, served: object, model: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What mended text consists of. The `raw` of all pieces, joined, is the text that upstream sent, byte for byte."""
+"""What mended text consists of. The `raw` of all segments, joined, is the text that upstream sent, byte for byte."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Gap:
     raw: str
 
 
-Piece = Text | Reasoning | Call | Gap
+Segment = Text | Reasoning | Call | Gap
 
 
-def merged(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same with neighbouring pieces of one kind made one; calls stay apart."""
-    out: list[Piece] = []
-    for kind, group in groupby(pieces, type):
+def merged(segments: Iterable[Segment]) -> list[Segment]:
+    """The same with neighbouring segments of one kind made one; calls stay apart."""
+    out: list[Segment] = []
+    for kind, group in groupby(segments, type):
         alike = list(group)
-        out += alike if kind is Call else [kind("".join(piece.raw for piece in alike))]
+        out += alike if kind is Call else [kind("".join(segment.raw for segment in alike))]
     return out

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.transport.sse import BROKEN_ENDS
+
 BRIEF_MOST = 300  # characters
 
 _encode = msgspec.json.Encoder().encode
@@ -47,11 +49,13 @@ def fault_in_message(message: object) -> str | None:
     return _fault_in(message, "message", True)
 
 
-def fault_in_end(finish_reason: object) -> str | None:
-    """What is wrong with a `finish_reason`; None = nothing is, or there is none."""
-    if finish_reason is None or isinstance(finish_reason, str):
-        return None
-    return _not("finish_reason", str)
+def fault_in_end(finish_reason: object, *, whole: bool = False) -> str | None:
+    """What is wrong with a `finish_reason`; None = nothing is. `whole`: there must be one."""
+    if finish_reason is None:
+        return "ended without a finish_reason" if whole else None
+    if not isinstance(finish_reason, str):
+        return _not("finish_reason", str)
+    return f"ended with finish_reason {finish_reason}" if finish_reason in BROKEN_ENDS else None
 
 
 def fault_in_text(text: object) -> str | None:

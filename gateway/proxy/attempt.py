@@ -231,7 +231,7 @@ class Attempt:
         said = False
         while True:
             data = await response.read_some()
-            out = track.take(framer.feed(data) if data else framer.finish())
+            out = track.feed(framer.feed(data) if data else framer.finish())
             if track.progress:
                 now = state.last_event = timer.now()
                 if said:

@@ -7,7 +7,7 @@ from typing import Literal
 from gateway.config.snapshot import Alias
 from gateway.domain.request import CHAT, InferenceRequest, value_of
 from gateway.inspection.notation import formats_for, may_lack_opener, thoughts_for
-from gateway.inspection.policy import Expected, LateTools
+from gateway.inspection.policy import InspectionPolicy, LateTools
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.plan import Candidate
 
@@ -16,7 +16,7 @@ STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content
 
 def expected_of(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
-) -> tuple[Expected | None, Thoughts | None]:
+) -> tuple[InspectionPolicy | None, Thoughts | None]:
     """(what to check and mend; None = the answer's bytes go on as they are, how this model marks its thoughts). That
     thoughts lack their opener is only guessed in a stream: of a whole answer all is there to tell."""
     if request.endpoint is not CHAT:
@@ -33,9 +33,9 @@ def expected_of(
     if stray:
         marked = marked.with_opener_implied()
     if not tools:
-        return Expected(thoughts=marked, reasoning_field=alias.reasoning_field), thoughts
+        return InspectionPolicy(thoughts=marked, reasoning_field=alias.reasoning_field), thoughts
     call, name = must_call(request)
-    return Expected(
+    return InspectionPolicy(
         tools=LateTools(bytes(request.fields["tools"])),
         formats=formats_for(state.model, backend.tool_parser),
         thoughts=marked,

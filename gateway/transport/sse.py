@@ -159,15 +159,12 @@ def says_something(choice: Choice) -> bool:
     if choice.text:
         return True
     delta = choice.delta
-    if not isinstance(delta, dict):
-        return False
-    return bool(
-        delta.get("content")
-        or delta.get("refusal")
-        or delta.get("tool_calls")
-        or delta.get("function_call")
-        or delta.get("audio")
-    )
+    return isinstance(delta, dict) and (bool(delta.get("content")) or says_besides_text(delta))
+
+
+def says_besides_text(delta: dict[str, Any]) -> bool:
+    """Does this delta carry content that is no text?"""
+    return bool(delta.get("refusal") or delta.get("tool_calls") or delta.get("function_call") or delta.get("audio"))
 
 
 def number_of(index: object) -> int:

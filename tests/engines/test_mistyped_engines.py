@@ -87,7 +87,7 @@ def test_no_line_of_ollama_raises(lines: list[bytes], chat: bool, demanded: bool
     stream = OllamaStream(Upstream(*(line + b"\n" for line in lines)), reply, IGNORED, calls)
     for event in Framer().feed(asyncio.run(read(stream))):
         track = StreamTrack(asked(stream=True), Identity())
-        track.take([event])
+        track.feed([event])
     try:
         body = OllamaReply("r", "m", chat=chat).whole(whole_line(lines[-1]))
     except UpstreamFailure:
@@ -161,7 +161,7 @@ def loaded(data: bytes) -> Any:
 @given(st.sampled_from(STREAMS).flatmap(mutated_one_of), st.sampled_from(WHOLE).flatmap(mutated))
 def test_no_object_of_litellm_raises(data: list[bytes], whole: bytes) -> None:
     stream = LiteLLMStream(SDK, Chunks([loaded(one) for one in data]), "r", "key")
-    StreamTrack(asked(stream=True), Identity()).take(Framer().feed(asyncio.run(read(stream))))
+    StreamTrack(asked(stream=True), Identity()).feed(Framer().feed(asyncio.run(read(stream))))
     for made in (partial(whole_body, request_id="r"), partial(embeddings_body, base64=True)):
         try:
             read_whole(made(Dumped(loaded(whole))), asked())

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.mender import MAX_HELD, Call, Mender, Reasoning, Text
 from gateway.inspection.reasoning import Thoughts
-from gateway.inspection.segments import Piece, merged
+from gateway.inspection.segments import Segment, merged
 
 ORACLE = Path(__file__).parents[1] / "data" / "oracle"
 TOOLS: list[Any] = json.loads((ORACLE / "tools.json").read_text())
@@ -23,7 +23,7 @@ CASES: list[dict[str, Any]] = [json.loads(line) for line in (ORACLE / "cases.jso
 class Mended:
     """What a client sees. `calls`: (name, arguments decoded)."""
 
-    pieces: list[Piece]
+    pieces: list[Segment]
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
@@ -50,7 +50,7 @@ def mender(
 
 
 def run(machine: Mender, pieces: Iterable[str]) -> Mended:
-    out: list[Piece] = []
+    out: list[Segment] = []
     for piece in pieces:
         out += machine.feed(piece)
     return Mended(merged(out + machine.finish()))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inspection.answer import ChoiceAnswer, Delta, is_plain
+from gateway.inspection.answer import ChoiceAnswer, Delta
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.mender import Offered
-from gateway.inspection.policy import CACHED_MOST, Expected, LateTools
+from gateway.inspection.mender import OfferedTools
+from gateway.inspection.policy import CACHED_MOST, InspectionPolicy, LateTools
 from gateway.inspection.reasoning import REASONING, THINK
 
 
@@ -26,8 +26,8 @@ TOOLS = [tool("get_weather", "city", city="string"), tool("now")]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-def expected(**more: Any) -> Expected:
-    return Expected(tools=Offered(TOOLS), formats=(FORMATS["hermes"],), thoughts=THINK, **more)
+def expected(**more: Any) -> InspectionPolicy:
+    return InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["hermes"],), thoughts=THINK, **more)
 
 
 def native(name: str, arguments: str, index: int = 0) -> Delta:
@@ -89,9 +89,11 @@ SHREDS += [CALL, "<think>", "</think>", "hm", "\n", " ", "`", "```\n", '"', "get
     st.sampled_from(["stop", "length", "tool_calls"]),
 )
 def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: Any, thoughts: Any, end: str) -> None:
-    expects = Expected(tools=Offered(TOOLS), formats=ALL if format_ is None else (format_,), thoughts=thoughts)
+    expects = InspectionPolicy(
+        tools=OfferedTools(TOOLS), formats=ALL if format_ is None else (format_,), thoughts=thoughts
+    )
     message: dict[str, Any] = {"role": "assistant", "content": text, "reasoning": None, "tool_calls": []}
-    if not is_plain(message, end, expects):
+    if not ChoiceAnswer(expects).is_plain(message, end):
         return
     answer = ChoiceAnswer(expects)
     deltas, finish = played(answer, message, finish=end)
@@ -99,6 +101,9 @@ def test_a_text_that_is_told_to_be_plain_is_found_to_be_so(text: str, format_: A
 
 
 def test_plain_text_is_told_from_what_has_to_be_looked_at() -> None:
+    def is_plain(message: Delta, finish: str, policy: InspectionPolicy) -> bool:
+        return ChoiceAnswer(policy).is_plain(message, finish)
+
     assert is_plain({"role": "assistant", "content": "It is 12 < 17, and [so] on."}, "stop", expected())
     assert is_plain({"content": "a first part", "reasoning": None, "tool_calls": []}, "length", expected())
     for message in ({"content": CALL}, {"content": "<think>a</think>b"}, {"content": "x", "reasoning": "hm"}, {}):
@@ -106,7 +111,7 @@ def test_plain_text_is_told_from_what_has_to_be_looked_at() -> None:
     assert not is_plain({"content": "no"}, "tool_calls", expected())
     assert not is_plain({"content": "no", **native("now", "{}")}, "stop", expected())
     assert not is_plain({"content": "no"}, "stop", expected(call="required"))
-    assert not is_plain({"content": "no"}, "stop", Expected(thoughts=THINK.with_opener_implied()))
+    assert not is_plain({"content": "no"}, "stop", InspectionPolicy(thoughts=THINK.with_opener_implied()))
 
 
 def test_the_ids_of_calls_are_new_and_look_as_clients_expect() -> None:
@@ -123,7 +128,7 @@ def test_indexes_go_on_after_those_of_upstream() -> None:
 
 
 def test_thoughts_in_the_text_get_their_own_field() -> None:
-    answer = ChoiceAnswer(Expected(thoughts=THINK))
+    answer = ChoiceAnswer(InspectionPolicy(thoughts=THINK))
     out, finish = played(answer, {"content": "<thi"}, {"content": "nk>hm</think>"}, {"content": "\n\nyes"})
     assert (said(out, "reasoning"), said(out).strip(), finish) == ("hm", "yes", "stop")
     assert (answer.violations, answer.mended) == ({"reasoning_as_text"}, {"reasoning"})
@@ -141,7 +146,7 @@ def test_thoughts_that_come_later_stay_and_are_counted() -> None:
 
 
 def test_thoughts_that_never_end_were_none_where_the_opener_was_only_guessed() -> None:
-    answer = ChoiceAnswer(Expected(thoughts=THINK.with_opener_implied()))
+    answer = ChoiceAnswer(InspectionPolicy(thoughts=THINK.with_opener_implied()))
     out, _ = played(answer, {"content": "The answer "}, {"content": "is 4."})
     assert said(out) == "The answer is 4."
     assert answer.never_closed
@@ -149,7 +154,7 @@ def test_thoughts_that_never_end_were_none_where_the_opener_was_only_guessed() -
 
 @pytest.mark.parametrize("together", [True, False])
 def test_no_opener_is_guessed_where_thoughts_came_in_their_own_field(together: bool) -> None:
-    answer = ChoiceAnswer(Expected(thoughts=THINK.with_opener_implied()))
+    answer = ChoiceAnswer(InspectionPolicy(thoughts=THINK.with_opener_implied()))
     message = {"reasoning": "Hm.", "content": "It is 4."}
     out, _ = played(answer, message) if together else played(answer, *({key: message[key]} for key in message))
     assert (said(out, "reasoning"), said(out)) == ("Hm.", "It is 4.")
@@ -236,7 +241,7 @@ def test_thoughts_cut_off_with_nothing_said_are_counted() -> None:
     ],
 )
 def test_thoughts_go_out_under_the_name_the_alias_wants(field: Any, names: set[str]) -> None:
-    answer = ChoiceAnswer(Expected(reasoning_field=field))
+    answer = ChoiceAnswer(InspectionPolicy(reasoning_field=field))
     [delta] = answer.delta({"content": "x", "reasoning_content": "hm"})
     assert {name for name in delta if name.startswith("reasoning")} == names
     assert all(delta[name] == "hm" for name in names)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.mender import Call, Offered
+from gateway.inspection.mender import Call, OfferedTools
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from tests.inspection.mending import CASES, TOOLS, Mended, cut, mender, run, torn
 from tests.inspection.writers import WRITERS
@@ -24,7 +24,7 @@ MILLION = 1_000_000
 NOMINAL = 0.035  # seconds of `busy` on a machine that nobody else uses
 
 ALL = sorted(WRITERS)
-OFFERED = Offered(TOOLS)
+OFFERED = OfferedTools(TOOLS)
 MARKERS = sorted({marker for format_ in FORMATS.values() for marker in format_.markers})
 CLOSERS = sorted({closer for format_ in FORMATS.values() for closer in format_.closers})
 LEAKED = [case["text"] for case in CASES]

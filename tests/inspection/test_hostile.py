@@ -8,13 +8,13 @@ import time
 import pytest
 
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.mender import Call, Offered
+from gateway.inspection.mender import Call, OfferedTools
 from gateway.inspection.reasoning import REASONING, Thoughts
 from tests.inspection.mending import TOOLS, cut, mender
 from tests.inspection.writers import WRITERS
 
 ALL = sorted(WRITERS)
-OFFERED = Offered(TOOLS)
+OFFERED = OfferedTools(TOOLS)
 SMALL, LARGE = 1 << 14, 1 << 17
 LITTLE = 0.15  # CPU seconds below which nothing can be told
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inspection.offered_tools import Offered, as_json, typed
+from gateway.inspection.offered_tools import OfferedTools, as_json, typed
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -30,7 +30,7 @@ SHAPES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("tool", SHAPES)
 def test_types_come_from_the_schema_in_every_shape_of_tools(tool: dict[str, Any]) -> None:
-    offered = Offered([tool])
+    offered = OfferedTools([tool])
     types = {name: set(offered.types("f", name)) for name in [*SCHEMA["properties"], "undeclared"]}
     assert types == {
         "unit": {"string"},
@@ -44,10 +44,10 @@ def test_types_come_from_the_schema_in_every_shape_of_tools(tool: dict[str, Any]
 
 
 def test_tools_that_are_none_are_passed_over() -> None:
-    offered = Offered([None, "x", {}, {"function": None}, {"name": 3}, {"name": "f", "parameters": "none"}])
+    offered = OfferedTools([None, "x", {}, {"function": None}, {"name": 3}, {"name": "f", "parameters": "none"}])
     assert "f" in offered
     assert offered.types("f", "a") == frozenset()
-    assert not Offered([{"type": "web_search"}])
+    assert not OfferedTools([{"type": "web_search"}])
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_tools_that_are_none_are_passed_over() -> None:
     ],
 )
 def test_required_arguments_are_those_the_schema_names(declared: dict[str, Any], required: set[str]) -> None:
-    offered = Offered([{"name": "f", "parameters": declared}])
+    offered = OfferedTools([{"name": "f", "parameters": declared}])
     assert offered.required("f") == required
     assert offered.schema("f") == declared
 
 
 def test_a_tool_that_was_not_offered_has_no_schema() -> None:
-    offered = Offered([{"name": "f"}])
+    offered = OfferedTools([{"name": "f"}])
     assert (offered.schema("f"), offered.required("f")) == ({}, frozenset())
     with pytest.raises(KeyError):
         offered.schema("g")
@@ -136,7 +136,7 @@ def test_numbers_and_words_may_be_written_as_people_do(text: str, types: str, va
 
 def test_other_names_of_types_are_known() -> None:
     names = {"int": "integer", "FLOAT": "number", "str": "string", "bool": "boolean", "dict": "object", "list": "array"}
-    offered = Offered([{"name": "f", "parameters": {"properties": {name: {"type": name} for name in names}}}])
+    offered = OfferedTools([{"name": "f", "parameters": {"properties": {name: {"type": name} for name in names}}}])
     assert {name: offered.types("f", name) for name in names} == {k: frozenset((v,)) for k, v in names.items()}
 
 
@@ -151,7 +151,7 @@ NESTED = {
 
 
 def test_what_is_deeper_has_its_declared_type_too() -> None:
-    shape = Offered([{"name": "f", "parameters": NESTED}]).shape("f")
+    shape = OfferedTools([{"name": "f", "parameters": NESTED}]).shape("f")
     room = {"no": "7", "name": "7", "more": "7"}
     found = shape.fitted({"rooms": [room, "x"], "best": room, "rates": {"a": "0.5"}, "other": ["7"]})
     fitted = {"no": 7, "name": "7", "more": "7"}
@@ -162,7 +162,7 @@ def test_a_schema_that_refers_to_itself_in_many_ways_costs_little() -> None:
     """Every level would multiply the work."""
     many = [{"$ref": "#/$defs/A"}] * 200
     schema = {"$defs": {"A": {"anyOf": many, "items": {"$ref": "#/$defs/A"}}}, "properties": {"a": {"anyOf": many}}}
-    offered = Offered([{"name": "f", "parameters": schema}])
+    offered = OfferedTools([{"name": "f", "parameters": schema}])
     started = time.process_time()
     offered.types("f", "a")
     offered.fitted("f", "a", {str(n): [["7"]] for n in range(10_000)})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 from tests.inspection.mending import ORACLE, TOOLS, Mended, cut, mender, run
 from tests.inspection.writers import WRITERS
 
@@ -23,12 +23,12 @@ def lines(name: str) -> Iterator[Any]:
 
 ROWS: list[Row] = list(lines("formats.jsonl"))
 HEAD, *TYPED = lines("types.jsonl")
-OFFERED, BOOKING = Offered(TOOLS), Offered(HEAD["tools"])
+OFFERED, BOOKING = OfferedTools(TOOLS), OfferedTools(HEAD["tools"])
 PARSERS = sorted({row["parser"] for row in ROWS})
 TYPED_PARSERS = sorted({parser for parser, *_ in TYPED})
 
 
-def mended(parser: str, text: str, tools: Offered) -> Mended:
+def mended(parser: str, text: str, tools: OfferedTools) -> Mended:
     """After making sure that nothing is lost, and that cuts make no difference."""
     whole = run(mender(parser, tools=tools), [text])
     assert whole.raw == text

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.domain.request import CHAT, InferenceRequest
 from gateway.inspection.answer import ChoiceAnswer
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.offered_tools import Offered
-from gateway.inspection.policy import Expected
+from gateway.inspection.offered_tools import OfferedTools
+from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
@@ -22,9 +22,9 @@ from gateway.inspection.stream_track import StreamTrack
 REQUEST = InferenceRequest(CHAT, {}, "alias", stream=True)
 TOOLS = [{"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}}]
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
-TOOLS_OFFERED = Expected(tools=Offered(TOOLS), formats=(FORMATS["hermes"],))
-EVERYTHING = Expected(
-    tools=Offered(TOOLS),
+TOOLS_OFFERED = InspectionPolicy(tools=OfferedTools(TOOLS), formats=(FORMATS["hermes"],))
+EVERYTHING = InspectionPolicy(
+    tools=OfferedTools(TOOLS),
     formats=tuple(FORMATS.values()),
     thoughts=THINK.with_opener_implied(),
     reasoning_field="both",
@@ -48,11 +48,11 @@ def compact(spaced: bytes) -> bytes:
 
 def test_after_the_thoughts_were_split_off_no_text_is_taken_for_the_beginning() -> None:
     """A line of a table is no garbage in the middle of an answer."""
-    expected = Expected(thoughts=THINK.with_opener_implied())
+    expected = InspectionPolicy(thoughts=THINK.with_opener_implied())
     track = StreamTrack(REQUEST, Identity(), expected)
     for text in ("hm", "\n</think>\n", "A table:\n", "-" * 30, "\n"):
-        track.take([event({"content": text})])
-    track.take([event({}, "stop"), b"data: [DONE]\n\n"])
+        track.feed([event({"content": text})])
+    track.feed([event({}, "stop"), b"data: [DONE]\n\n"])
     track.conclude()
     assert (track.reasoning, track.content, track.whole) == (True, True, True)
     assert track.violations == {"reasoning_as_text"}, "that of the thoughts"
@@ -61,10 +61,10 @@ def test_after_the_thoughts_were_split_off_no_text_is_taken_for_the_beginning() 
 def test_the_end_of_thoughts_that_never_began_is_noticed_however_the_json_is_written() -> None:
     begins, ends = event({"content": "hm"}), event({"content": "\n</think>\n"})
     for first, last in ((begins, ends), (compact(begins), ends), (compact(begins), compact(ends))):
-        track = StreamTrack(REQUEST, Identity())
-        track.take([first])
+        track = StreamTrack(REQUEST, Identity(), thoughts=THINK)
+        track.feed([first])
         assert not track.stray_close
-        track.take([last])
+        track.feed([last])
         track.conclude()
         assert track.stray_close
         assert track.violations == {"reasoning_as_text"}
@@ -77,8 +77,8 @@ def test_the_end_of_thoughts_that_never_began_is_noticed_however_the_json_is_wri
 def test_a_choice_whose_index_is_no_number_is_checked_as_the_first(index: object) -> None:
     track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
     for text in ("Hi", CALL):
-        track.take([event({"content": text}, index=index)])
-    out = track.take([event({}, "stop", index=index)])
+        track.feed([event({"content": text}, index=index)])
+    out = track.feed([event({}, "stop", index=index)])
     track.conclude()
     assert track.whole
     assert track.mended == {"tool_calls"}
@@ -101,7 +101,7 @@ def test_a_call_whose_index_is_no_number_is_known_by_its_place(index: object) ->
 def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
     track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
     hello, odd = event({"content": "Hello"}), event(None)
-    assert track.take([hello, odd]).count(b"data: ") == 2
+    assert track.feed([hello, odd]).count(b"data: ") == 2
     assert track.failure is None
 
 
@@ -109,7 +109,7 @@ def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
 def test_what_a_mended_choice_says_besides_keeps_its_bytes_whatever_they_are(value: bytes) -> None:
     """Half a character, say, as the bytes of a token may be."""
     track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
-    out = track.take([event({"content": "Hi " + CALL}).replace(b'"index"', b'"more": %s, "index"' % value)])
+    out = track.feed([event({"content": "Hi " + CALL}).replace(b'"index"', b'"more": %s, "index"' % value)])
     assert out.count(b'"more":' + value) == out.count(b"data: ") == 2, "the text, and the call"
 
 
@@ -135,10 +135,10 @@ chunks = st.fixed_dictionaries({"choices": st.lists(choices, max_size=2) | odd},
 
 @given(st.lists(chunks, max_size=4), st.sampled_from([TOOLS_OFFERED, EVERYTHING]), st.integers(1, 2))
 def test_no_chunk_is_a_reason_to_fail_inside_a_checked_stream(
-    odd_chunks: list[Any], expected: Expected, asked: int
+    odd_chunks: list[Any], expected: InspectionPolicy, asked: int
 ) -> None:
     track = StreamTrack(InferenceRequest(CHAT, {}, "alias", stream=True, choices=asked), Identity(), expected)
     said = [event({"content": "Hello"}), *(b"data: " + json.dumps(one).encode() + b"\n\n" for one in odd_chunks)]
     for one in (*said, event({"content": CALL}), event({}, "stop")):
-        track.take([one])
+        track.feed([one])
     track.conclude()

@@ -14,7 +14,7 @@ from gateway.config.snapshot import Backend, Engine
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
 from gateway.domain.request_timer import Stopping
 from gateway.inspection.error_replies import Verdict
-from gateway.inspection.whole import WholeAnswer, read_whole
+from gateway.inspection.whole import read_whole
 from gateway.observe.spans import (
     PROMPT_MOST,
     answer_of,
@@ -111,7 +111,8 @@ def test_the_finish_reason_of_every_choice_is_told() -> None:
 
 
 def test_an_answer_without_choices_has_no_finish_reason() -> None:
-    assert answer_of(WholeAnswer(b'{"data": [], "model": 3}', model=3)) == (None, ())
+    embedded = read_whole(b'{"data": [], "model": 3}', parse(EMBEDDINGS, b'{"model": "m", "input": "x"}'))
+    assert answer_of(embedded) == (None, ())
     assert answer_of(None) == (None, ())
 
 

@@ -34,7 +34,7 @@ async def test_a_stream_that_never_comes_to_the_point_is_broken(event: bytes) ->
     framer, followed = Framer(), track()
     block = event * (64 * 1024 // len(event))
     for _ in range(2 * streaming.PREAMBLE_MOST // len(block)):
-        followed.take(framer.feed(block))
+        followed.feed(framer.feed(block))
         if followed.failure is not None:
             break
     assert followed.failure == "sent too much before it said anything"

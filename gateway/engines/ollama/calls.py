@@ -15,7 +15,7 @@ from msgspec import Raw
 from gateway.engines.base import Refused
 from gateway.engines.ollama.reply import Function, Line, Message, ToolCall
 from gateway.engines.ollama.schema import Definitions, Schema
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 HELD_MOST = 1024 * 1024  # bytes: a longer text is no call
 
@@ -26,7 +26,7 @@ _CHOICES = '`tool_choice` must be none, auto, required, or {"type": "function", 
 class Demand:
     """One call that has to be made. `format` is the schema of its JSON, `instructions` what the model is told."""
 
-    offered: Offered
+    offered: OfferedTools
     format: Schema
     instructions: str
 
@@ -76,7 +76,7 @@ def read_demand(tools: Any, choice: Any) -> Demand | None:
         functions = [function for function in functions if function["name"] == named]
         if not functions:
             raise Refused(f"`tool_choice` names {named!r}, which is not among `tools`.", "tool_choice")
-    offered = Offered({"type": "function", "function": function} for function in functions)
+    offered = OfferedTools({"type": "function", "function": function} for function in functions)
     return Demand(offered, _schema_of_call(functions), _instructions(functions))
 
 

@@ -11,13 +11,12 @@ import msgspec
 from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import read_usage
 from gateway.health.checks.profile import Profile
-from gateway.inspection.mender import Call, Mender, Offered, Piece, Reasoning, Text
+from gateway.inspection.mender import Call, Mender, OfferedTools, Reasoning, Segment, Text
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
-from gateway.transport.sse import DONE, Framer, data_of, read_chunk
+from gateway.transport.sse import BROKEN_ENDS, DONE, Framer, data_of, read_chunk
 
 SHOWN = 90  # characters of an answer that are shown
-_BROKEN_ENDS = ("abort", "error")
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -73,7 +72,7 @@ def read_whole(reply: Reply) -> ParsedAnswer | str:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return "answered 200 without `choices`"
     finish = choices[0].get("finish_reason")
-    if finish in _BROKEN_ENDS:
+    if finish in BROKEN_ENDS:
         return f"ended with finish_reason {finish}"
     message = choices[0].get("message")
     message = message if isinstance(message, dict) else {}
@@ -121,7 +120,7 @@ def _read_events(events: Iterable[bytes]) -> ParsedAnswer | str:
             reasoning += _thoughts(delta)
             calls.take(delta.get("tool_calls"))
             finish = choice.finish_reason or finish
-    if finish in _BROKEN_ENDS:
+    if finish in BROKEN_ENDS:
         return f"the stream ended with finish_reason {finish}"
     if finish is None:
         return "the stream ended without a finish_reason"
@@ -186,6 +185,6 @@ def mended(said: ParsedAnswer, profile: Profile, tools: Iterable[Any] = ()) -> P
     )
 
 
-def _pieces(content: str, profile: Profile, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Piece]:
-    mender = Mender(profile.formats, Offered(tools), thoughts)
+def _pieces(content: str, profile: Profile, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Segment]:
+    mender = Mender(profile.formats, OfferedTools(tools), thoughts)
     return [*mender.feed(content), *mender.finish()]

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.health.checks.profile import MARLIN
 from gateway.health.checks.reply import ParsedAnswer, short
 from gateway.health.checks.requests import TOOLS
+from gateway.inspection import heuristics
 
 _OPENERS = ("<think>", "<seed:think>", "[THINK]", "<|channel>")
 _CLOSERS = ("</think>", "</seed:think>", "[/THINK]", "<channel|>")
@@ -113,8 +114,8 @@ def explain_no_content(said: ParsedAnswer) -> str:
 
 
 def is_garbage(text: str) -> bool:
-    """One character over and over."""
-    return len(text) >= GARBAGE and len(set(text.strip())) == 1 and len(text.strip()) >= GARBAGE
+    """One character over and over, of which a check takes less than a client's answer may have."""
+    return heuristics.is_garbage(text, GARBAGE)
 
 
 def leaks_thoughts(content: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.inspection.cursor import Cursor, NeedMore, NotACall
-from gateway.inspection.offered_tools import Offered, as_json
+from gateway.inspection.offered_tools import OfferedTools, as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Format:
         tell it from other text. Empty where anything may come."""
         return ""
 
-    def parse(self, text: str, start: int, tools: Offered, *, final: bool) -> Parsed:
+    def parse(self, text: str, start: int, tools: OfferedTools, *, final: bool) -> Parsed:
         """Reads the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
         cursor = Cursor(text, start, final=final)
         try:
@@ -77,7 +77,7 @@ class Format:
             return Parsed(looked=max(error.at, cursor.looked) - start)
         return Parsed(tuple(calls), cursor.pos - start, max(cursor.looked, cursor.pos) - start)
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         """At least one call; leaves the cursor behind it. Raises NeedMore or NotACall."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ JSON_CALLS = rf"{SPACED}(?:\Z|\{_KEYED}|\[{SPACED}{one_of('{')})"  # an object w
 NAMED = one_of(r"^\s<>{}\[\]()\"'`,;=|｜\\")  # what a tool's name may begin with, as in cursor.NAME
 
 
-def read_name(cursor: Cursor, tools: Offered) -> str:
+def read_name(cursor: Cursor, tools: OfferedTools) -> str:
     return cursor.name(tools.has, tools.could_become)
 
 
@@ -111,7 +111,7 @@ def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bo
 def make_call(
     cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
 ) -> ParsedCall:
-    """`fit`: `Offered.fitted`, where models of the format mistake types that the schema declares."""
+    """`fit`: `OfferedTools.fitted`, where models of the format mistake types that the schema declares."""
     try:
         if fit is not None:
             arguments = {key: fit(name, key, value) for key, value in arguments.items()}
@@ -120,7 +120,7 @@ def make_call(
         cursor.fail()
 
 
-def call_of(cursor: Cursor, value: Any, tools: Offered, *, fit: bool = False) -> ParsedCall:
+def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = False) -> ParsedCall:
     """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
     its arguments get the types that the schema declares."""
     function = value.get("function", value) if isinstance(value, dict) else None
@@ -154,7 +154,7 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
 _BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 
 
-def read_calls(cursor: Cursor, tools: Offered, *, fit: bool = False) -> list[ParsedCall]:
+def read_calls(cursor: Cursor, tools: OfferedTools, *, fit: bool = False) -> list[ParsedCall]:
     """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name. Of
     a list that is cut, or goes on with something else, those before that count."""
     if not cursor.skip("["):
@@ -169,7 +169,7 @@ def _next_item(cursor: Cursor) -> bool:
     return False
 
 
-def _read_call(cursor: Cursor, tools: Offered, fit: bool) -> ParsedCall:
+def _read_call(cursor: Cursor, tools: OfferedTools, fit: bool) -> ParsedCall:
     head = _HEAD.match(cursor.text, cursor.pos)
     if head and head.group(1) not in tools:
         cursor.fail(head.end())

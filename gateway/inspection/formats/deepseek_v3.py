@@ -14,7 +14,7 @@ from gateway.inspection.formats.base import (
     read_object,
     several,
 )
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -31,20 +31,20 @@ class DeepSeekV3(Format):
     def follow(self, marker: str) -> str:
         return SPACED + literal(CALL) + self._named if marker == CALLS else self._named
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if not cursor.skip(CALLS):
             return [self._call(cursor, tools)]
         cursor.space()
         return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CALLS_END))
 
-    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         cursor.expect(CALL)
         name = self._head(cursor, tools)
         arguments = self._arguments(cursor)
         cursor.close(CALL_END)
         return make_call(cursor, name, arguments)
 
-    def _head(self, cursor: Cursor, tools: Offered) -> str:
+    def _head(self, cursor: Cursor, tools: OfferedTools) -> str:
         cursor.expect("function")
         cursor.expect(SEPARATOR)
         return read_name(cursor, tools)

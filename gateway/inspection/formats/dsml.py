@@ -9,7 +9,7 @@ from typing import Any
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
 from gateway.inspection.formats.tagged import read_value, value_end
-from gateway.inspection.offered_tools import ANY, Offered, typed
+from gateway.inspection.offered_tools import ANY, OfferedTools, typed
 
 ANYTHING = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
 _KEYS = {
@@ -49,13 +49,13 @@ class Dsml(Format):
     def follow(self, marker: str) -> str:
         return self._invoked if marker == self._invoke else SPACED + literal(self._invoke) + self._invoked
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if not cursor.skip(*self._opens):
             return [self._call(cursor, tools)]
         cursor.space()
         return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(*self._closes))
 
-    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         cursor.expect(self._invoke)
         quote = self._name(cursor)
         name = read_name(cursor, tools)
@@ -100,7 +100,7 @@ class Dsml(Format):
         cursor.expect(">")
         return match.group().strip(), word
 
-    def _parts(self, key: str, word: str, value: str, name: str, tools: Offered) -> list[tuple[str, str, str]]:
+    def _parts(self, key: str, word: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str, str]]:
         """An argument, and those behind it that it ran into because its closing tag was missing: a tag that opens
         another argument *of this tool* is one; any other is part of the value."""
         parts, start = [], 0
@@ -111,14 +111,14 @@ class Dsml(Format):
                 key, word, start = match["key"], match["word"] or "", match.end()
         return [*parts, (key, word, value[start:])]
 
-    def _value(self, key: str, word: str, text: str, name: str, tools: Offered) -> Any:
+    def _value(self, key: str, word: str, text: str, name: str, tools: OfferedTools) -> Any:
         """The schema decides what it is; the model's word does where the schema leaves a choice."""
         types = tools.types(name, key)
         if word == "true" and (types == ANY or "string" in types):
             return text
         return tools.fitted(name, key, typed(text, ANYTHING if word == "false" and types == ANY else types))
 
-    def _unwrapped(self, arguments: dict[str, Any], name: str, tools: Offered) -> dict[str, Any]:
+    def _unwrapped(self, arguments: dict[str, Any], name: str, tools: OfferedTools) -> dict[str, Any]:
         """Without a key that was put around all arguments, and that the tool does not have."""
         if len(arguments) != 1:
             return arguments

@@ -16,7 +16,7 @@ from gateway.inspection.formats.base import (
     read_name,
     read_object,
 )
-from gateway.inspection.offered_tools import Offered, Shape, typed
+from gateway.inspection.offered_tools import OfferedTools, Shape, typed
 
 MAX_DEPTH = 100
 # Bare text in an object ends at its brace or at a comma that a key follows; in a list at any comma.
@@ -40,7 +40,7 @@ class Gemma4(Format):
     def follow(self, marker: str) -> str:
         return f"{SPACED}(?:{literal('call:')}|{literal(':')}|){NAMED}"
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(self.opening)
         cursor.space()
         cursor.skip("call:", ":")

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, make_call, read_name
 from gateway.inspection.formats.tagged import read_key, read_value, value_end
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 OPEN, CLOSE, KEY, KEY_END, VALUE = "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>"
 
@@ -23,7 +23,7 @@ class Glm45(Format):
     def follow(self, marker: str) -> str:
         return SPACED + NAMED
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(OPEN)
         cursor.space()
         name = read_name(cursor, tools)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import JSON_CALLS, Format, ParsedCall, read_calls
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 
 class Hermes(Format):
@@ -28,7 +28,7 @@ class Hermes(Format):
     def follow(self, marker: str) -> str:
         return JSON_CALLS
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(*self.markers)
         cursor.space()
         calls = read_calls(cursor, tools, fit=self._fit)

@@ -6,7 +6,7 @@ import re
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import SPACED, Format, ParsedCall, literal, make_call, one_of, read_object, several
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 SECTIONS = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 SECTION_ENDS = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
@@ -26,13 +26,13 @@ class KimiK2(Format):
         named = one_of("^<|")
         return named if marker == CALL else SPACED + literal(CALL) + named
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if not cursor.skip(*SECTIONS):
             return [self._call(cursor, tools)]
         cursor.space()
         return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(*SECTION_ENDS))
 
-    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         cursor.expect(CALL)
         match = _ID.match(cursor.text, cursor.pos)
         assert match is not None  # the pattern also matches nothing

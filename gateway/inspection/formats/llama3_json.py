@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import JSON_CALLS, SPACED, Format, ParsedCall, literal, one_of, read_calls
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 TOKEN = "<|python_tag|>"
 _KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
@@ -32,7 +32,7 @@ class Llama3Json(Format):
     def follow(self, marker: str) -> str:
         return JSON_CALLS if marker == TOKEN else SPACED + literal(":") + SPACED + one_of('"{n')
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if cursor.skip(TOKEN):
             cursor.space()
         return read_calls(cursor, tools)

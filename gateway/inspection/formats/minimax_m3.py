@@ -9,7 +9,7 @@ from typing import Any
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name, several
 from gateway.inspection.formats.tagged import read_key
-from gateway.inspection.offered_tools import Offered, Shape, typed
+from gateway.inspection.offered_tools import OfferedTools, Shape, typed
 
 PREFIX = "]<]minimax[>["
 OPEN, CLOSE = f"{PREFIX}<tool_call>", f"{PREFIX}</tool_call>"
@@ -31,13 +31,13 @@ class MinimaxM3(Format):
     def follow(self, marker: str) -> str:
         return NAMED if marker == INVOKE else SPACED + literal(INVOKE) + NAMED
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if not cursor.skip(OPEN):
             return [self._call(cursor, tools)]
         cursor.space()
         return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CLOSE))
 
-    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         cursor.expect(INVOKE)
         name = read_name(cursor, tools)
         cursor.expect('">')

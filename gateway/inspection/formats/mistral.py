@@ -14,7 +14,7 @@ from gateway.inspection.formats.base import (
     read_name,
     read_object,
 )
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 OPEN, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -29,7 +29,7 @@ class Mistral(Format):
     def follow(self, marker: str) -> str:
         return f"{SPACED}{NAMED}|{JSON_CALLS}"
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(OPEN)
         cursor.space()
         if cursor.at("[", "{"):

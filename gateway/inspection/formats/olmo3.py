@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, ParsedCall, several
 from gateway.inspection.formats.pythonic import Pythonic
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 OPEN, CLOSE = "<function_calls>", "</function_calls>"
 
@@ -21,7 +21,7 @@ class Olmo3(Pythonic):
     def follow(self, marker: str) -> str:
         return SPACED + NAMED
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(OPEN)
         cursor.space()
         return several(cursor, lambda: self._call(cursor, tools), lambda: cursor.close(CLOSE))

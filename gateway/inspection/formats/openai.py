@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, Format, ParsedCall, make_call, read_name, read_object
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 CHANNELS = ("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.")
 START, MESSAGE, CALL = "<|start|>assistant", "<|message|>", "<|call|>"
@@ -20,7 +20,7 @@ class OpenAi(Format):
     def follow(self, marker: str) -> str:
         return NAMED
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect(*self.markers)
         name = read_name(cursor, tools)
         cursor.space()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import SPACED, Format, ParsedCall, one_of, read_calls
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 
 class Phi4MiniJson(Format):
@@ -15,7 +15,7 @@ class Phi4MiniJson(Format):
     def follow(self, marker: str) -> str:
         return SPACED + one_of("{")
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         cursor.expect("functools[")
         cursor.pos -= 1
         return read_calls(cursor, tools)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 MAX_DEPTH = 100
 START, END = "<|python_start|>", "<|python_end|>"
@@ -43,7 +43,7 @@ class Pythonic(Format):
     def follow(self, marker: str) -> str:
         return SPACED + (NAMED if marker == "[" else literal("["))
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         wrapped = cursor.skip(START)
         cursor.space()
         cursor.expect("[")
@@ -76,7 +76,7 @@ class Pythonic(Format):
         cursor.space()
         return not cursor.skip(closing)
 
-    def _call(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _call(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         name = read_name(cursor, tools)
         cursor.expect("(")
         arguments: dict[str, Any] = {}

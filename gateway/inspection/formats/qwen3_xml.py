@@ -9,7 +9,7 @@ from typing import Any
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import NAMED, SPACED, Format, ParsedCall, literal, make_call, read_name
 from gateway.inspection.formats.tagged import read_key, read_value, unwrapped, value_end
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -30,7 +30,7 @@ class Qwen3Xml(Format):
     def follow(self, marker: str) -> str:
         return NAMED if marker == FUNCTION else SPACED + literal(FUNCTION) + NAMED
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if cursor.skip(self._open):
             cursor.space()
         cursor.expect(FUNCTION)
@@ -51,7 +51,7 @@ class Qwen3Xml(Format):
         cursor.close(self._close)
         return [make_call(cursor, name, arguments)]
 
-    def _parts(self, key: str, value: str, name: str, tools: Offered) -> list[tuple[str, str]]:
+    def _parts(self, key: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str]]:
         """An argument, and those behind it that it ran into because its closing tag was missing: a line that opens
         another argument *of this tool* is one; any other is part of the value."""
         parts, start = [], 0

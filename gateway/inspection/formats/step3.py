@@ -6,7 +6,7 @@ from __future__ import annotations
 from gateway.inspection.cursor import Cursor
 from gateway.inspection.formats.base import SPACED, ParsedCall, literal, several
 from gateway.inspection.formats.dsml import Dsml
-from gateway.inspection.offered_tools import Offered
+from gateway.inspection.offered_tools import OfferedTools
 
 CALLS, CALLS_END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
 CALL, CALL_END, SEPARATOR = "<｜tool_call_begin｜>", "<｜tool_call_end｜>", "<｜tool_sep｜>"
@@ -28,13 +28,13 @@ class Step3(Dsml):
             return f"{SPACED}(?:{literal(CALL)}{function}|{literal(self._invoke)}{self._invoked})"
         return function if marker == CALL else self._invoked
 
-    def read(self, cursor: Cursor, tools: Offered) -> list[ParsedCall]:
+    def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
         if not cursor.skip(CALLS):
             return [self._wrapped(cursor, tools)]
         cursor.space()
         return several(cursor, lambda: self._wrapped(cursor, tools), lambda: cursor.close(CALLS_END))
 
-    def _wrapped(self, cursor: Cursor, tools: Offered) -> ParsedCall:
+    def _wrapped(self, cursor: Cursor, tools: OfferedTools) -> ParsedCall:
         wrapped = cursor.skip(CALL)
         if wrapped:
             cursor.space()

@@ -1,0 +1,95 @@
+"""The tool calls of one choice: upstream's own, which come in parts, and those that were found in its text."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from gateway.inspection.offered_tools import OfferedTools
+from gateway.inspection.segments import Call
+
+
+class _ToolCall:
+    __slots__ = ("arguments", "name")
+
+    def __init__(self, name: str, arguments: list[str]) -> None:
+        self.name = name
+        self.arguments = arguments
+
+
+class ToolCalls:
+    """Numbers the calls in the order in which they come, and judges them."""
+
+    __slots__ = ("_calls", "_places")
+
+    def __init__(self) -> None:
+        self._calls: list[_ToolCall] = []
+        self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def first(self) -> str | None:
+        """The name of the first call, as far as it has come; None = there is no call."""
+        return self._calls[0].name if self._calls else None
+
+    def add(self, call: Call) -> dict[str, Any]:
+        """A call that was found in the text, as an item of a delta's `tool_calls`."""
+        self._calls.append(_ToolCall(call.name, [call.arguments]))
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
+
+    def note(self, calls: list[Any]) -> bool:
+        """Upstream's own calls, or parts of them. True when the index of one had to be changed, which is done in place:
+        calls of ours stand before it, or it was no number."""
+        moved = False
+        for i, call in enumerate(calls):
+            if not isinstance(call, dict):
+                continue
+            given = call.get("index", i)
+            key = i if isinstance(given, (list, dict)) else given
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = len(self._calls)
+                self._calls.append(_ToolCall("", []))
+            if place != given:
+                call["index"] = place
+                moved = True
+            function = call.get("function")
+            if isinstance(function, dict):
+                name, arguments = function.get("name"), function.get("arguments")
+                self._calls[place].name += name if isinstance(name, str) else ""
+                if isinstance(arguments, str):
+                    self._calls[place].arguments.append(arguments)
+        return moved
+
+    def judge(self, tools: OfferedTools, violations: set[str], *, cut: bool) -> bool:
+        """Adds what is wrong with each call to `violations`. `cut`: the answer has as many tokens as were allowed.
+        False when that is why the last call is not whole."""
+        for call in self._calls:
+            wrong = _fault(call, tools)
+            if wrong is None:
+                continue
+            violations.add(wrong)
+            if cut and call is self._calls[-1] and wrong in ("arguments_not_json", "missing_arguments"):
+                return False
+        return True
+
+
+def _fault(call: _ToolCall, tools: OfferedTools) -> str | None:
+    if not tools.has(call.name):
+        return "unknown_tool"
+    try:
+        arguments = msgspec.json.decode("".join(call.arguments) or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return "arguments_not_json"
+    if not isinstance(arguments, dict):
+        return "arguments_not_json"
+    return "missing_arguments" if tools.required(call.name) - arguments.keys() else None
+
+
+def call_id() -> str:
+    return f"call_{random.getrandbits(96):024x}"

@@ -1,0 +1,234 @@
+"""One inspector judges every answer. It is fed the choices of each event as they come and concludes once; a whole
+answer is a stream of one event, in which `message` plays the delta.
+
+What the answer's bytes become, and what of them may go to the client when, is the readers' part: whole.py and
+stream_track.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gateway.domain.request import CHAT, InferenceRequest
+from gateway.domain.usage import read_usage
+from gateway.inspection.answer import FIELDS, ChoiceAnswer, Delta
+from gateway.inspection.heuristics import closes_alone, opened, swallowed
+from gateway.inspection.policy import NOTHING_EXPECTED, InspectionPolicy, closes_thoughts
+from gateway.inspection.reasoning import THINK, Thoughts
+from gateway.inspection.shape import fault_in_delta, fault_in_end, fault_in_message, fault_in_text
+from gateway.transport.sse import Choice, content_of, number_of
+
+
+class Inspector:
+    """`inspect` is fed the choices of one event after the other, `judge` is called once, when all of them have come.
+
+    `failure`: why it is no answer, or a broken one. `finished`: the finish_reason of each choice that has one, as the
+    client gets it. Valid after `judge`: `disobeyed` (the call that was demanded did not come), `empty` (nothing was
+    said, and not because no more tokens were allowed), `stray_close` (thoughts without an opener ended in its content),
+    `never_closed` (thoughts without an opener were expected, and there were none), `violations`, `mended`."""
+
+    __slots__ = (
+        "_answers",
+        "_awaits",
+        "_chat",
+        "_may_settle",
+        "_policy",
+        "_request",
+        "_thoughts",
+        "disobeyed",
+        "empty",
+        "failure",
+        "finished",
+        "mended",
+        "never_closed",
+        "stray_close",
+        "usage",
+        "violations",
+    )
+
+    def __init__(
+        self, request: InferenceRequest, policy: InspectionPolicy | None = None, thoughts: Thoughts | None = None
+    ) -> None:
+        """`policy`: what is checked and mended; None = only what may be found in any answer. `thoughts`: how this
+        backend's model marks its thoughts; None = not, as far as is known."""
+        self._request = request
+        self._policy = policy if policy is not None else NOTHING_EXPECTED
+        self._thoughts = thoughts
+        self._chat = request.endpoint is CHAT
+        # Under tools an empty turn is tried again: then white space or thoughts alone count as nothing.
+        self._awaits = self._policy.tools is not None and request.choices == 1
+        self._may_settle = self._policy.tools is None and self._policy.reasoning_field == "as_is"
+        self._answers: dict[int, ChoiceAnswer] = {}  # by the number of the choice
+        self.usage: dict[str, Any] | None = None
+        self.failure: str | None = None
+        self.finished: dict[int, object] = {}
+        self.disobeyed = False
+        self.empty = False
+        self.stray_close = False
+        self.never_closed = False
+        self.violations: set[str] = set()
+        self.mended: set[str] = set()
+
+    @property
+    def called(self) -> bool:
+        """Does any choice call a tool?"""
+        return any(answer.called for answer in self._answers.values())
+
+    @property
+    def obeyed(self) -> bool:
+        """Does any choice call a tool that `tool_choice` asked for?"""
+        return any(answer.obeyed for answer in self._answers.values())
+
+    @property
+    def settled(self) -> bool:
+        """Has every choice begun, so that nothing more can be found in the text of any?"""
+        if not (self._may_settle and self._chat):
+            return not self._chat
+        if len(self._answers) < self._request.choices:
+            return False
+        for answer in self._answers.values():  # noqa: SIM110 (a generator costs more)
+            if not answer.settled:
+                return False
+        return True
+
+    @property
+    def begun(self) -> bool:
+        """Is it known what the content of every choice begins with?"""
+        return all(answer.begun for answer in self._answers.values())
+
+    # -- each event -----------------------------------------------------------------------------------------------
+
+    def fault_in(self, choices: Sequence[Choice], *, whole: bool = False) -> str | None:
+        """Why these choices are no (part of an) answer; None = they are. `whole`: they are all of it."""
+        for choice in choices:
+            if not self._chat:
+                fault = fault_in_text(choice.text)
+            elif whole:
+                fault = fault_in_message(choice.delta)
+            else:
+                fault = fault_in_delta(choice.delta)
+            if fault is not None or (fault := fault_in_end(choice.finish_reason, whole=whole)) is not None:
+                return fault
+        return None
+
+    def inspect(self, choices: Sequence[Choice], *, whole: bool = False) -> list[Choice] | None:
+        """Notes what the choices of one event say. Returns what becomes of them, in order (one may become several, or
+        none); None = they go on as they are. `whole`: the event is all of the answer."""
+        made: list[Choice] | None = None  # once one of them has changed
+        for position, choice in enumerate(choices):
+            deltas, finish = self._inspect_one(choice, whole)
+            if deltas is None:
+                if made is not None:
+                    made.append(self._made(choice, choice.delta, finish))
+                continue
+            if made is None:
+                made = [self._made(one, one.delta, one.finish_reason) for one in choices[:position]]
+            for i, delta in enumerate(deltas, 1):
+                made.append(self._made(choice, delta, finish if i == len(deltas) else None))
+        return made
+
+    def _inspect_one(self, choice: Choice, whole: bool) -> tuple[list[Delta] | None, object]:
+        """(the deltas that this choice becomes; None = it goes on as it is, its finish_reason)."""
+        number, finish = choice.index, choice.finish_reason
+        if type(number) is not int:
+            number = number_of(number)
+        delta = choice.delta if isinstance(choice.delta, dict) else {}
+        answer = self._answers.get(number)
+        if answer is None:
+            answer = self._answers[number] = self._begin(delta, whole)
+        if not self._chat:
+            answer.said = answer.said or bool(choice.text)
+        elif whole and answer.is_plain(delta, finish):
+            self.finished[number] = finish
+            return None, finish
+        deltas = answer.delta(delta)
+        same = len(deltas) == 1 and deltas[0] is delta
+        if finish is None:
+            return (None if same else deltas), None
+        rest, finish = answer.end(finish, cut=answer.called and self._is_cut())
+        self.finished[number] = finish
+        if same and not rest and finish == choice.finish_reason:
+            return None, finish
+        return [*deltas, *rest] or [{}], finish
+
+    def _made(self, choice: Choice, delta: Delta, finish: object) -> Choice:
+        return Choice(number_of(choice.index), delta, None if self._chat else choice.text, finish)
+
+    def inspect_text(self, text: str) -> list[Delta] | None:
+        """The same for an event that says nothing but this text, in the only choice, which has begun. None = it goes on
+        as it is."""
+        return self._answers[0].text(text)
+
+    def note_close(self, choices: Sequence[Choice]) -> None:
+        """Notes the end of thoughts in events that go on without being inspected."""
+        for choice in choices:
+            answer = self._answers.get(number_of(choice.index))
+            if answer is not None and not answer.thought:
+                answer.note_close(content_of(choice))
+
+    def _begin(self, delta: Delta, whole: bool) -> ChoiceAnswer:
+        policy = self._policy
+        if whole and self._chat and self._closes_unopened(delta):
+            policy = replace(policy, thoughts=THINK.with_opener_implied())
+            self.stray_close = True
+        return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits)
+
+    def _closes_unopened(self, message: Delta) -> bool:
+        """Do thoughts end in this content that never began? Of a whole answer all is there to tell, so they can be
+        split off; of a stream they have been sent as content by then."""
+        text = content_of(Choice(delta=message))
+        if (
+            not closes_alone(text)
+            or opened(text, self._thoughts) is not None
+            or any(message.get(name) for name in FIELDS)
+        ):
+            return False
+        return closes_thoughts(self._request, self._thoughts)
+
+    def _is_cut(self) -> bool:
+        """Has the answer as many tokens as were allowed, as far as is known by now?"""
+        limit = self._request.limit()
+        return limit is not None and read_usage(self.usage).completion == limit
+
+    # -- all of it ------------------------------------------------------------------------------------------------
+
+    def judge(self, *, sent: bool) -> None:
+        """All has come: what is to be said of the answer as a whole. `sent`: content of it is with the client, so that
+        nobody else can be asked for the call."""
+        called = obeyed = said = thought = closed_alone = False
+        size = 0
+        for answer in self._answers.values():
+            answer.judge(cut=answer.called and self._is_cut())
+            self.violations |= answer.violations
+            self.mended |= answer.mended
+            self.never_closed = self.never_closed or answer.never_closed
+            closed_alone = closed_alone or answer.closed_alone
+            called, obeyed = called or answer.called, obeyed or answer.obeyed
+            said, thought = said or answer.said, thought or answer.thought
+            size += answer.size
+        self._judge_thoughts(closed_alone)
+        self._judge_calls(sent, called, obeyed, size)
+        self._judge_silence(sent or said or called, thought)
+
+    def _judge_thoughts(self, closed_alone: bool) -> None:
+        if closed_alone and not self.stray_close:
+            self.stray_close = closes_thoughts(self._request, self._thoughts)
+        if self.stray_close:
+            self.violations.add("reasoning_as_text")
+
+    def _judge_calls(self, sent: bool, called: bool, obeyed: bool, size: int) -> None:
+        cut_short = "reasoning_cut" in self.violations  # vLLM forces a call only after the thoughts
+        if self._policy.must_call and not (sent or cut_short or obeyed):
+            self.disobeyed = True
+        if self.disobeyed:
+            self.violations.add("tool_choice_ignored")
+        if self._awaits and not called and swallowed(size, self.usage):
+            self.violations.add("swallowed")
+
+    def _judge_silence(self, said: bool, thought: bool) -> None:
+        silent = not said and "length" not in self.finished.values()
+        if silent and thought:
+            self.violations.add("nothing_said")
+        self.empty = silent and not (thought and not self._awaits)
