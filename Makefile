@@ -22,10 +22,11 @@ fuzz: $(VENV)/.dev           ## the property tests with new examples each time
 chaos: $(VENV)/.dev          ## ten minutes of faults and 50 clients: each answer whole, or told to be broken
 	CHAOS_SECONDS=600 CHAOS_CLIENTS=50 $(BIN)/pytest -q --timeout 900 tests/test_chaos.py
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev           ## style, types, and the layers (docs/architecture.md)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

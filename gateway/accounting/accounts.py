@@ -17,7 +17,7 @@ from gateway.accounting.prices import Prices, Tokens, costs_money
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
-from gateway.routing.plan import Broke
+from gateway.routing.plan import OverBudget
 from gateway.routing.window import known_tokens
 from gateway.supervision import Failures
 
@@ -53,7 +53,7 @@ class Accounts:
         """Write what is left."""
         await asyncio.to_thread(self.ledger.close)
 
-    def broke(self, snapshot: Snapshot, client: Client | None) -> Broke | None:
+    def over_budget(self, snapshot: Snapshot, client: Client | None) -> OverBudget | None:
         """For `make_plan`: which budget forbids a backend now. None = this request has none to heed."""
         if snapshot is not self._looked_at:
             self._looked_at = snapshot

@@ -78,10 +78,10 @@ class FailoverState:
         if candidate is self.remaining[0]:
             self.remaining.popleft()
         else:
-            met = self.plan.met
+            outcomes = self.plan.outcomes
             for other in self.remaining:
                 if other.step < candidate.step and not other.state.backend.cloud:
-                    met.setdefault(other.state.name, "busy")
+                    outcomes.setdefault(other.state.name, "busy")
             self.remaining = deque(c for c in self.remaining if c is not candidate)
         if candidate.state.backend.cloud:
             self._clouds += 1
@@ -91,7 +91,7 @@ class FailoverState:
         """The attempt failed, with the `kind` of its verdict. A backend that asked for a pause, or was not reachable
         (`gone`), may get another attempt after a wait."""
         name = candidate.state.name
-        self.plan.met[name] = kind
+        self.plan.outcomes[name] = kind
         if gone:
             self._absent.add(name)
         elif kind != "cooldown" or candidate.state.cooldown_until <= time.monotonic():  # a pause that is none
@@ -104,11 +104,11 @@ class FailoverState:
 
     def replan(self, now: float) -> None:
         """Plan again with the backends as they are now, without candidates that had their attempt."""
-        met = {name: kind for name, kind in self.plan.met.items() if kind != "busy"}
-        plan, mode = self._make(None, met), None
+        outcomes = {name: kind for name, kind in self.plan.outcomes.items() if kind != "busy"}
+        plan, mode = self._make(None, outcomes), None
         remaining = self._unattempted(plan, None, now)
         if not remaining and self._resort is not None and not self.has_spare:
-            other = self._make(self._resort, met)
+            other = self._make(self._resort, outcomes)
             if found := self._unattempted(other, self._resort, now):
                 plan, mode, remaining = other, self._resort, found
         if self._retried is not None:
@@ -140,7 +140,7 @@ class FailoverState:
         """Backends of the plan whose attempt failed, and that may get another one."""
         for candidate in self.plan.candidates:
             name = candidate.state.name
-            paused = self.plan.met.get(name) == "cooldown" and (name, candidate.adapt.mode) not in self._attempted
+            paused = self.plan.outcomes.get(name) == "cooldown" and (name, candidate.adapt.mode) not in self._attempted
             if (paused or name in self._absent) and self._within_cloud_tries(candidate.state):
                 yield candidate.state
 
@@ -156,7 +156,7 @@ class FailoverState:
     def _switch_to_resort(self) -> bool:
         if self._resort is None or self._mode is not None or self.has_spare:
             return False
-        plan = self._make(self._resort, self.plan.met)
+        plan = self._make(self._resort, self.plan.outcomes)
         remaining = [c for c in plan.candidates if (c.state.name, self._resort) not in self._attempted]
         if not remaining:
             return False

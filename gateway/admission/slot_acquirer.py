@@ -18,8 +18,9 @@ from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
 from gateway.engines.vllm.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.routing.plan import Candidate, fits_window, near_limit
+from gateway.routing.plan import Candidate
 from gateway.routing.refusal import Tried, refusal
+from gateway.routing.window import fits_window, near_limit
 
 log = logging.getLogger("gateway.admission")
 

@@ -30,7 +30,7 @@ def router(gateway: Gateway) -> APIRouter:
             asked,
             time.monotonic(),
             read_request,
-            over_budget=gateway.accounts.broke,
+            over_budget=gateway.accounts.over_budget,
         )
         return JSONResponse(explanation)
 

@@ -37,7 +37,8 @@ from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whol
 from gateway.proxy.services import Services
 from gateway.proxy.stages import AdmittedRequest, PlannedRequest, ReceivedRequest, RequestContext
 from gateway.routing.balance import affinity_key
-from gateway.routing.plan import Candidate, Plan, Resort, forced, make_plan, resort_of
+from gateway.routing.needs import Resort, resort_of
+from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
 from gateway.routing.refusal import Tried
 from gateway.routing.tasks import task_alias
 from gateway.shortage import shortage_of
@@ -169,8 +170,8 @@ class RequestHandler:
             key=lambda: affinity_key(request, headers, client.name, alias.name),
             client=client.client,
             resort=resort,
-            broke=self.services.accounts.broke(self.snapshot, client.client),
-            met=outcomes,
+            over_budget=self.services.accounts.over_budget(self.snapshot, client.client),
+            outcomes=outcomes,
         )
 
     def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
@@ -206,7 +207,7 @@ class RequestHandler:
             candidate,
             failover.plan.alias,
             planned.slots.queued,
-            final=self.spare is not None or (not failover.remaining and forced(candidate, request, now) is None),
+            final=self.spare is not None or not (failover.remaining or with_forced_call(candidate, request, now)),
             on_answer=self.blame.answered if self.blame is not None else None,
             record=AttemptRecord(candidate.state, request, len(record.attempts) + 1, failover.plan.detour(candidate)),
         )
@@ -261,7 +262,7 @@ class RequestHandler:
         failover.has_spare = True
         if any(failover.plan.may_enter(other) for other in failover.remaining):
             return None
-        return forced(candidate, request, time.monotonic())
+        return with_forced_call(candidate, request, time.monotonic())
 
     def _blame_of(self, received: ReceivedRequest) -> Blame:
         if self.blame is None:

@@ -14,7 +14,7 @@ from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
 from gateway.routing.needs import Adaptation, needs_of, with_media
-from gateway.routing.plan import Broke, Candidate, Plan
+from gateway.routing.plan import Candidate, OverBudget, Plan
 from gateway.routing.refusal import refusal
 from gateway.routing.serving import NOT_ENTERED, Need, Service, asking, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
@@ -29,7 +29,7 @@ def explain_asked(
     now: float,
     read: Callable[[str, Any], InferenceRequest],
     *,
-    over_budget: Callable[[Snapshot, Client | None], Broke | None] = lambda *_: None,
+    over_budget: Callable[[Snapshot, Client | None], OverBudget | None] = lambda *_: None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
     `read` makes a request of an alias and a decoded body (`dialects.any_body.read_request`). `over_budget` gives the
@@ -61,7 +61,7 @@ def explain(
     now: float,
     *,
     client: Client | None = None,
-    over_budget: Broke | None = None,
+    over_budget: OverBudget | None = None,
 ) -> dict[str, Any]:
     """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what would be done with this
     request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode

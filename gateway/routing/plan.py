@@ -31,14 +31,12 @@ from gateway.routing.needs import (
     lacking,
     needs_of,
     rescued,
-    resort_of,
     with_media,
 )
 from gateway.routing.unmet_needs import describe_lack
-from gateway.routing.window import fits_window, near_limit, tokens
+from gateway.routing.window import fits_window, tokens
 
-__all__ = ["KINDS", "TEMPORARY", "Candidate", "Plan", "Resort", "Skip", "Why", "fits_window", "forced", "make_plan"]
-__all__ += ["Broke", "near_limit", "resort_of", "tokens", "why_not"]
+__all__ = ["KINDS", "TEMPORARY", "Candidate", "OverBudget", "Plan", "Resort", "Skip", "Why", "make_plan", "why_not"]
 
 # Why a backend is not used -> the word of `cloud_when` (and of x-gateway-routed) it counts as.
 KINDS = {
@@ -60,7 +58,8 @@ KINDS = {
 }
 TEMPORARY = frozenset({"down", "warming", "cooldown"})
 
-Broke = Callable[[BackendState], str | None]  # which budget forbids this backend now, in words; None = none does
+# Which budget forbids this backend now, in words; None = none does.
+OverBudget = Callable[[BackendState], str | None]
 
 
 class Candidate(NamedTuple):
@@ -93,12 +92,12 @@ class Skip(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """`candidates`: in the order to try them. `met` is filled while they are tried: backend name -> kind of failure."""
+    """`candidates`: in the order to try them. `outcomes`: backend name -> kind of failure, filled by the attempts."""
 
     alias: Alias
     candidates: list[Candidate] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
-    met: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
 
     def may_enter(self, candidate: Candidate) -> bool:
         """May this candidate be tried? A local one always; a cloud only when every local backend before it is out for a
@@ -110,7 +109,7 @@ class Plan:
             if earlier is candidate:
                 break
             if not earlier.state.backend.cloud:
-                reasons.append(KINDS.get(self.met.get(earlier.state.name, ""), "busy"))
+                reasons.append(KINDS.get(self.outcomes.get(earlier.state.name, ""), "busy"))
         return all(reason in self.alias.cloud_when for reason in reasons)
 
     def detour(self, candidate: Candidate) -> tuple[str, str] | None:
@@ -120,8 +119,8 @@ class Plan:
             return None
         kinds = [s.kind for s in self.skipped if s.step == 0]
         first = [c for c in self.candidates if c.step == 0]
-        kinds += [self.met[c.state.name] for c in first if c.state.name in self.met]
-        kinds += ["incapable" for c in first if c.doubtful and c.state.name not in self.met]
+        kinds += [self.outcomes[c.state.name] for c in first if c.state.name in self.outcomes]
+        kinds += ["incapable" for c in first if c.doubtful and c.state.name not in self.outcomes]
         unhealthy = [k for k in kinds if KINDS[k] in ("down", "empty", "budget")]
         if unhealthy or not kinds:
             return ("fallback", unhealthy[0] if unhealthy else "down")
@@ -140,24 +139,25 @@ def make_plan(
     key: Callable[[], bytes] = bytes,
     client: Client | None = None,
     resort: Resort | None = None,
-    met: Mapping[str, str] | None = None,
-    broke: Broke | None = None,
+    outcomes: Mapping[str, str] | None = None,
+    over_budget: OverBudget | None = None,
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
-    With `resort` the candidates are those that could not serve only because of tools, now asked in that mode; `met` (of
-    the plan before) says how the others have ended.
+    With `resort` the candidates are those that could not serve only because of tools, now asked in that mode;
+    `outcomes` (of the plan before) says how the others have ended.
     """
-    plan = Plan(alias, met=dict(met) if met else {})
+    plan = Plan(alias, outcomes=dict(outcomes) if outcomes else {})
     needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
     for index, step in enumerate(alias.steps):
         usable: list[BackendState] = []
         for name in step:
             state = states[name]
-            why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, broke)
+            why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, over_budget)
             if resort is not None:
-                why = _why_not_even(why, state, request, needs, room, now, resort, plan.met) or _spent(state, broke)
+                why = _why_not_even(why, state, request, needs, room, now, resort, plan.outcomes)
+                why = why or _spent(state, over_budget)
             if why is None:
                 usable.append(state)
             else:
@@ -184,7 +184,7 @@ def _adapted(
     return [Candidate(state, step, adapt(needs, can, mode), auto and can.doubtful) for state, can in able]
 
 
-def forced(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
+def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
     """The same backend once more, now made to call a tool, after an empty answer. None = it cannot be made to, or has
     been."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
@@ -203,12 +203,12 @@ def _why_not_even(
     room: int,
     now: float,
     resort: Resort,
-    met: Mapping[str, str],
+    outcomes: Mapping[str, str],
 ) -> Why | None:
     """Why a backend cannot serve in this mode either; the mode only makes up for a lack of tools. A backend that could
     serve without it was tried already."""
     if why is None:
-        kind = met.get(state.name)
+        kind = outcomes.get(state.name)
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
     if not rescued(needs, state.capabilities(now), why.lacks, resort):
         return why
@@ -238,9 +238,9 @@ def why_not(
     return None if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
-def _spent(state: BackendState, broke: Broke | None) -> Why | None:
+def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:
     """Asked last: `budget` is the reason only of a backend that could serve otherwise."""
-    reason = broke(state) if broke is not None else None
+    reason = over_budget(state) if over_budget is not None else None
     return None if reason is None else Why("budget", reason)
 
 

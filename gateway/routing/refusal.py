@@ -80,7 +80,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
 def _could_be_paid(plan: Plan) -> bool:
     """May one of the backends that are over budget be asked at all (`cloud_when`)?"""
     spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
-    spent += [c for c in plan.candidates if plan.met.get(c.state.name) == "budget"]
+    spent += [c for c in plan.candidates if plan.outcomes.get(c.state.name) == "budget"]
     return any(plan.may_enter(candidate) for candidate in spent)
 
 
@@ -95,7 +95,7 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
     """A 429 where waiting helps (Hermes honours Retry-After only there), else 503."""
     name = plan.alias.name
     cooling = [s.state.cooldown_until - now for s in plan.skipped if s.kind == "cooldown"]
-    cooling += [c.state.cooldown_until - now for c in plan.candidates if plan.met.get(c.state.name) == "cooldown"]
+    cooling += [c.state.cooldown_until - now for c in plan.candidates if plan.outcomes.get(c.state.name) == "cooldown"]
     if cooling:
         message = f"Every backend of alias '{name}' asked for a pause: {why}"
         return GatewayError("rate_limit_exceeded", message, retry_after=min(cooling))
@@ -119,7 +119,7 @@ def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now
     """With the largest window among the backends that were too small, which is what this request may use, and the
     prompt's size as the backend of that window reported it, else as it is estimated there."""
     states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
-    states |= {c.state.name: c.state for c in plan.candidates if plan.met.get(c.state.name) == "too_long"}
+    states |= {c.state.name: c.state for c in plan.candidates if plan.outcomes.get(c.state.name) == "too_long"}
     reported = {t.backend: t for t in tried if t.kind == "too_long"}
     sizes = [_size(state, reported.get(name), request, now) for name, state in states.items()]
     sizes += [(t.window or 0, t.prompt_tokens or 0) for name, t in reported.items() if name not in states]

@@ -23,7 +23,7 @@ from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import KINDS, Broke, Candidate, Plan, Skip, Why, make_plan, unavailable
+from gateway.routing.plan import KINDS, Candidate, OverBudget, Plan, Skip, Why, make_plan, unavailable
 
 # -- one request ------------------------------------------------------------------------------------------------------
 
@@ -46,13 +46,13 @@ def who_serves(
     *,
     local_only: bool = False,
     client: Client | None = None,
-    over_budget: Broke | None = None,
+    over_budget: OverBudget | None = None,
 ) -> Service:
     """What the planner does with this request at `now` (the fleet's monotonic seconds), the last resort included."""
 
     def planned(resort: Resort | None = None) -> Service:
         plan = make_plan(
-            alias, states, request, now, local_only=local_only, client=client, resort=resort, broke=over_budget
+            alias, states, request, now, local_only=local_only, client=client, resort=resort, over_budget=over_budget
         )
         return Service(plan, _order(plan), resort)
 

@@ -27,7 +27,7 @@ def planned(*states: BackendState, spent: str, asked: InferenceRequest | None = 
         fleet(*states),
         asked or request(),
         NOW,
-        broke=lambda state: SPENT if state.name in names else None,
+        over_budget=lambda state: SPENT if state.name in names else None,
     )
 
 
@@ -92,13 +92,13 @@ def test_a_cloud_that_may_not_be_entered_is_not_kept_by_its_budget() -> None:
 
 def test_a_budget_that_was_spent_after_the_plan_counts_as_well() -> None:
     plan = planned(cloud("c1"), spent="")
-    plan.met["c1"] = "budget"
+    plan.outcomes["c1"] = "budget"
     assert refused(plan, Tried("c1", "budget", SPENT)).code == "budget_exceeded"
 
 
 def test_a_failure_is_told_before_a_budget() -> None:
     plan = planned(backend("a"), cloud("c1"), spent="c1")
-    plan.met["a"] = "failed"
+    plan.outcomes["a"] = "failed"
     assert refused(plan, Tried("a", "failed", "answered 500")).code == "upstream_error"
 
 
@@ -112,7 +112,7 @@ def test_the_last_resort_does_not_pay_either() -> None:
         asked,
         NOW,
         resort="strip",
-        met=first.met,
-        broke=lambda state: SPENT if state.name == "a" else None,
+        outcomes=first.outcomes,
+        over_budget=lambda state: SPENT if state.name == "a" else None,
     )
     assert again.candidates == []

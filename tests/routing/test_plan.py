@@ -12,7 +12,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Observation
 from gateway.domain.request import EMBEDDINGS
 from gateway.routing.needs import NO_ADAPTATION
-from gateway.routing.plan import Plan, forced, make_plan
+from gateway.routing.plan import Plan, make_plan, with_forced_call
 from gateway.routing.window import fits_window, near_limit, prompt_estimate
 from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 
@@ -177,7 +177,7 @@ def test_one_that_may_not_call_tools_comes_after_all_local_ones_and_before_any_c
 def test_a_doubtful_one_that_failed_is_a_reason_for_the_cloud() -> None:
     made = plan(("doubt", "cloud"), backend("doubt", model=THINKER), backend("cloud", cloud=True), tools=TOOLS)
     assert not made.may_enter(made.candidates[1])
-    made.met["doubt"] = "failed"
+    made.outcomes["doubt"] = "failed"
     assert made.may_enter(made.candidates[1])
 
 
@@ -185,13 +185,13 @@ def test_one_that_said_nothing_can_be_made_to_call_once() -> None:
     asked = request(tools=TOOLS)
     made = make_plan(alias("a", "b"), fleet(backend("a"), backend("b", engine="ollama")), asked, NOW)
     a, b = made.candidates
-    again = forced(a, asked, NOW)
+    again = with_forced_call(a, asked, NOW)
     assert again is not None
     assert (again.adapt.force, again.adapt.kinds, again.state) == (True, ("tool_call_forced",), a.state)
-    assert forced(again, asked, NOW) is None
-    assert forced(b, asked, NOW) is None, "nothing there takes tool_choice"
+    assert with_forced_call(again, asked, NOW) is None
+    assert with_forced_call(b, asked, NOW) is None, "nothing there takes tool_choice"
     for other in (request(tools=TOOLS, tool_choice="none"), request(), request(tools=TOOLS, n=2)):
-        assert forced(a, other, NOW) is None
+        assert with_forced_call(a, other, NOW) is None
 
 
 def test_a_call_on_demand_that_nothing_forces_is_checked() -> None:
@@ -207,10 +207,10 @@ def test_a_call_on_demand_that_nothing_forces_is_checked() -> None:
 # -- when only tools are missing --------------------------------------------------------------------------------------
 
 
-def resorted(mode: Any, *states: BackendState, met: dict[str, str] | None = None, **body: Any) -> Plan:
+def resorted(mode: Any, *states: BackendState, outcomes: dict[str, str] | None = None, **body: Any) -> Plan:
     body.setdefault("tools", TOOLS)
     chained = alias(*(state.name for state in states), cloud_when=ALL_WORDS)
-    return make_plan(chained, fleet(*states), request(**body), NOW, resort=mode, met=met)
+    return make_plan(chained, fleet(*states), request(**body), NOW, resort=mode, outcomes=outcomes)
 
 
 def lacking_tools() -> tuple[BackendState, ...]:
@@ -250,10 +250,10 @@ def test_only_a_lack_of_tools_is_got_over(mode: Any) -> None:
 
 def test_whoever_has_had_its_turn_is_not_asked_again() -> None:
     states = (backend("tried"), backend("a", "incapable"), backend("cloud", cloud=True))
-    made = resorted("mend", *states, met={"tried": "failed"})
+    made = resorted("mend", *states, outcomes={"tried": "failed"})
     assert candidates(made) == ["a"]
     assert [(s.state.name, s.kind) for s in made.skipped] == [("tried", "failed"), ("cloud", "local_only")]
-    assert made.met == {"tried": "failed"}
+    assert made.outcomes == {"tried": "failed"}
 
 
 # -- windows, counted -------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_what_an_attempt_met_counts_like_what_was_known_before(cloud_when: tuple
         plan = plan_of(conditions, cloud_when)
         for candidate in plan.candidates[:-1]:
             assert plan.may_enter(candidate), "local ones always"
-            plan.met[candidate.state.name] = end
+            plan.outcomes[candidate.state.name] = end
         reasons = [word, *([] if condition == "ok" else [WORDS[condition]])]
         allowed = all(reason in cloud_when for reason in reasons)
         assert plan.may_enter(plan.candidates[-1]) is allowed, (conditions, end)
@@ -344,7 +344,7 @@ def test_an_alias_of_the_cloud_alone_enters_it_without_a_reason() -> None:
 def test_a_cloud_that_failed_is_no_reason_against_the_next_cloud() -> None:
     states = fleet(backend("a", "down"), backend("one", cloud=True), backend("two", cloud=True))
     plan = make_plan(alias("a", "one", "two"), states, request(), NOW)
-    plan.met["one"] = "cooldown"
+    plan.outcomes["one"] = "cooldown"
     assert [plan.may_enter(c) for c in plan.candidates] == [True, True]
 
 
@@ -358,12 +358,12 @@ def test_local_only_never_leaves_the_lan(condition: Condition) -> None:
 # -- the headers that tell of it --------------------------------------------------------------------------------------
 
 
-def detour(first: tuple[Condition, ...], met: dict[str, str] | None = None) -> tuple[str, str] | None:
+def detour(first: tuple[Condition, ...], outcomes: dict[str, str] | None = None) -> tuple[str, str] | None:
     """What the headers say when `next` serves, behind a step of these."""
     members = [backend(f"m{number}", condition) for number, condition in enumerate(first)]
     states = fleet(*members, backend("next"))
     plan = make_plan(alias(tuple(m.name for m in members), "next"), states, request(tools=TOOLS), NOW)
-    plan.met.update(met or {})
+    plan.outcomes.update(outcomes or {})
     return plan.detour(plan.candidates[-1])
 
 

@@ -23,7 +23,7 @@ from gateway.domain.request import COMPLETIONS, InferenceRequest, Refusal
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.explain import explain
 from gateway.routing.needs import needs_of, with_media
-from gateway.routing.plan import Plan, forced, make_plan
+from gateway.routing.plan import Plan, make_plan, with_forced_call
 from gateway.routing.refusal import refusal
 from gateway.routing.window import fits_window, known_tokens, near_limit, prompt_estimate
 from tests.routing.parts import NOW, Condition, backend, request
@@ -95,7 +95,7 @@ def shown(result: Any) -> Any:
     """A plan by the names of its backends: it holds their records."""
     if isinstance(result, Plan):
         skipped = [(s.state.name, *s[1:]) for s in result.skipped]
-        return [(c.state.name, *c[1:]) for c in result.candidates], skipped, result.met
+        return [(c.state.name, *c[1:]) for c in result.candidates], skipped, result.outcomes
     return frozen(result)
 
 
@@ -202,7 +202,7 @@ def test_planning(
 
     made = held(plan, alias, fleet, asked, client)
     for candidate in made.candidates:
-        held(lambda c=candidate: forced(c, asked, NOW), candidate, asked)  # type: ignore[misc]  # binds it
+        held(lambda c=candidate: with_forced_call(c, asked, NOW), candidate, asked)  # type: ignore[misc]  # binds it
     held(lambda: refusal(made, [], asked, NOW).message, made, asked)
 
 

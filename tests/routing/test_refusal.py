@@ -32,7 +32,7 @@ def refuse(
     asked = asked or request(tools=TOOLS)
     plan: Plan = make_plan(alias(*(s.name for s in states)), fleet(*states), asked, NOW)
     for one in tried:
-        plan.met[one.backend] = one.kind
+        plan.outcomes[one.backend] = one.kind
     return refusal(plan, tried, asked, NOW)
 
 
@@ -117,7 +117,7 @@ def test_a_pause_met_on_the_way_is_told_like_one_known_before() -> None:
     asked = request()
     plan = make_plan(alias("b0"), fleet(*states), asked, NOW)
     states[0].evidence.cool_down(7.0, NOW)
-    plan.met["b0"] = "cooldown"
+    plan.outcomes["b0"] = "cooldown"
     error = refusal(plan, [Tried("b0", "cooldown", "answered 429")], asked, NOW)
     assert (told(error), error.retry_after) == (("rate_limit_exceeded", 429), 7.0)
 
@@ -191,7 +191,7 @@ def test_a_refusal_that_an_attempt_met_gets_the_familys_parser_too() -> None:
     reason = 'cannot call tools: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
     state, asked = backend("b0", tool_parser=None, model="GLM-4.7-Flash"), request(tools=TOOLS)
     plan = make_plan(alias("b0"), fleet(state), asked, NOW)
-    plan.met["b0"] = "incapable"
+    plan.outcomes["b0"] = "incapable"
     error = refusal(plan, [Tried("b0", "incapable", reason)], asked, NOW)
     assert told(error) == ("tool_choice_unsupported", 400)
     assert "start vLLM with --enable-auto-tool-choice --tool-call-parser glm47" in error.message
@@ -256,7 +256,7 @@ def test_one_that_comes_back_may_obey() -> None:
 def test_what_was_tried_is_told_once() -> None:
     asked = request(tools=TOOLS)
     states = fleet(backend("b0"), backend("b1", "incapable"))
-    plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", met={"b0": "failed"})
+    plan = make_plan(alias("b0", "b1"), states, asked, NOW, resort="mend", outcomes={"b0": "failed"})
     message = refusal(plan, [Tried("b0", "failed", "answered 500")], asked, NOW).message
     assert message.count("b0") == 1
 
@@ -270,7 +270,7 @@ def overflow(*windows: int, size: int = 400_000, **tried: Any) -> str:
     plan = make_plan(alias(*(s.name for s in states)), fleet(*states), asked, NOW)
     attempts = [Tried("b0", "too_long", "was too small", **tried)] if tried else []
     for attempt in attempts:
-        plan.met[attempt.backend] = attempt.kind
+        plan.outcomes[attempt.backend] = attempt.kind
     error = refusal(plan, attempts, asked, NOW)
     assert told(error) == ("context_length_exceeded", 400)
     assert error.param == "messages"

@@ -31,7 +31,7 @@ def tried(plan: Plan) -> Iterator[str]:
     for candidate in plan.candidates:
         if plan.may_enter(candidate):
             yield candidate.state.name
-        plan.met[candidate.state.name] = "failed"
+        plan.outcomes[candidate.state.name] = "failed"
 
 
 def plain(case: Case) -> list[list[str]]:
@@ -236,7 +236,7 @@ def test_check_says_when_a_cloud_is_entered(case: Case) -> None:
         if candidate is None or not cloud or not local_before or len(plan.skipped) > 0:
             continue
         for kind, word in KINDS.items():
-            plan.met = {c.state.name: kind for c in plan.candidates if c is not candidate}
+            plan.outcomes = {c.state.name: kind for c in plan.candidates if c is not candidate}
             assert plan.may_enter(candidate) == (word in case.alias.cloud_when)
         assert never == (not case.alias.cloud_when)
         assert never or any(words.startswith("unless everything before is ") for words in member.skipped)
