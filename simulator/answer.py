@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.engine import Engine, EngineDied, Sequence
 from simulator.faults import Fault
-from simulator.say import filler
+from simulator.replies import filler
 from simulator.tokens import pieces
 
 _HANGS = ("hang_before", "hang_before_content", "hang_mid")

@@ -8,12 +8,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from simulator.control import control
 from simulator.engine import Engine
 from simulator.faults import Fault, Faults
-from simulator.record import Record
 from simulator.server import ClientGone, Exchange, SimServer
 
 _KEPT = 2000  # records; a load test must not fill the memory
@@ -294,3 +294,26 @@ class Sim:
                 await self.wait_for(lambda: exchange.gone or not self.faults.has(kind), 3600)
         if exchange.gone:
             raise ClientGone
+
+
+@dataclass(slots=True)
+class Record:
+    """One request as it arrived, and what became of it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]  # names in lower case
+    body: bytes = b""
+    status: int | None = None
+    aborted: bool = False  # the client left before the answer was whole
+    done: bool = False
+    faults: tuple[str, ...] = ()
+    at: float = field(default_factory=time.time)
+
+    @property
+    def json(self) -> Any:
+        """The decoded body; None when it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from simulator.answer import CUTS, Answer
-from simulator.checks import ENGINE_DEAD
 from simulator.engine import EngineDied, Sequence
 from simulator.faults import Fault
 from simulator.formats import Format, Schemas
 from simulator.parsers import Delta, Message, Reasoning, ReasoningSplitter, ToolStream, parse
 from simulator.server import Exchange
+from simulator.validation import ENGINE_DEAD
 from simulator.wire import DONE, EventStream, break_off, send_body
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"

@@ -11,7 +11,7 @@ from simulator import tokens
 from simulator.faults import Fault
 from simulator.formats import format_of
 from simulator.parsers import reasoning_of
-from simulator.say import Voice, raw_reply, text_of, think
+from simulator.replies import Voice, raw_reply, text_of, think
 
 Thinking = Literal["optional", "always", "never"]
 _IMAGE_TOKENS = 256

@@ -19,7 +19,7 @@ from gateway.http.app import App
 from gateway.http.server import Server, listen, make_server
 from gateway.runtime.gateway import Gateway
 from gateway.runtime.reload import Reloader
-from simulator.record import Record
+from simulator.base import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
 

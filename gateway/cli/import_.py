@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import counted, examples, fail_with, json_option, problem_json
-from gateway.cli.writing import STDOUT, made, output_options, refuse_to_overwrite, write
+from gateway.cli.output import STDOUT, made, output_options, refuse_to_overwrite, write
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
 

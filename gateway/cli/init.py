@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import counted, examples, json_option
-from gateway.cli.writing import STDOUT, fail, made, output_options, refuse_to_overwrite, write
+from gateway.cli.output import STDOUT, fail, made, output_options, refuse_to_overwrite, write
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.cli.scanning import Scan
+    from gateway.cli.discovery import Scan
     from gateway.config.load import Loaded
     from gateway.config.snapshot import Backend
     from gateway.importing.draft import Draft
@@ -77,7 +77,7 @@ def command(
 
 
 def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
-    from gateway.cli.scanning import PORTS, BadTarget, scan, targets
+    from gateway.cli.discovery import PORTS, BadTarget, scan, targets
 
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
@@ -111,7 +111,7 @@ def _server_line(server: Server) -> str:
 
 
 def _draft(found: Scan) -> Draft:
-    from gateway.importing.fleet import draft_of
+    from gateway.importing.server_draft import draft_of
 
     return draft_of(found.servers, found.exporters)
 
@@ -128,8 +128,8 @@ def _nothing(found: Scan, as_json: bool) -> None:
 
 def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bool) -> tuple[str, Loaded]:
     """Ask the backends that answer at once; (the text, what is loaded) with what was seen."""
-    from gateway.cli.probing import directly
-    from gateway.importing.fleet import take_findings
+    from gateway.cli.probe_run import directly
+    from gateway.importing.server_draft import apply_findings
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":
@@ -138,7 +138,7 @@ def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bo
     snapshot = loaded.snapshot
     chosen = [backend for backend in snapshot.backends.values() if not backend.cloud and _is_ready(backend, found)]
     if chosen:
-        take_findings(draft, asyncio.run(directly(snapshot, chosen, on_seen, now=True)))
+        apply_findings(draft, asyncio.run(directly(snapshot, chosen, on_seen, now=True)))
     return made(draft, output)
 
 

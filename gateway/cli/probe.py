@@ -75,7 +75,7 @@ def _ask(
     snapshot: Snapshot, chosen: list[Backend], key: str | None, *, now: bool, direct: bool, quiet: bool
 ) -> tuple[str, list[Findings]]:
     """("gateway" or "direct", the findings in order)."""
-    from gateway.cli.probing import NotAsked, address, by_gateway, directly, is_running
+    from gateway.cli.probe_run import NotAsked, address, by_gateway, directly, is_running
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":

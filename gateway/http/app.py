@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.api import build_api
 from gateway.config.snapshot import Snapshot
-from gateway.dialects.spoken import spoken
+from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, Endpoint
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
@@ -50,7 +50,7 @@ class App:
             await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
         elif scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await Relay(self.gateway, endpoint, spoken(endpoint, exchange)).run()
+            await Relay(self.gateway, endpoint, translated(endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

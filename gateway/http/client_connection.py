@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.http.unread import Flow
+from gateway.http.flow_control import Flow
 
 
 class Answering(Protocol):

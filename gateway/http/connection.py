@@ -25,10 +25,10 @@ from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, ClientConnection
 from gateway.http.direct import CONTINUE, DirectExchange
+from gateway.http.flow_control import Flow, Unread
 from gateway.http.listener import Limits, Listener, address_of
 from gateway.http.request_head import Head
 from gateway.http.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
-from gateway.http.unread import Flow, Unread
 from gateway.proxy.exchange import too_large
 
 _APPS_OWN_LIMIT = 256 * 1024  # bytes beyond `max_body` in which the app itself may notice

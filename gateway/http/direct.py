@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission import access
 from gateway.admission.memory import Share
-from gateway.dialects.spoken import spoken
+from gateway.dialects.registry import translated
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
@@ -120,7 +120,7 @@ class DirectExchange:
     async def run(self) -> None:
         """In a task of its own, once the body is there or refused."""
         try:
-            await Relay(self._gateway, self._endpoint, spoken(self._endpoint, self)).run()
+            await Relay(self._gateway, self._endpoint, translated(self._endpoint, self)).run()
         finally:
             if not self.response_complete and not self.disconnected:
                 self._cut()

@@ -1,4 +1,4 @@
-"""What a server is and what it serves, by its answers to a few GETs. Pure: the asking is in gateway/cli/scanning.py."""
+"""What a server is and what it serves, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
 
 from __future__ import annotations
 

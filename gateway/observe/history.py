@@ -14,8 +14,7 @@ from typing import Any
 from gateway.domain.backend import BackendState
 from gateway.health.exporter import Machine
 from gateway.metrics.registry import Metrics
-from gateway.observe.history_engine import EngineNow, Looks
-from gateway.observe.history_first_token import Percentiles, Recent
+from gateway.observe.rates import EngineNow, Looks, Percentiles, Recent
 
 EVERY = 5.0  # seconds between two samples
 POINTS = 720  # samples that are kept: an hour

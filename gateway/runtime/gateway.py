@@ -29,7 +29,7 @@ from gateway.metrics.registry import Metrics
 from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
-from gateway.observe.history_usage import Usage
+from gateway.observe.usage_report import Usage
 from gateway.routing.alias_status import Standing
 from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind

@@ -20,8 +20,8 @@ from gateway.accounting.prices import NO_TOKENS
 from gateway.bench.report import show
 from gateway.bench.results import Results
 from gateway.cli import explain, probe
-from gateway.cli.frame import View
 from gateway.cli.top import Watch
+from gateway.cli.top_view import View
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.observe.channels import judge

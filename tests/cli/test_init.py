@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import scanning
+from gateway.cli import discovery as scanning
+from gateway.cli.discovery import BadTarget, targets
 from gateway.cli.main import cli
-from gateway.cli.scanning import BadTarget, targets
 from gateway.config.load import load
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import cli
 from gateway.cli.probe import told
-from gateway.cli.probing import address
+from gateway.cli.probe_run import address
 from gateway.config.snapshot import Backend, Server
 from gateway.domain.observation import Observation
 from gateway.health.checks import ALL

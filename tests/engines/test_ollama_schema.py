@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 
 from gateway.engines.ollama.schema import Definitions, any_value
 from gateway.engines.refusal import Refused
-from simulator.ollama_format import BadFormat, check_format, plain_schema
-from simulator.say import example
+from simulator.ollama_request import BadFormat, check_format, plain_schema
+from simulator.replies import example
 
 TEXT = {"type": "string"}
 

@@ -20,8 +20,7 @@ from gateway.domain.progress import Progress, Sample, read
 from gateway.health.exporter import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
-from gateway.observe.history_engine import STALE, EngineNow, Looks
-from gateway.observe.history_first_token import Recent, quantile
+from gateway.observe.rates import STALE, EngineNow, Looks, Recent, quantile
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
 

@@ -61,16 +61,16 @@ def made(draft: Draft, output: Path) -> tuple[str, Loaded]:
     """(the file's text, what the gateway makes of it). Exits 1 when it would not be loaded: then nothing is written."""
     from gateway.config.problems import ConfigError
     from gateway.importing.render import render
-    from gateway.importing.round_trip import NotWhatWasMeant, prove
+    from gateway.importing.round_trip import RoundTripMismatch, verify_round_trip
 
     text = render(draft)
     name = "routes.yaml" if output == STDOUT else str(output)
     try:
-        return text, prove(text, draft, os.environ, name)
+        return text, verify_round_trip(text, draft, os.environ, name)
     except ConfigError as error:
         click.echo(str(error), err=True)
         fail("the gateway would not load this, so nothing is written")
-    except NotWhatWasMeant as error:
+    except RoundTripMismatch as error:
         fail(f"{error}; nothing is written")
 
 
