@@ -70,7 +70,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status/usage")
     async def usage(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        told = await gateway.usage.told()
+        told = await gateway.usage.read()
         for part in ("today", "week"):
             rows = [row for row in told[part]["clients"] if viewer.may_see(row["client"])]
             told = {**told, part: {**told[part], "clients": rows}}
@@ -107,7 +107,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
     standing = gateway.standing
     standing.look()
-    waiting = dict(gateway.metrics.queue_depth())
+    waiting = gateway.admission.queue_depth()
     latest = gateway.history.latest
     return {
         "version": __version__,
@@ -234,7 +234,7 @@ async def _encode_history(gateway: Gateway) -> bytes:
     """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Requests go on between its
     parts: an hour of many backends takes some milliseconds."""
     told: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
-    for part, value in gateway.history.told():
+    for part, value in gateway.history.parts():
         if part in ("backends", "nodes"):
             name, series = value
             told[part][name] = msgspec.Raw(msgspec.json.encode(series))
@@ -283,7 +283,7 @@ class EventStream(Response):
         told: object = None
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
-            events, dropped = subscription.take()
+            events, dropped = subscription.drain()
             if dropped:
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class App:
-    """Inference paths are looked up here, so that they pay for no router, middleware or response class. Under our own
-    listener they do not even come here (connection.py)."""
+    """Looks up inference paths itself, which saves them router, middleware and response classes. On the gateway's own
+    listener inference requests do not pass here at all (connection.py)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)
@@ -33,7 +33,7 @@ class App:
             self._endpoints[path] = self._endpoints[b"/v1" + path] = endpoint
 
     def endpoint_of(self, url: bytes) -> Endpoint | None:
-        """The inference endpoint that a POST to this path (a query may follow) means."""
+        """The inference endpoint of a POST to this path (with or without a query); None for any other path."""
         return self._endpoints.get(url.partition(b"?")[0] if b"?" in url else url)
 
     @asynccontextmanager

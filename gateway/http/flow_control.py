@@ -1,5 +1,5 @@
-"""A client that does not read what was written to it: its connection is cut, so that nothing is kept for it. And when
-a connection is read."""
+"""Flow control of a connection: a client that reads too slowly is cut off, and reading stops while enough is
+buffered."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from collections.abc import Callable
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-PATIENCE = 30.0  # seconds in which a client must take some of what waits for it
+PATIENCE = 30.0  # seconds within which a client must read some of what is buffered for it
 
 
-class Unread:
-    """Watches one connection while more waits to be sent than its transport likes to hold. `is_watched`: does a request
-    of its own look after that? (watch.py, with the backend's `idle`.)"""
+class SlowReaderTimeout:
+    """Aborts a connection whose client reads nothing for PATIENCE seconds while the write buffer is above its limit.
+    `is_timed`: has the present request a timer of its own for that (the backend's `idle`)?"""
 
-    __slots__ = ("_is_watched", "_timer", "_transport", "_waiting")
+    __slots__ = ("_is_timed", "_timer", "_transport", "_waiting")
 
-    def __init__(self, transport: asyncio.Transport, is_watched: Callable[[], bool]) -> None:
+    def __init__(self, transport: asyncio.Transport, is_timed: Callable[[], bool]) -> None:
         self._transport = transport
-        self._is_watched = is_watched
+        self._is_timed = is_timed
         self._timer: asyncio.TimerHandle | None = None
-        self._waiting = 0  # bytes at the last look
+        self._waiting = 0  # bytes in the buffer at the last check
 
     def paused(self) -> None:
-        """The transport has more to send than it likes to hold."""
+        """The write buffer is above its limit."""
         if self._timer is None:
-            self._look_later()
+            self._schedule()
 
     def resumed(self) -> None:
-        """It has not, or the connection is lost."""
+        """The write buffer is below its limit again, or the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> None:
+    def _schedule(self) -> None:
         self._waiting = self._transport.get_write_buffer_size()
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look)
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        if self._transport.get_write_buffer_size() >= self._waiting and not self._is_watched():
+        if self._transport.get_write_buffer_size() >= self._waiting and not self._is_timed():
             self._transport.abort()
         else:
-            self._look_later()
+            self._schedule()
 
 
 class Flow(FlowControl):
-    """uvicorn's; it resumes reading whenever the app asks for more of a body."""
+    """uvicorn's, which resumes reading whenever the app asks for more of a body: not while `full`."""
 
-    full = False  # what came ahead is enough: not to be resumed by the app
+    full = False  # enough pipelined bytes are buffered
 
     def resume_reading(self) -> None:
         if not self.full:

@@ -1,5 +1,5 @@
-"""Metrics that are read at the moment of a scrape, not kept: how the backends, the aliases and the gateway itself are.
-Label values are names of routes.yaml and words of fixed lists."""
+"""Metrics that are read at a scrape: the states of backends, aliases and the gateway itself. Label values are names of
+routes.yaml and words of fixed lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an engine does now, out of two or more looks at its counters. Pure."""
+"""Rates of an engine from samples of its counters, and percentiles from a histogram's counts, over the last minutes.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +11,17 @@ from itertools import accumulate
 
 from gateway.domain.progress import Sample
 
-RATE_OVER = 8.0  # seconds at least between the two looks that make a rate: shorter ones jump
+RATE_OVER = 8.0  # seconds at least between the two samples of a rate: over shorter times it jumps
 SHARE_OVER = 300.0  # seconds over which shares (of the prefix cache, of drafts) are taken
-STALE = 20.0  # seconds after which the last look says nothing of now
+STALE = 20.0  # seconds after which the last sample is outdated
 
 
 @dataclass(frozen=True, slots=True)
-class EngineNow:
-    """`decode` and `prefill`: tokens per second of all its sequences together, prompt tokens found in the prefix cache
-    left out. `kv`: share of the KV cache in use. `prefix_hits`: share of the prompt tokens that were found in the
-    prefix cache; `accepted`: at each position, the share of drafts that were right there; both over the last minutes.
-    None, or empty = not known, or nothing happened."""
+class EngineRates:
+    """`decode`, `prefill`: tokens per second of all sequences together, without prompt tokens from the prefix cache.
+    `kv`: share of the KV cache in use. Over SHARE_OVER seconds: `prefix_hits`, the share of prompt tokens that came
+    from the prefix cache, and `accepted`, the share of accepted draft tokens by position. None or empty = not known, or
+    nothing happened."""
 
     decode: float | None = None
     prefill: float | None = None
@@ -29,34 +30,35 @@ class EngineNow:
     accepted: tuple[float, ...] = ()
 
 
-class Looks:
-    """The looks at one engine in the last minutes. Times are monotonic seconds."""
+class EngineSamples:
+    """The samples of one engine in the last SHARE_OVER seconds. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._looks: deque[Sample] = deque()
+        self._samples: deque[Sample] = deque()
 
-    def take(self, sample: Sample) -> None:
-        """A further look; the same one again is none."""
-        looks = self._looks
-        if looks and looks[-1] is sample:
+    def add(self, sample: Sample) -> None:
+        """Add a sample; the last one again is ignored."""
+        samples = self._samples
+        if samples and samples[-1] is sample:
             return
-        if looks and (sample.generated < looks[-1].generated or sample.queries < looks[-1].queries):
-            looks.clear()  # another process
-        looks.append(sample)
-        while sample.at - looks[0].at > SHARE_OVER:
-            looks.popleft()
+        if samples and (sample.generated < samples[-1].generated or sample.queries < samples[-1].queries):
+            samples.clear()  # the engine was restarted
+        samples.append(sample)
+        while sample.at - samples[0].at > SHARE_OVER:
+            samples.popleft()
 
-    def now(self, at: float) -> EngineNow:
-        looks = self._looks
-        if not looks or at - looks[-1].at > STALE:
-            return EngineNow()
-        last, first = looks[-1], looks[0]
-        before = next((look for look in reversed(looks) if last.at - look.at >= RATE_OVER), first)
+    def rates(self, at: float) -> EngineRates:
+        """The rates at the time `at`."""
+        samples = self._samples
+        if not samples or at - samples[-1].at > STALE:
+            return EngineRates()
+        last, first = samples[-1], samples[0]
+        before = next((sample for sample in reversed(samples) if last.at - sample.at >= RATE_OVER), first)
         seconds = last.at - before.at
         if seconds <= 0.0:
-            return EngineNow(kv=last.kv)
+            return EngineRates(kv=last.kv)
         computed = last.prompted - before.prompted - (last.hits - before.hits)
-        return EngineNow(
+        return EngineRates(
             decode=max(0.0, last.generated - before.generated) / seconds,
             prefill=max(0.0, computed) / seconds,
             kv=last.kv,
@@ -78,27 +80,28 @@ def _accepted(first: Sample, last: Sample) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Seconds, as far as the buckets tell; `count` observations."""
+    """Seconds, estimated from buckets; `count`: number of observations."""
 
     count: int
     p50: float
     p95: float
 
 
-class Recent:
-    """A histogram's counts over a window of so many ticks; call `tick` with those since the start, once per tick."""
+class HistogramWindow:
+    """A histogram over the last `ticks` ticks. `bounds`: upper bounds, ascending."""
 
     def __init__(self, bounds: Sequence[float], ticks: int) -> None:
         self._bounds = bounds
         self._past: deque[tuple[int, ...]] = deque([(0,) * (len(bounds) + 1)], maxlen=ticks + 1)
 
     def tick(self, counts: Sequence[int]) -> None:
+        """Call once per tick. `counts`: observations per bucket since the start, one more than there are bounds."""
         last = self._past[-1]
         now = tuple(counts)
-        self._past.append(last if now == last else now)  # a quiet hour holds one tuple, not hundreds
+        self._past.append(last if now == last else now)  # without new observations all ticks share one tuple
 
     def percentiles(self) -> Percentiles | None:
-        """None = nothing was observed in the window."""
+        """None = no observation in the window."""
         counts = [now - then for now, then in zip(self._past[-1], self._past[0], strict=True)]
         total = sum(counts)
         if total <= 0:
@@ -107,8 +110,8 @@ class Recent:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """The value below which `share` of the observations lie, taken as even within a bucket, as Prometheus'
-    `histogram_quantile` does; the last finite bound for what lies beyond it. There must be an observation."""
+    """The value below which `share` (0..1) of the observations lie, interpolated within a bucket as Prometheus'
+    `histogram_quantile` does; at most the last bound. `counts` must have an observation."""
     upto = list(accumulate(counts))
     rank = share * upto[-1]
     index = bisect_left(upto, rank)

@@ -101,7 +101,7 @@ def test_a_traceback_keeps_its_lines() -> None:
 
 
 def test_what_an_alert_channel_answers_is_shown() -> None:
-    assert harmless(judge(400, {}, EVIL.encode()).said)
+    assert harmless(judge(400, {}, EVIL.encode()).detail)
 
 
 async def run_command(*arguments: str) -> str:
