@@ -1,4 +1,4 @@
-"""From raw model text to what vLLM's parsers make of it: reasoning, content and tool calls, whole or token by token."""
+"""Splits raw model text as vLLM's parsers do: reasoning, content and tool calls, whole or token by token."""
 
 from __future__ import annotations
 

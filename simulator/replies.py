@@ -1,4 +1,4 @@
-"""What a simulated model says: deterministic raw text, in the format its family writes."""
+"""The replies of a simulated model: deterministic raw text, in the format of its family."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FILLER = (
 _ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
 _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
 _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
-_AT_ONCE = re.compile(r"\bat once\b", re.I)  # asks for several calls in one answer
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # which Claude Code adds to what is said
+_AT_ONCE = re.compile(r"\bat once\b", re.I)  # in a prompt that asks for several calls in one answer
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # added to prompts by Claude Code
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One model's way to speak: `thoughts` None = it never thinks."""
+    """How a model writes: its name, its format of tool calls, its markers of thoughts (None = it never thinks)."""
 
     name: str
     family: Format
@@ -78,7 +78,7 @@ def _turn(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
 
 
 def think(thought: str, voice: Voice) -> str:
-    """A thought in the marks of this model's family."""
+    """A thought between the markers of the model's family."""
     rules = voice.thoughts
     if rules is None:
         return ""
