@@ -257,7 +257,7 @@ async def send_chat(exchange: Exchange, faults: Mapping[str, Fault], shape: Shap
 def _whole_choice(
     index: int, message: Message, shape: Shape, answer: Answer, faults: Mapping[str, Fault]
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "role": "assistant",
         "content": message.content,
         "refusal": None,
@@ -266,18 +266,18 @@ def _whole_choice(
         "function_call": None,
     }
     if isinstance(shape.choice, dict) and message.calls and message.content is None:
-        said["content"] = ""  # "" for a named choice, null for auto
+        fields["content"] = ""  # "" for a named choice, null for auto
     if message.calls:
-        said["tool_calls"] = [
+        fields["tool_calls"] = [
             {"id": shape.new_id(), "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
             for c in message.calls
         ]
-    said["reasoning"] = message.reasoning if shape.include_reasoning else None
+    fields["reasoning"] = message.reasoning if shape.include_reasoning else None
     outcome = answer.sequences[index].finish or "stop"
     reason = shape.finish(outcome, len(message.calls), streaming=False)
     return {
         "index": index,
-        "message": said,
+        "message": fields,
         "logprobs": None,
         "finish_reason": None if "end_without_finish" in faults else reason,
         "stop_reason": answer.plans[index].stop_reason if outcome == "stop" else None,

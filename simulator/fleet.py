@@ -47,7 +47,7 @@ FAMILIES = (
 )
 _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
-_MEMORY = 128_500_000_000  # bytes of a DGX Spark, where `memory` is not said
+_MEMORY = 128_500_000_000  # bytes of a DGX Spark, the default of `memory`
 _COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
 
 

@@ -19,7 +19,7 @@ class OllamaError(Exception):
 
 
 def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that decide what is said, in OpenAI's names."""
+    """The fields that decide the reply, in OpenAI's names."""
     request: dict[str, Any] = {"messages": body["messages"], "tools": body.get("tools") or []}
     wanted = body.get("format")
     try:
@@ -27,8 +27,8 @@ def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
     except BadFormat as problem:
         raise OllamaError(500, str(problem)) from None
     if isinstance(wanted, dict):
-        said = " ".join(text_of(m.get("content")) for m in request["messages"] if m.get("role") == "user")
-        schema = plain_schema(wanted, said)
+        prompt = " ".join(text_of(m.get("content")) for m in request["messages"] if m.get("role") == "user")
+        schema = plain_schema(wanted, prompt)
         request["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     elif wanted == "json":
         request["response_format"] = {"type": "json_object"}
@@ -132,31 +132,31 @@ def _target(ref: str, root: Mapping[str, Any]) -> Any:
     return value
 
 
-def plain_schema(schema: Mapping[str, Any], said: str) -> Any:
-    """The schema with its references resolved. Of alternatives that name a tool, those whose tool `said` (the user's
-    text) mentions come first."""
-    return _plain(schema, schema, said, 0)
+def plain_schema(schema: Mapping[str, Any], prompt: str) -> Any:
+    """The schema with its references resolved. Of alternatives that name a tool, those whose tool the user's
+    text (`prompt`) mentions come first."""
+    return _plain(schema, schema, prompt, 0)
 
 
-def _plain(schema: Any, root: Mapping[str, Any], said: str, depth: int) -> Any:
+def _plain(schema: Any, root: Mapping[str, Any], prompt: str, depth: int) -> Any:
     if isinstance(schema, list):
-        return sorted((_plain(s, root, said, depth) for s in schema), key=lambda s: not _named(s, said))
+        return sorted((_plain(s, root, prompt, depth) for s in schema), key=lambda s: not _named(s, prompt))
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return {} if depth == _DEEPEST else _plain(_target(schema["$ref"], root), root, said, depth + 1)
+        return {} if depth == _DEEPEST else _plain(_target(schema["$ref"], root), root, prompt, depth + 1)
     plain = {word: value for word, value in schema.items() if word != "$defs"}
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
-            plain[word] = _plain(schema[word], root, said, depth)
+            plain[word] = _plain(schema[word], root, prompt, depth)
     if isinstance(schema.get("properties"), dict):
-        plain["properties"] = {name: _plain(s, root, said, depth) for name, s in schema["properties"].items()}
+        plain["properties"] = {name: _plain(s, root, prompt, depth) for name, s in schema["properties"].items()}
     if isinstance(schema.get("items"), dict):
-        plain["items"] = _plain(schema["items"], root, said, depth)
+        plain["items"] = _plain(schema["items"], root, prompt, depth)
     return plain
 
 
-def _named(schema: Any, said: str) -> bool:
+def _named(schema: Any, prompt: str) -> bool:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     name = properties.get("name", {}).get("const") if isinstance(properties, dict) else None
-    return isinstance(name, str) and name.replace("_", " ") in said.replace("_", " ")
+    return isinstance(name, str) and name.replace("_", " ") in prompt.replace("_", " ")

@@ -109,7 +109,7 @@ def _line(note: Note) -> str:
     return visible(f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else ""))
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: Path) -> dict[str, Any]:

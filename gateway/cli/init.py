@@ -148,7 +148,7 @@ def _is_ready(backend: Backend, found: Scan) -> bool:
     return any(model.name == backend.model and model.chat and model.ready for model in models)
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _servers(found: Scan) -> list[dict[str, Any]]:

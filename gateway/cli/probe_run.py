@@ -102,11 +102,11 @@ async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool
             raise NotAsked(_refusal(answer.status_code, await _refused(answer)))
         findings: Findings | None = None
         async for line in lines(answer, ANSWER_MOST):
-            told = _decode_line(line)
-            if told.checks is not None:
-                findings = visible_all({**msgspec.to_builtins(told), **json.loads(line)})
+            report = _decode_line(line)
+            if report.checks is not None:
+                findings = visible_all({**msgspec.to_builtins(report), **json.loads(line)})
             else:
-                on_seen(name, visible(told.check), told.result)
+                on_seen(name, visible(report.check), report.result)
     if findings is None:
         raise NotAsked(f"the gateway stopped while it probed '{name}'")
     return findings

@@ -66,11 +66,10 @@ class Connection(RequestReader, asyncio.Protocol):
         self.url = b""
         self.http_1_0 = False
         self.keep_alive = True
-        self._waits: dict[ClientConnection, float] = (
-            self.listener.heads
-        )  # the listener's dict that this connection is in while it waits for a head
-        self._ahead = b""  # pipelined bytes: those behind the request that is answered
-        self._ahead_at = 0
+        # The dict of the listener that this connection is in while it waits for a head.
+        self._waits: dict[ClientConnection, float] = self.listener.heads
+        self._pipelined = b""  # pipelined bytes: those behind the request that is answered
+        self._pipelined_at = 0
         self._crowded_at: float | None = None  # since when there are more of them than the limit
         # The pace of the client.
         self._window = (0.0, 0)  # (loop time, bytes) from which the rate of the body is measured
@@ -123,7 +122,7 @@ class Connection(RequestReader, asyncio.Protocol):
         elif cycle is not None and not cycle.complete:
             cycle.abandoned()
         self.flow.resume_writing()
-        self._ahead = b""
+        self._pipelined = b""
         if exc is None:
             self.transport.close()
         callback, self._on_leave = self._on_leave, None
@@ -160,7 +159,7 @@ class Connection(RequestReader, asyncio.Protocol):
             return
         if self.state == PIPELINED:
             if at < len(data):
-                self._ahead, self._ahead_at = data, at
+                self._pipelined, self._pipelined_at = data, at
         elif self.state == BODY and self not in self.listener.bodies:
             self.listener.bodies[self] = now = self.loop.time()
             self._window = (now, self.received)
@@ -186,15 +185,15 @@ class Connection(RequestReader, asyncio.Protocol):
     def _buffer(self, data: bytes) -> None:
         """Keep pipelined bytes. Reading goes on while a request is answered, because only a read shows that the client
         has left; the buffer is bounded."""
-        self._ahead = self._ahead[self._ahead_at :] + data if self._ahead else data
-        self._ahead_at = 0
+        self._pipelined = self._pipelined[self._pipelined_at :] + data if self._pipelined else data
+        self._pipelined_at = 0
         self._pause_when_full()
 
     def _pause_when_full(self) -> None:
         """Stop reading while more pipelined bytes are buffered than the limit."""
         limits = self.listener.limits
         kept = limits.ahead_most if self in self.listener.deep else limits.ahead
-        if len(self._ahead) - self._ahead_at > kept:
+        if len(self._pipelined) - self._pipelined_at > kept:
             self.flow.full = True
             self.flow.pause_reading()
             self.listener.crowded[self] = now = self.loop.time()
@@ -214,7 +213,7 @@ class Connection(RequestReader, asyncio.Protocol):
         if len(listener.deep) < listener.limits.ahead_deep:
             listener.deep.add(self)
         listener.crowded[self] = now
-        if len(self._ahead) - self._ahead_at <= listener.limits.ahead_most and self in listener.deep:
+        if len(self._pipelined) - self._pipelined_at <= listener.limits.ahead_most and self in listener.deep:
             listener.crowded.pop(self)
             self._pause_when_full()
 
@@ -222,7 +221,7 @@ class Connection(RequestReader, asyncio.Protocol):
         """Read no further request; later bytes are discarded, and reading goes on so that the client's leaving
         shows."""
         self.read_nothing()
-        self._ahead, self._ahead_at = b"", 0
+        self._pipelined, self._pipelined_at = b"", 0
         self.listener.bodies.pop(self, None)
         self.listener.crowded.pop(self, None)
         self.listener.deep.discard(self)
@@ -318,9 +317,9 @@ class Connection(RequestReader, asyncio.Protocol):
         self.next_request()
         self._waits = self.listener.idle
         self._waits[self] = self.loop.time()
-        if self._ahead:
-            data, at = self._ahead, self._ahead_at
-            self._ahead, self._ahead_at = b"", 0
+        if self._pipelined:
+            data, at = self._pipelined, self._pipelined_at
+            self._pipelined, self._pipelined_at = b"", 0
             self.listener.crowded.pop(self, None)
             self.listener.deep.discard(self)
             self._crowded_at = None
@@ -336,7 +335,7 @@ class Connection(RequestReader, asyncio.Protocol):
         now = self.loop.time()
         self._end = (now, now, self._progress())
         self.listener.closing[self] = now
-        if self.state == PIPELINED and not self._ahead:
+        if self.state == PIPELINED and not self._pipelined:
             self.transport.close()
         else:
             self.discard_input()

@@ -99,7 +99,7 @@ class Listener:
         self._unlogged: dict[str, int] = {}  # reason -> connections closed since the last log line
         self._logged_at: dict[str, float] = {}
 
-    # -- admission ------------------------------------------------------------------------------------------
+    # -- admission ------------------------------------------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> GatewayError | None:
         """Admit the connection; else the error to answer."""
@@ -175,7 +175,7 @@ class Listener:
     def _count_open(self) -> None:
         self.gateway.metrics.open_connections.value = len(self.connections)
 
-    # -- deadlines ----------------------------------------------------------------------------------------------
+    # -- deadlines ------------------------------------------------------------------------------------------------
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(TICK, self._tick, loop) if self.connections or self._rejected else None
@@ -202,7 +202,7 @@ class Listener:
         for reason in [r for r, at in self._logged_at.items() if r in self._unlogged and now - at >= QUIET]:
             self._log(reason, now)
 
-    # -- stopping --------------------------------------------------------------------------------------------------
+    # -- stopping -------------------------------------------------------------------------------------------------
 
     def stop(self, loop: asyncio.AbstractEventLoop, shutdown: float) -> None:
         """The gateway stops: requests that are read have a moment, those that are answered have `shutdown` seconds."""
@@ -226,7 +226,7 @@ class Listener:
         for connection in list(self.connections):
             self._abort(connection, "stopping")
 
-    # -- counting ---------------------------------------------------------------------------------------
+    # -- counting -------------------------------------------------------------------------------------------------
 
     def count(self, reason: str) -> None:
         """Count a connection that the gateway closes; log it, at most every QUIET seconds for each reason."""

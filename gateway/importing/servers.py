@@ -26,7 +26,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`context` in tokens; None = not told, as with `tools` and `vision`. `ready`: it need not be loaded first.
+    """`context` in tokens; None = not reported, as with `tools` and `vision`. `ready`: it need not be loaded first.
     `also`: further names of the same model there."""
 
     name: str

@@ -101,7 +101,7 @@ class AlertSender:
                 log.info("%s: accepted at attempt %d", self.channel.name, number)
         elif answer.retry:
             if number == 1:
-                log.warning("%s: %s; it is sent again", self.channel.name, answer.detail)
+                log.warning("%s: %s; it is tried again", self.channel.name, answer.detail)
             raise _Rejected(answer)
         else:
             self._give_up(f"refused: {answer.detail}")

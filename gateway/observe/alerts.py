@@ -52,8 +52,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Reported:
-    """The last alert of one backend or alias (`kind` "": none, or its end), and since when the state differs from
-    it."""
+    """The last alert of one backend or alias; `kind` "" = none, or that the trouble was over."""
 
     kind: str = ""
     at: float = 0.0  # when it was alerted
@@ -63,7 +62,7 @@ class _Reported:
 
 
 class AlertState:
-    """The alerts so far. Of one gateway; `step` is called at every check."""
+    """The alerts of one gateway so far; call `step` at every check."""
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()

@@ -38,7 +38,7 @@ def gauge(name: str, meaning: str, labels: str = "") -> GaugeMetricFamily:
 
 
 class BackendCollector(Collector):
-    """Every backend of the fleet; `waiting`: how many requests wait for each."""
+    """Every backend of the fleet; `waiting`: backend -> requests in its queue."""
 
     def __init__(self, fleet: Fleet, standing: Standing, waiting: Callable[[], Mapping[str, int]]) -> None:
         self._fleet = fleet
@@ -65,7 +65,7 @@ class BackendCollector(Collector):
 
 
 def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, float]:
-    """What is known of a backend, by names of _BACKENDS."""
+    """The values of a backend by names of _BACKENDS; unknown ones are left out."""
     values: dict[str, float] = {
         "gateway_inflight": state.inflight,
         "gateway_foreign_sequences": state.foreign,
@@ -81,7 +81,7 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
 
 
 class AliasCollector(Collector):
-    """Every alias: who serves it, and for how long it has not been its first step."""
+    """Every alias: its course, and for how long another step than the first has served it."""
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
@@ -109,8 +109,8 @@ class AliasCollector(Collector):
 
 
 class GatewayCollector(Collector):
-    """The gateway itself. `budgets`: name -> share that is spent; `lost`: kind of record -> how many were given up;
-    `valid`: is routes.yaml as it is now in force? `connections`: how many are open."""
+    """The gateway itself. `budgets`: name -> share that is spent (1 = all); `lost`: kind of record -> how many were
+    dropped; `valid`: whether the present routes.yaml is in force; `connections`: how many are open."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class GatewayCollector(Collector):
 
 
 class MemoryCollector(Collector):
-    """What requests and answers hold of `server.memory`."""
+    """The memory of `server.memory` that requests and answers hold."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -163,7 +163,7 @@ class MemoryCollector(Collector):
 
 
 class SharedCollector(Collector):
-    """Several gateways in front of the fleet; without `server.shared` nothing."""
+    """Several gateways in front of one fleet; empty without `server.shared`."""
 
     def __init__(self, gateways: Gateways | None, fleet: Fleet) -> None:
         self._gateways = gateways
@@ -188,7 +188,7 @@ class SharedCollector(Collector):
 
 
 def excess(state: BackendState) -> int:
-    """Sequences that run there beyond its slots, as far as is known here."""
+    """Known sequences on the backend beyond its slots."""
     if state.backend.slots is None:
         return 0
     return max(0, state.under_way + state.foreign - state.backend.slots)

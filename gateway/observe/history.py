@@ -196,7 +196,7 @@ class History:
         self._gateway.append(sampled)
         return sampled
 
-    # -- for readers ---------------------------------------------------------------------------------------
+    # -- for readers ----------------------------------------------------------------------------------------------
 
     def of_alias(self, name: str) -> dict[str, float | None]:
         """`{ttft_p50, ttft_p95}` in seconds, over the last minutes."""

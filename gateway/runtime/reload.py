@@ -195,7 +195,7 @@ class Reloader:
         self._gateway.alerter.edit_refused(what)
         self._gateway.emit(Event(self.refused_at, "config", "", what, after="refused"))
 
-    # -- status --------------------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """`{path, loaded_at, error, refused_at, restart, warnings}` for `/status`; times in Unix seconds. `error`: the
