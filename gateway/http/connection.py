@@ -15,7 +15,6 @@ from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
@@ -24,9 +23,9 @@ from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, ClientConnection
-from gateway.http.direct import CONTINUE, DirectExchange
+from gateway.http.direct import CONTINUE, DirectExchange, last_answer
 from gateway.http.flow_control import Flow, SlowReaderTimeout
-from gateway.http.listener import Limits, Listener, address_of
+from gateway.http.listener import Listener, address_of
 from gateway.http.request_head import Head
 from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, RequestReader
 from gateway.proxy.exchange import too_large
@@ -37,7 +36,7 @@ _APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself 
 class Connection(RequestReader, asyncio.Protocol):
     """One client connection (uvicorn's protocol class)."""
 
-    app: App  # set on the class that `for_app` makes
+    app: App  # set on the class that `connection_class` (server.py) makes
     listener: Listener
 
     def __init__(
@@ -297,12 +296,7 @@ class Connection(RequestReader, asyncio.Protocol):
             self.close_after_answer()
 
     def _answer(self, error: GatewayError) -> None:
-        body = error.envelope()
-        parts = [STATUS_LINE[error.status]]
-        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *error.headers()]
-        for name, value in (*self.server_state.default_headers, *fields):
-            parts += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*parts, b"connection: close\r\n\r\n", body)))
+        self.transport.write(last_answer(error, self.server_state.default_headers))
 
     # -- after the answer ------------------------------------------------------------------------------------------
 
@@ -403,8 +397,3 @@ class Connection(RequestReader, asyncio.Protocol):
     def _progress(self) -> int:
         """A number that changes when bytes are sent or discarded."""
         return self._dropped - self.transport.get_write_buffer_size()
-
-
-def for_app(app: App, limits: Limits | None = None) -> type[Connection]:
-    """A connection class that serves `app`; uvicorn accepts a class, not a factory."""
-    return type("AppConnection", (Connection,), {"app": app, "listener": Listener(app.gateway, limits)})

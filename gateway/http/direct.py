@@ -25,6 +25,16 @@ _CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
 
+def last_answer(error: GatewayError, default_headers: Headers) -> bytes:
+    """The whole response for `error`, after which the connection is closed."""
+    body = error.envelope()
+    parts = [STATUS_LINE[error.status]]
+    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *error.headers()]
+    for name, value in (*default_headers, *fields):
+        parts += (name, b": ", value, b"\r\n")
+    return b"".join((*parts, b"connection: close\r\n\r\n", body))
+
+
 class DirectExchange:
     """An `Exchange` (proxy/exchange.py) straight on the connection."""
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from gateway.http.connection import Connection, for_app
-from gateway.http.listener import Limits
+from gateway.http.connection import Connection
+from gateway.http.listener import Limits, Listener
 
 if TYPE_CHECKING:
     from gateway.http.app import App
@@ -66,12 +66,17 @@ class Server(uvicorn.Server):
         self._app.gateway.begin_stop()
 
 
+def connection_class(app: App, limits: Limits | None = None) -> type[Connection]:
+    """A connection class that serves `app`; uvicorn accepts a class, not a factory."""
+    return type("AppConnection", (Connection,), {"app": app, "listener": Listener(app.gateway, limits)})
+
+
 def make_server(app: App, limits: Limits | None = None) -> Server:
     """A server for `app`; `serve(sockets=[...])` runs it on listening sockets made by `listen`. Without `limits` there
     may be as many connections as the process may have files open for."""
     config = uvicorn.Config(
         app,
-        http=for_app(app, limits),
+        http=connection_class(app, limits),
         proxy_headers=False,
         loop="uvloop",
         ws="none",
