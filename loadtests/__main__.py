@@ -50,12 +50,12 @@ def _chosen(only: str | None, own: bool) -> list[Script]:
 
 
 def _simulated(script: Script, fleet: demo.Demo) -> dict[str, str]:
-    """What a script is told about the simulated fleet."""
-    told = {"BASE_URL": fleet.url, "CONTROL_URL": fleet.control, **script.environ}
-    told["FIRST_TOKEN_P95_MS"] = str(script.first_token_ms)
+    """A script's variables for the simulated fleet."""
+    variables = {"BASE_URL": fleet.url, "CONTROL_URL": fleet.control, **script.environ}
+    variables["FIRST_TOKEN_P95_MS"] = str(script.first_token_ms)
     if script.beside:
-        told |= {"DIRECT_URL": fleet.backend(SPARE), "DIRECT_MODEL": SPARE, "ADDED_MEDIAN_MS": ADDED_MEDIAN_MS}
-    return told
+        variables |= {"DIRECT_URL": fleet.backend(SPARE), "DIRECT_MODEL": SPARE, "ADDED_MEDIAN_MS": ADDED_MEDIAN_MS}
+    return variables
 
 
 def _run(options: argparse.Namespace, console: Console) -> list[Result]:
@@ -67,11 +67,11 @@ def _run(options: argparse.Namespace, console: Console) -> list[Result]:
         if options.url is None:
             fleet = stack.enter_context(demo.running_demo(folder, options.speedup, k6.FOLDER / "routes.yaml"))
         for script in scripts:
-            told = {name: os.environ[name] for name in k6.known() if fleet is None and os.environ.get(name)}
-            told |= _simulated(script, fleet) if fleet else {"BASE_URL": options.url}
-            told |= {"DURATION": f"{length * script.lasts:g}s", "VUS": options.vus}
+            variables = {name: os.environ[name] for name in k6.known() if fleet is None and os.environ.get(name)}
+            variables |= _simulated(script, fleet) if fleet else {"BASE_URL": options.url}
+            variables |= {"DURATION": f"{length * script.lasts:g}s", "VUS": options.vus}
             with console.status(f"{script.name}: {script.title} ({length * script.lasts:g} s)"):
-                results.append(k6.run(script.name, told, folder))
+                results.append(k6.run(script.name, variables, folder))
             console.print(f"{script.name}: {script.title}: {'ok' if results[-1].passed else 'FAILED'}", highlight=False)
     return results
 

@@ -1,4 +1,4 @@
-"""`gateway demo` for the time of a load test, on ports of its own."""
+"""Runs `gateway demo` during a load test, on free ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 _LISTENS = re.compile(r"^gateway on (http://\S+)/v1", re.M)
 _STEERED = re.compile(r"steered at (\S+)/_sim")
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by a proxy of the environment
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _get(url: str) -> Any:
 
 @contextmanager
 def running_demo(folder: Path, speedup: float, routes: Path) -> Iterator[Demo]:
-    """Started, ready, and stopped at the end; its log is folder/demo.log. Raises LoadTestError if it does not start."""
+    """The demo, ready; stopped at the end. Its log is folder/demo.log. Raises LoadTestError if it does not start."""
     script, log = Path(sysconfig.get_path("scripts")) / "gateway", folder / "demo.log"
     with log.open("wb") as out:
         options = ["--port", "0", "--speedup", str(speedup), "--config", str(routes)]
@@ -69,7 +69,7 @@ def _ready(process: subprocess.Popen[bytes], log: Path) -> Demo:
         if url and control:
             try:
                 _get(f"{url[1]}/ready")
-            except (OSError, ValueError):  # not there yet, or a 503: something is still looked at for the first time
+            except (OSError, ValueError):  # not listening yet, or 503 until every backend was probed once
                 pass
             else:
                 return Demo(url[1], control[1])

@@ -1,4 +1,4 @@
-"""One k6 script, run to its end, and what came of it."""
+"""Runs one k6 script and reads its results."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 LIMITS_CROSSED = 99  # k6's exit code
-SHOWN = 10  # of the errors that a script wrote
+SHOWN = 10  # error messages of a script
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 class LoadTestError(Exception):
-    """Something that the person at the keyboard can do something about."""
+    """A problem that the user can solve; the text says how."""
 
 
 @dataclass
 class Result:
-    """`passed`: every limit was kept. `crossed`: the limits that were not, `not_so`: the checks that failed, with how
-    often, `errors`: what the script wrote. `metrics`: k6's, by name."""
+    """`passed`: every limit was kept. `crossed`: the limits that were not. `failed`: the failed checks, with how often.
+    `errors`: the script's error messages. `metrics`: k6's, by name."""
 
     script: str
     code: int
     metrics: Mapping[str, Any] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
-    not_so: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -46,13 +46,13 @@ class Result:
         return int(whole.get("passes", 0) + whole.get("fails", 0))
 
     def value(self, metric: str, of: str) -> float | None:
-        """One value of a metric (`rate`, `count`, `med`, `p(95)`, ...); None when nothing was measured."""
+        """One value of a metric (`rate`, `count`, `med`, `p(95)`, ...); None when it was not measured."""
         found = self.metrics.get(metric, {}).get("values", {}).get(of)
         return None if found is None else float(found)
 
 
 def executable() -> str:
-    """Where k6 is: beside this Python, else on the PATH. Raises LoadTestError."""
+    """The path of k6: beside this Python, else on the PATH. Raises LoadTestError."""
     beside = Path(sysconfig.get_path("scripts")) / "k6"
     found = str(beside) if beside.exists() else shutil.which("k6")
     if found is None:
@@ -91,7 +91,7 @@ def known() -> set[str]:
 
 
 def read(name: str, code: int, data: Mapping[str, Any], log: str) -> Result:
-    """What k6's summary and log say."""
+    """The result in k6's summary (`data`) and log."""
     metrics: Mapping[str, Any] = data.get("metrics", {})
     crossed = [
         f"{metric} {limit}"
@@ -114,5 +114,5 @@ def _failed(group: Mapping[str, Any]) -> list[str]:
 def _errors(log: str) -> list[str]:
     """The messages of level error in k6's log, which has one JSON object per line (and the summary's own lines)."""
     entries = [json.loads(line) for line in log.splitlines() if line.startswith('{"')]
-    said = [entry["msg"] for entry in entries if entry.get("level") == "error"]
-    return [message for message in said if not message.startswith("thresholds on metrics")]  # told one by one
+    messages = [entry["msg"] for entry in entries if entry.get("level") == "error"]
+    return [message for message in messages if not message.startswith("thresholds on metrics")]  # listed one by one

@@ -1,4 +1,4 @@
-"""The scripts, and what `make loadtest` tells each of them about the simulated fleet of loadtests/routes.yaml."""
+"""The k6 scripts, and the variables that `make loadtest` sets for each with the simulated fleet."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _share(result: Result, metric: str) -> str:
 
 
 def _times(result: Result, metric: str) -> str:
-    """Milliseconds; nothing where nothing was measured."""
+    """Median and 95th percentile in milliseconds; empty where nothing was measured."""
     middle, high = result.value(metric, "med"), result.value(metric, "p(95)")
     return "" if middle is None or high is None else f"{_ms(middle)} / {_ms(high)}"
 
@@ -61,10 +61,10 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def complaints(result: Result) -> list[str]:
-    """What is wrong with it, one line each; nothing when it passed."""
+    """The problems of a result, one line each; empty when it passed."""
     if result.passed:
         return []
-    lines = [f"{result.script}: {line}" for line in (*result.crossed, *result.not_so, *result.errors)]
+    lines = [f"{result.script}: {line}" for line in (*result.crossed, *result.failed, *result.errors)]
     if not result.answers:
         lines.append(f"{result.script}: nothing was answered")
     return lines or [f"{result.script}: k6 ended with {result.code}"]

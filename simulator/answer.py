@@ -1,4 +1,4 @@
-"""One answer of the simulated engine: its tokens, decided beforehand, and the sequences that bring them out."""
+"""One answer of the simulated engine: its planned tokens, and the engine sequences that produce them over time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 
 from simulator.engine import Engine, EngineDied, Sequence
 from simulator.faults import Fault
-from simulator.say import filler
+from simulator.replies import filler
 from simulator.tokens import pieces
 
 _HANGS = ("hang_before", "hang_before_content", "hang_mid")
-CUTS = ("die_mid", "error_event", "end_without_finish")  # the writer acts when `after` tokens are out
+CUTS = ("die_mid", "error_event", "end_without_finish")  # applied by the writer after `after` tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one choice will say, token by token (the last may be "", the end-of-text token), and how it ends."""
+    """The tokens of one choice (the last may be "", the end-of-text token), and how it ends. `hold_at`: tokens after
+    which the choice hangs."""
 
     tokens: list[str]
     outcome: str
@@ -27,10 +28,11 @@ class Plan:
     hold_at: int | None = None
 
 
-def plan(raw: str, body: Mapping[str, Any], room: int, faults: Mapping[str, Fault]) -> Plan:
-    """Cut the raw text by max_tokens, stop and ignore_eos, as sampling would. `room` = tokens left in the window."""
+def plan(raw: str, body: Mapping[str, Any], window_left: int, faults: Mapping[str, Fault]) -> Plan:
+    """Cut the raw text by max_tokens, stop and ignore_eos, as sampling would. `window_left`: tokens left in the
+    window."""
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
-    limit = max(1, min(asked or room, room))
+    limit = max(1, min(asked or window_left, window_left))
     if "garbage" in faults:
         raw = "!" * 4 * min(limit, 64)
     if "repetition" in faults:
@@ -57,7 +59,7 @@ def _ended(tokens: list[str], outcome: str, faults: Mapping[str, Fault], stop_re
 
 
 def _stretched(tokens: list[str], length: int) -> list[str]:
-    """At least `length` tokens, so that a fault after so many always has them."""
+    """The tokens, extended to at least `length`, so that a fault after so many tokens always happens."""
     if len(tokens) > length:
         return tokens
     return [t for t in tokens if t] + [filler(i) for i in range(length + 1 - len(tokens))] + [""]
@@ -81,7 +83,7 @@ def _stop_at(raw: str, tokens: List[str], stop: Any) -> tuple[list[str], str] | 
 
 
 class Answer:
-    """The running choices of one request. Whoever waits for a dead engine gets EngineDied."""
+    """The running choices of one request. Waiting for a dead engine raises EngineDied."""
 
     def __init__(self, engine: Engine, plans: List[Plan], prompt: int, cached: int, max_tokens: int) -> None:
         self.plans, self.prompt = plans, prompt
@@ -105,14 +107,14 @@ class Answer:
         return all(s.finish is not None for s in self.sequences)
 
     async def changed(self) -> None:
-        """Return when something came out since the last call."""
+        """Wait until there was progress since the last call."""
         if self._engine.dead:
             raise EngineDied
         await self._event.wait()
         self._event.clear()
 
     async def begun(self) -> None:
-        """Return when the first token is out, or there will be none."""
+        """Wait for the first token, or for an end without one."""
         while not any(s.made or s.finish for s in self.sequences):
             await self.changed()
 
@@ -120,8 +122,8 @@ class Answer:
         while not self.ended:
             await self.changed()
 
-    def said(self, index: int) -> list[str]:
-        """The tokens of a choice that are out."""
+    def produced(self, index: int) -> list[str]:
+        """The tokens of a choice so far."""
         return self.plans[index].tokens[: self.sequences[index].made]
 
     def usage(self, made: int | None = None) -> dict[str, int]:

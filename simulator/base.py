@@ -1,4 +1,4 @@
-"""What every simulated backend has: its port, its faults, a record of what it was asked, and waiting for events."""
+"""The base of every simulated backend: its port, its faults, a record of its requests, and waiting for events."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from simulator.control import control
 from simulator.engine import Engine
 from simulator.faults import Fault, Faults
-from simulator.record import Record
 from simulator.server import ClientGone, Exchange, SimServer
 
-_KEPT = 2000  # records; a load test must not fill the memory
+_KEPT = 2000  # records at most; a load test must not fill the memory
 Ending = Literal["abort", "error", "silent"]  # what SIGTERM does to requests in flight
 
 
@@ -56,10 +56,10 @@ class Sim:
         return {}
 
     def restarted(self) -> None:
-        """A fresh process: forget what only a running one knows."""
+        """The process was restarted: drop its state."""
 
     def changed(self) -> None:
-        """Some state is new: everybody who waits looks again."""
+        """Some state has changed: wake up whoever waits in `wait_for`."""
         for event in self._waiters:
             event.set()
 
@@ -85,7 +85,7 @@ class Sim:
             await self.revive()
 
     async def stop(self) -> None:
-        await self._forget()
+        await self._reset_connections()
         self.alive = False
         for task in self._tasks:
             task.cancel()
@@ -110,7 +110,7 @@ class Sim:
 
     async def revive(self, cold_start: float | None = None) -> None:
         """Start the process again: counters at zero, the port open after the cold start (simulated seconds)."""
-        await self._forget()
+        await self._reset_connections()
         for engine in self.engines():
             engine.abort_all()
             engine.resume()
@@ -147,8 +147,8 @@ class Sim:
         await self.server.kill()
         self.changed()
 
-    async def _forget(self) -> None:
-        """Reset what a process that is no more has left open, before its engine lets go of what hangs there."""
+    async def _reset_connections(self) -> None:
+        """Reset the connections of a process that has ended, before its engine releases hanging requests."""
         if not self.alive and self.server is not None:
             await self.server.kill()
 
@@ -188,7 +188,7 @@ class Sim:
         return fault
 
     def clear(self, kind: str | None = None) -> None:
-        """Switch faults off (of one kind, or all). What hangs goes on; a refusing port opens."""
+        """Switch faults off (of one kind, or all). Hanging requests go on; a refusing port opens."""
         self.faults.clear(kind)
         if self.alive and not self.loading and self.server is not None and not self.faults.has("refuse"):
             self.server.open()
@@ -200,7 +200,7 @@ class Sim:
     # --- waiting ---
 
     async def wait_for(self, condition: Callable[[], Any], timeout: float = 5.0) -> None:
-        """Return as soon as `condition()` is true; it is asked at every change. Raises TimeoutError with the state."""
+        """Wait until `condition()` is true; it is evaluated at every change. Raises TimeoutError with the state."""
         event = asyncio.Event()
         self._waiters.add(event)
         try:
@@ -252,7 +252,7 @@ class Sim:
         self.requests.append(record)
         del self.requests[:-_KEPT]
         self.inflight += 1
-        exchange.on_lost.append(lambda: self._lost(exchange, record))
+        exchange.on_lost.append(lambda: self._client_left(exchange, record))
         self.changed()
         try:
             record.body = await exchange.read_body()
@@ -263,14 +263,14 @@ class Sim:
             self.inflight -= 1
             self.changed()
 
-    def _lost(self, exchange: Exchange, record: Record) -> None:
+    def _client_left(self, exchange: Exchange, record: Record) -> None:
         if not exchange.finished and not record.done:
             record.aborted = True
             self.aborted += 1
             self.changed()
 
     async def _answer(self, exchange: Exchange, record: Record | None = None) -> None:
-        faults = self.faults.take(exchange.path)
+        faults = self.faults.for_request(exchange.path)
         if record is not None:
             record.faults = tuple(faults)
         if slow := faults.get("slow"):
@@ -287,10 +287,33 @@ class Sim:
         await self.route(exchange, faults)
 
     async def _hang(self, exchange: Exchange, kind: str) -> None:
-        """Say nothing until the fault is cleared or the client leaves."""
+        """Send nothing until the fault is cleared or the client leaves."""
         exchange.on_lost.append(self.changed)
         while self.faults.has(kind) and not exchange.gone:
             with contextlib.suppress(TimeoutError):
                 await self.wait_for(lambda: exchange.gone or not self.faults.has(kind), 3600)
         if exchange.gone:
             raise ClientGone
+
+
+@dataclass(slots=True)
+class Record:
+    """One request as it arrived, and what became of it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]  # names in lower case
+    body: bytes = b""
+    status: int | None = None
+    aborted: bool = False  # the client left before the answer was whole
+    done: bool = False
+    faults: tuple[str, ...] = ()
+    at: float = field(default_factory=time.time)
+
+    @property
+    def json(self) -> Any:
+        """The decoded body; None when it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None

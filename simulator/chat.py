@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from simulator.answer import CUTS, Answer
-from simulator.checks import ENGINE_DEAD
 from simulator.engine import EngineDied, Sequence
 from simulator.faults import Fault
 from simulator.formats import Format, Schemas
 from simulator.parsers import Delta, Message, Reasoning, ReasoningSplitter, ToolStream, parse
 from simulator.server import Exchange
+from simulator.validation import ENGINE_DEAD
 from simulator.wire import DONE, EventStream, break_off, send_body
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
@@ -25,7 +25,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one chat answer is read back and put together."""
+    """How one chat answer is parsed and written."""
 
     id: str
     model: str
@@ -87,11 +87,11 @@ class _Choice:
 
 def error_event() -> bytes:
     error = {"error": {"message": ENGINE_DEAD, "type": "InternalServerError", "param": None, "code": 500}}
-    return b"data: " + json.dumps(error).encode() + b"\n\n"  # with spaces, unlike every other event
+    return b"data: " + json.dumps(error).encode() + b"\n\n"  # with spaces, as vLLM writes this event only
 
 
 class ChatStream:
-    """Brings one chat answer out as events."""
+    """Writes one chat answer as events."""
 
     def __init__(self, exchange: Exchange, faults: Mapping[str, Fault], shape: Shape, answer: Answer) -> None:
         self.faults, self.shape, self.answer = faults, shape, answer
@@ -106,18 +106,18 @@ class ChatStream:
         )[:-1]
 
     async def run(self, keep_alive: Callable[[], Any]) -> None:
-        """Stream until everything is said. `keep_alive` waits for progress, sending comments while queued.
+        """Stream the whole answer. `keep_alive` waits for progress and sends comments while the request is queued.
 
         Raises EngineDied when the engine dies before the head is sent."""
         if "hang_before" in self.faults:
             await self.answer.begun()
         await self.stream.open()
         try:
-            await self._say(keep_alive)
+            await self._write_events(keep_alive)
         except EngineDied:
             await self._break(Fault("error_event"))
 
-    async def _say(self, keep_alive: Callable[[], Any]) -> None:
+    async def _write_events(self, keep_alive: Callable[[], Any]) -> None:
         if "hang_before_content" in self.faults or (self.cut and self.cut.after == 0) or self._held_at_once():
             await self.stream.send(self._roles())
             self.opened = True
@@ -148,7 +148,7 @@ class ChatStream:
         await self.stream.end()
 
     def _ready(self) -> list[bytes]:
-        """The events of everything that came out since the last time."""
+        """The events of the tokens since the last call."""
         events: list[bytes] = []
         if not self.opened and any(s.made or s.finish for s in self.answer.sequences):
             events += self._roles()
@@ -228,9 +228,9 @@ class ChatStream:
 
 
 async def send_chat(exchange: Exchange, faults: Mapping[str, Fault], shape: Shape, answer: Answer) -> None:
-    """A chat answer without stream, once it is complete."""
+    """Send a complete chat answer without stream."""
     messages = [
-        parse(answer.said(i), shape.rules, shape.thinking, shape.form, shape.schemas, shape.tools_live)
+        parse(answer.produced(i), shape.rules, shape.thinking, shape.form, shape.schemas, shape.tools_live)
         for i in range(len(answer.plans))
     ]
     choices = [_whole_choice(i, m, shape, answer, faults) for i, m in enumerate(messages)]
@@ -257,7 +257,7 @@ async def send_chat(exchange: Exchange, faults: Mapping[str, Fault], shape: Shap
 def _whole_choice(
     index: int, message: Message, shape: Shape, answer: Answer, faults: Mapping[str, Fault]
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "role": "assistant",
         "content": message.content,
         "refusal": None,
@@ -266,18 +266,18 @@ def _whole_choice(
         "function_call": None,
     }
     if isinstance(shape.choice, dict) and message.calls and message.content is None:
-        said["content"] = ""  # a named choice says "" where auto says null
+        fields["content"] = ""  # "" for a named choice, null for auto
     if message.calls:
-        said["tool_calls"] = [
+        fields["tool_calls"] = [
             {"id": shape.new_id(), "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
             for c in message.calls
         ]
-    said["reasoning"] = message.reasoning if shape.include_reasoning else None
+    fields["reasoning"] = message.reasoning if shape.include_reasoning else None
     outcome = answer.sequences[index].finish or "stop"
     reason = shape.finish(outcome, len(message.calls), streaming=False)
     return {
         "index": index,
-        "message": said,
+        "message": fields,
         "logprobs": None,
         "finish_reason": None if "end_without_finish" in faults else reason,
         "stop_reason": answer.plans[index].stop_reason if outcome == "stop" else None,

@@ -29,22 +29,22 @@ class TextShape:
 
 
 class TextStream:
-    """Brings one text completion out as events."""
+    """Writes one text completion as events."""
 
     def __init__(self, stream: EventStream, exchange: Exchange, faults: Mapping[str, Fault], shape: TextShape) -> None:
         self.stream, self.exchange, self.faults, self.shape = stream, exchange, faults, shape
 
     async def run(self, answer: Answer, keep_alive: Callable[[], Any]) -> None:
-        """Stream until everything is said. Raises EngineDied when the engine dies before the head is sent."""
+        """Stream the whole answer. Raises EngineDied when the engine dies before the head is sent."""
         if "hang_before" in self.faults:
             await answer.begun()
         await self.stream.open()
         try:
-            await self._say(answer, keep_alive)
+            await self._write_events(answer, keep_alive)
         except EngineDied:
             await self._break(Fault("error_event"), answer)
 
-    async def _say(self, answer: Answer, keep_alive: Callable[[], Any]) -> None:
+    async def _write_events(self, answer: Answer, keep_alive: Callable[[], Any]) -> None:
         shape, seen = self.shape, [0] * len(answer.plans)
         cut = next((self.faults[k] for k in CUTS if k in self.faults), None)
         open_choices = set(range(len(answer.plans)))
@@ -106,7 +106,7 @@ async def send_text(exchange: Exchange, faults: Mapping[str, Fault], shape: Text
     choices = [
         {
             "index": i,
-            "text": shape.echoes[i] + "".join(answer.said(i)),
+            "text": shape.echoes[i] + "".join(answer.produced(i)),
             "logprobs": None,
             "finish_reason": None if "end_without_finish" in faults else answer.sequences[i].finish,
             "stop_reason": plan.stop_reason if answer.sequences[i].finish == "stop" else None,

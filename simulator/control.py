@@ -1,4 +1,4 @@
-"""`/_sim`: see and steer simulated backends over HTTP, on the backend itself or on one control port for all."""
+"""`/_sim`: shows and controls simulated backends over HTTP, on the backend itself or on one control port for all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from simulator.faults import KINDS
 from simulator.server import Exchange
 
 
-class Steered(Protocol):
-    """A simulated server as it is seen and steered from outside (`Sim` is one)."""
+class Controlled(Protocol):
+    """A simulated server that `/_sim` can control (`Sim` is one)."""
 
     def state(self) -> dict[str, Any]: ...
 
@@ -29,7 +29,7 @@ class Steered(Protocol):
 class Control:
     """The app of a control port: `/_sim` lists all, `/_sim/{name}/...` is one backend's."""
 
-    def __init__(self, sims: Mapping[str, Steered]) -> None:
+    def __init__(self, sims: Mapping[str, Controlled]) -> None:
         self.sims = sims
 
     async def handle(self, exchange: Exchange) -> None:
@@ -41,7 +41,7 @@ class Control:
         await control(exchange, self.sims, "/" + rest if rest else "", self.sims.get(name))
 
 
-async def control(exchange: Exchange, sims: Mapping[str, Steered], path: str, sim: Steered | None) -> None:
+async def control(exchange: Exchange, sims: Mapping[str, Controlled], path: str, sim: Controlled | None) -> None:
     """GET "" = state; POST /fault, DELETE /fault; POST /kill, /revive (also /start), /terminate (also /stop; how)."""
     if sim is None:
         await exchange.send_json(404, {"error": f"no such backend; there are: {', '.join(sims)}"})
@@ -60,7 +60,7 @@ async def control(exchange: Exchange, sims: Mapping[str, Steered], path: str, si
     elif action == ("POST", "/kill"):
         exchange.on_lost.clear()
         await sim.kill()
-        await _tell(exchange, sim)
+        await _send_state(exchange, sim)
     elif exchange.method == "POST" and path in ("/stop", "/terminate"):
         await _terminate(exchange, sim)
     else:
@@ -69,7 +69,7 @@ async def control(exchange: Exchange, sims: Mapping[str, Steered], path: str, si
         )
 
 
-async def _terminate(exchange: Exchange, sim: Steered) -> None:
+async def _terminate(exchange: Exchange, sim: Controlled) -> None:
     exchange.on_lost.clear()
     try:
         options = json.loads(await exchange.read_body() or b"{}")
@@ -79,15 +79,15 @@ async def _terminate(exchange: Exchange, sim: Steered) -> None:
     except (ValueError, TypeError, AttributeError) as problem:
         await exchange.send_json(400, {"error": f'not a way to end ({problem}); send nothing or {{"how": ...}}'})
         return
-    await _tell(exchange, sim)
+    await _send_state(exchange, sim)
 
 
-async def _tell(exchange: Exchange, sim: Steered) -> None:
-    if not exchange.gone:  # asked on the control port, not on the backend that is gone now
+async def _send_state(exchange: Exchange, sim: Controlled) -> None:
+    if not exchange.gone:  # the request came to the control port, not to the backend that has ended
         await exchange.send_json(200, sim.state())
 
 
-async def _add_fault(exchange: Exchange, sim: Steered) -> None:
+async def _add_fault(exchange: Exchange, sim: Controlled) -> None:
     try:
         options = json.loads(await exchange.read_body())
         sim.fault(options.pop("kind"), **options)
@@ -95,4 +95,4 @@ async def _add_fault(exchange: Exchange, sim: Steered) -> None:
         known = ", ".join(KINDS)
         await exchange.send_json(400, {"error": f'not a fault ({problem}); send {{"kind": ...}} with one of: {known}'})
         return
-    await _tell(exchange, sim)
+    await _send_state(exchange, sim)

@@ -1,4 +1,4 @@
-"""What a simulated vLLM engine counts, in the buckets of 0.32."""
+"""The counters and histograms of a simulated vLLM engine, with the buckets of 0.32."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Timed(Protocol):
-    """What is counted of one answer. Times are monotonic seconds, sizes tokens."""
+    """The figures of one answer. Times in monotonic seconds, sizes in tokens."""
 
     arrived: float
     scheduled_at: float
@@ -82,7 +82,7 @@ class Histogram:
 
 
 class Counters:
-    """Everything one engine counts. Token counters move only in steps that put out a token."""
+    """Everything one engine counts. Token counters change only in steps that produce a token."""
 
     def __init__(self, spec_tokens: int = 0) -> None:
         self.created = time.time()

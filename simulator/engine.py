@@ -11,16 +11,16 @@ from collections.abc import Sequence as List
 from simulator.counters import Counters
 
 _BURST = 512  # steps applied per wake-up when the simulated engine is faster than the event loop
-_LAG = 0.05  # seconds behind the clock after which lost time is not made up for
+_LAG = 0.05  # seconds of delay beyond which lost time is not made up
 _BLOCK = 2048  # bytes of prompt per prefix-cache block
 
 
 class EngineDied(Exception):
-    """The engine is no more: what was in flight says nothing further."""
+    """The engine has died: requests in flight produce nothing more."""
 
 
 class Sequence:
-    """One running answer. Its tokens are known beforehand; the engine decides when each of them comes out."""
+    """One running answer. Its tokens are planned; the engine decides when each is produced."""
 
     __slots__ = (
         "arrived",
@@ -38,7 +38,7 @@ class Sequence:
         "outcome",
         "prompt",
         "scheduled_at",
-        "take",
+        "step_prompt",
         "todo",
         "tokens",
     )
@@ -58,21 +58,21 @@ class Sequence:
         self.cached = cached  # prompt tokens found in the prefix cache
         self.todo = max(1, prompt - cached)  # prompt tokens that are still to be computed
         self.tokens = tokens
-        self.outcome = outcome  # the finish reason once all tokens are out
+        self.outcome = outcome  # the finish reason after all tokens
         self.max_tokens = max_tokens
-        self.made = 0  # tokens that came out
-        self.take = 0  # prompt tokens of the step that runs
+        self.made = 0  # tokens produced
+        self.step_prompt = 0  # prompt tokens in the running step
         self.kv = 0
         self.finish: str | None = None
         self.frozen = False
-        self.hold_at: int | None = None  # freeze when so many tokens are out
+        self.hold_at: int | None = None  # freeze after so many tokens
         self.event = event  # set at every progress; the sequences of one request share it
         self.arrived = engine.now()
         self.scheduled_at = self.first_at = self.last_at = 0.0
 
     @property
     def started(self) -> bool:
-        """Out of the queue."""
+        """It has left the queue."""
         return self.scheduled_at > 0 or self.finish is not None
 
 
@@ -122,8 +122,8 @@ class Engine:
 
     def full(self, more: int = 1) -> bool:
         """True when a queue limit is set and `more` sequences would not fit."""
-        room = self.slots - len(self.running) - len(self.waiting)
-        return self.queue_limit is not None and more - max(0, room) > 0 and len(self.waiting) + more > self.queue_limit
+        free = self.slots - len(self.running) - len(self.waiting)
+        return self.queue_limit is not None and more - max(0, free) > 0 and len(self.waiting) + more > self.queue_limit
 
     def submit(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -153,7 +153,7 @@ class Engine:
             self._timer = None
 
     def die(self) -> None:
-        """Stop for good. Tokens that are out can still be taken; waiting for another one raises EngineDied."""
+        """Stop for good. Produced tokens can still be read; waiting for another one raises EngineDied."""
         self.hang()
         self.dead = True
         for sequence in (*self.running, *self.waiting):
@@ -169,7 +169,7 @@ class Engine:
         self._arm()
 
     def cached_tokens(self, prompt: bytes, tokens: int) -> int:
-        """Prompt tokens that the prefix cache holds; the prompt is in it from now on."""
+        """How many of the prompt's tokens the prefix cache holds. Adds the prompt to the cache."""
         if not self.prefix_cache:
             return 0
         hits, digest, missed = 0, hashlib.blake2b(digest_size=16), False
@@ -187,14 +187,14 @@ class Engine:
         return cached
 
     def reset_counters(self) -> None:
-        """As a fresh process counts."""
+        """Start counting anew, as after a restart."""
         self.counters = Counters(self.spec_tokens)
         self._blocks.clear()
 
     # --- steps ---
 
     def _in_step(self, sequence: Sequence) -> bool:
-        return not sequence.frozen and (sequence.take > 0 or sequence.todo == 0)
+        return not sequence.frozen and (sequence.step_prompt > 0 or sequence.todo == 0)
 
     def _arm(self) -> None:
         if self._timer is not None or self.hung:
@@ -235,9 +235,9 @@ class Engine:
         decoding = sum(1 for s in self.running if not s.frozen and s.todo == 0)
         budget = prompt = max(1, self.chunk - decoding)
         for sequence in self.running:
-            sequence.take = 0 if sequence.frozen else min(sequence.todo, budget)
-            sequence.kv += sequence.take
-            budget -= sequence.take
+            sequence.step_prompt = 0 if sequence.frozen else min(sequence.todo, budget)
+            sequence.kv += sequence.step_prompt
+            budget -= sequence.step_prompt
         prompt -= budget
         if not decoding and not prompt:
             return None
@@ -255,11 +255,11 @@ class Engine:
             if not self._in_step(sequence):
                 continue
             first = sequence.todo > 0
-            sequence.todo -= sequence.take
-            sequence.take = 0
+            sequence.todo -= sequence.step_prompt
+            sequence.step_prompt = 0
             if sequence.todo:
                 continue
-            if sequence.hold_at == 0:  # computed, but its first token never comes
+            if sequence.hold_at == 0:  # the prompt is computed, but no token is ever produced
                 sequence.todo, sequence.frozen = 1, True
                 continue
             if first:

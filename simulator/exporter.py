@@ -1,4 +1,4 @@
-"""A machine's Prometheus exporter, simulated: memory by what runs there, temperature by how much it works. The names
+"""A simulated Prometheus exporter of a machine: memory follows the running engines, temperature their load. The names
 are those of dgx-spark-prometheus, which listens on :9835 of a DGX Spark."""
 
 from __future__ import annotations

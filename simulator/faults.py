@@ -133,15 +133,15 @@ class Faults:
     def has(self, kind: str) -> bool:
         return any(f.kind == kind for f in self.active)
 
-    def take(self, path: str) -> dict[str, Fault]:
-        """The faults that hit a request to `path`; each counts as used once."""
-        taken: dict[str, Fault] = {}
+    def for_request(self, path: str) -> dict[str, Fault]:
+        """The faults by kind that hit this request to `path`; each is used up once."""
+        hit: dict[str, Fault] = {}
         for fault in list(self.active):
-            if fault.kind in taken or not fault.hits(path):
+            if fault.kind in hit or not fault.hits(path):
                 continue
-            taken[fault.kind] = fault
+            hit[fault.kind] = fault
             if fault.count is not None:
                 fault.count -= 1
                 if fault.count <= 0:
                     self.active.remove(fault)
-        return taken
+        return hit

@@ -1,4 +1,4 @@
-"""The fleet of a routes.yaml, simulated in this process: what `gateway demo` puts the gateway in front of."""
+"""Simulates the fleet of a routes.yaml in this process, for `gateway demo`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from simulator.vllm import SimVllm
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is known about a model family; `prefill` and `decode` are published tokens per second of one stream on a
-    DGX Spark, `crowding` how much each further stream stretches a step."""
+    """A model family. `prefill`, `decode`: published tokens per second of one stream on a DGX Spark; `crowding`: the
+    share by which each further stream lengthens a step."""
 
-    marks: tuple[str, ...]  # all of these are in the model's name
+    marks: tuple[str, ...]  # all occur in the model's name
     prefill: float
     decode: float
     tools: str | None = None  # the family's own tool-call format
@@ -47,7 +47,7 @@ FAMILIES = (
 )
 _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
-_MEMORY = 128_500_000_000  # bytes of a DGX Spark, where `memory` is not said
+_MEMORY = 128_500_000_000  # bytes of a DGX Spark, the default of `memory`
 _COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
 
 
@@ -58,9 +58,8 @@ def family_of(*names: str | None) -> Family:
 
 
 class SimFleet(dict[str, str]):
-    """The running simulation: backend name -> the URL where it is simulated. `control_url`/_sim steers it; `sims` has
-    the simulated servers by backend name (backends of one Ollama share theirs); `exporters` the URLs of the machines'
-    exporters by node."""
+    """The running simulation: backend name -> its simulated URL. `control_url`/_sim controls it. `sims`: backend -> its
+    server (the backends of one Ollama share theirs). `exporters`: node -> URL of its exporter."""
 
     def __init__(self, speedup: float) -> None:
         super().__init__()
@@ -76,14 +75,14 @@ class SimFleet(dict[str, str]):
         return self._control.url
 
     async def open(self, snapshot: Snapshot, control_port: int) -> None:
-        """Raises OSError when the control port can't be had."""
+        """Raises OSError when the control port is in use."""
         await self.follow(snapshot)
         self._control = SimServer(Control(self.sims), port=control_port)
         await self._control.__aenter__()
 
     async def follow(self, snapshot: Snapshot) -> None:
-        """Simulate what is new in another version of the file. What was there goes on as it is: an edit changes no
-        engine; what was taken out is steered no more, and ends with the simulation."""
+        """Simulate the new backends of an edited file. Running servers stay as they are; servers of removed backends
+        are no longer controlled, and end with the simulation."""
         self.sims.clear()
         for key, group in _groups(snapshot).items():
             sim = self._servers.get(key)
@@ -125,7 +124,7 @@ async def start_fleet(snapshot: Snapshot, *, speedup: float = 1.0, control_port:
 
     Backends with the same origin and model share a server, so do all backends of one Ollama. Those with
     `run: on_demand` have a port that refuses until `POST /_sim/{name}/start` on the control port. Raises OSError when
-    the control port can't be had.
+    the control port is in use.
     """
     fleet = SimFleet(speedup)
     await fleet.open(snapshot, control_port)
@@ -133,7 +132,7 @@ async def start_fleet(snapshot: Snapshot, *, speedup: float = 1.0, control_port:
 
 
 def _groups(snapshot: Snapshot) -> dict[Hashable, list[Backend]]:
-    """Backends that one server simulates. Modes of a Spark use one port for different models: never one server."""
+    """The backends of each server. The modes of a Spark have different models on one port: those get a server each."""
     groups: dict[Hashable, list[Backend]] = {}
     for backend in snapshot.backends.values():
         if backend.cloud or backend.url is None or backend.engine == "litellm":
@@ -150,7 +149,7 @@ def _simulated(group: list[Backend], speedup: float) -> Sim:
     if first.engine == "http":
         return SimAudio(first.name, first.serves, speedup=speedup)
     family = family_of(first.model, first.name)
-    usual = family.tools or "hermes"  # undeclared, or a parser that the gateway.sim does not know
+    usual = family.tools or "hermes"  # undeclared, or a parser that the simulator does not know
     parser = first.tool_parser if first.tool_parser in (*FORMATS, "none") else usual
     return SimVllm(
         first.name,

@@ -1,6 +1,6 @@
 """How each model family writes a tool call as raw text, and how a parser of that name reads it back.
 
-Shapes from vLLM 0.32's own parsers. Simplified where the difference can't be told on the wire of a well-behaved model.
+Shapes from vLLM 0.32's own parsers. Simplified where a well-behaved model makes no difference on the wire.
 """
 
 from __future__ import annotations

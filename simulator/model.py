@@ -1,4 +1,4 @@
-"""The model inside a simulated vLLM: which formats it writes, when it thinks, and how long a prompt is."""
+"""The model in a simulated vLLM: the formats that it writes, when it thinks, and the length of prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator import tokens
 from simulator.faults import Fault
 from simulator.formats import format_of
 from simulator.parsers import reasoning_of
-from simulator.say import Voice, raw_reply, text_of, think
+from simulator.replies import Voice, raw_reply, text_of, think
 
 Thinking = Literal["optional", "always", "never"]
 _IMAGE_TOKENS = 256
@@ -19,7 +19,7 @@ _IMAGE_TOKENS = 256
 
 class Model:
     """`form` and `rules` are what the server parses with, `voice` is how the model writes. Names are those of
-    `--tool-call-parser` and `--reasoning-parser`; raises ValueError for a tool parser the gateway.sim does not know."""
+    `--tool-call-parser` and `--reasoning-parser`; raises ValueError for a tool parser the simulator does not know."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Model:
         return "optional" if self.rules.switchable else "always"
 
     def thinks(self, body: Mapping[str, Any]) -> bool:
-        """As the request switches it; a model that always thinks does so anyway."""
+        """Does the request ask for thinking? (A model that always thinks does so anyway.)"""
         kwargs = body.get("chat_template_kwargs") or {}
         for switch in ("enable_thinking", "thinking"):
             if switch in kwargs:
@@ -72,7 +72,7 @@ class Model:
         return script
 
     def prompt(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Prompt tokens, and the bytes that the prefix cache looks at."""
+        """(prompt tokens, the bytes that the prefix cache compares)."""
         count = 5 + (4 if not self.thinks(body) and self.rules else 0)
         parts = []
         if body.get("tools"):

@@ -12,14 +12,14 @@ from typing import Any
 
 from simulator.answer import Answer, plan
 from simulator.base import Sim
+from simulator.embeddings import BadInput, embed
 from simulator.engine import Engine, EngineDied
 from simulator.faults import Fault
 from simulator.formats import format_of
 from simulator.ollama_chat import RUNNER_DIED, Turn, send_chat, send_generate, send_lossy, stamp, stream_chat
-from simulator.ollama_embed import BadInput, embed
 from simulator.ollama_request import OllamaError, keep_alive_seconds, openai_request, prompt_tokens
 from simulator.parsers import reasoning_of
-from simulator.say import Voice, raw_reply, sentence
+from simulator.replies import Voice, raw_reply, sentence
 from simulator.server import Exchange
 
 

@@ -61,14 +61,14 @@ class Turn:
 
     def parsed(self) -> Message:
         form = format_of("hermes") if self.tools else None
-        message = parse(self.answer.said(0), self.rules, self.rules is not None, form, {}, True)
+        message = parse(self.answer.produced(0), self.rules, self.rules is not None, form, {}, True)
         message.content = (message.content or "").lstrip("\n")
         message.reasoning = message.reasoning and message.reasoning.strip()
         return message
 
 
 class _Lines:
-    """The lines of a streamed chat: a call leaves whole, in one line."""
+    """The lines of a streamed chat; a tool call is one line."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -116,14 +116,14 @@ async def stream_chat(exchange: Exchange, faults: Mapping[str, Fault], turn: Tur
         await turn.answer.begun()
     stream = EventStream(exchange, faults, _NDJSON, vary=False)
     try:
-        await _say(exchange, faults, turn, stream)
+        await _write_lines(exchange, faults, turn, stream)
     except EngineDied:
         if exchange.status is None:
             raise
         await break_off(exchange, stream, Fault("error_event"), _DIED)
 
 
-async def _say(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn, stream: EventStream) -> None:
+async def _write_lines(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn, stream: EventStream) -> None:
     answer, sequence, lines = turn.answer, turn.answer.sequences[0], _Lines(turn)
     cut = next((faults[k] for k in CUTS if k in faults), None)
     seen, opened = 0, False
@@ -163,7 +163,7 @@ async def send_chat(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn)
 
 async def send_generate(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn, streamed: bool) -> None:
     """`/api/generate`; with stream the text comes in one line."""
-    text = "".join(turn.answer.said(0))
+    text = "".join(turn.answer.produced(0))
     if not streamed:
         await send_body(
             exchange, faults, _encode({**turn.head(), "response": text, "done": True, **turn.stats()}), vary=False
@@ -219,7 +219,7 @@ async def send_lossy(exchange: Exchange, faults: Mapping[str, Fault], turn: Turn
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object in `text`, or None while it is not one."""
+    """The JSON object in `text`; None when it is none, or incomplete."""
     try:
         value = json.loads(text)
     except ValueError:

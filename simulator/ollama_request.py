@@ -1,14 +1,13 @@
-"""What a request to Ollama's API asks for, read as the simulated model takes it."""
+"""Reads a request to Ollama's API for the simulated model: its fields, and the schemas that `format` may have."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator import tokens
-from simulator.ollama_format import BadFormat, check_format, plain_schema
-from simulator.say import text_of
+from simulator.replies import text_of
 
 
 class OllamaError(Exception):
@@ -20,7 +19,7 @@ class OllamaError(Exception):
 
 
 def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that decide what is said, in OpenAI's names."""
+    """The fields that decide the reply, in OpenAI's names."""
     request: dict[str, Any] = {"messages": body["messages"], "tools": body.get("tools") or []}
     wanted = body.get("format")
     try:
@@ -28,8 +27,8 @@ def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
     except BadFormat as problem:
         raise OllamaError(500, str(problem)) from None
     if isinstance(wanted, dict):
-        said = " ".join(text_of(m.get("content")) for m in request["messages"] if m.get("role") == "user")
-        schema = plain_schema(wanted, said)
+        prompt = " ".join(text_of(m.get("content")) for m in request["messages"] if m.get("role") == "user")
+        schema = plain_schema(wanted, prompt)
         request["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     elif wanted == "json":
         request["response_format"] = {"type": "json_object"}
@@ -59,3 +58,105 @@ def keep_alive_seconds(keep_alive: Any) -> float:
         except ValueError:
             raise OllamaError(400, f'time: invalid duration "{text}"') from None
     return 1e9 if value < 0 else value
+
+
+# -- format -----------------------------------------------------------------------------------------------------------
+# Which schemas the grammar converter (llama.cpp's) takes, and an equivalent schema that examples are made of.
+
+_PRIMITIVES = ("string", "number", "integer", "boolean", "null", "object", "array")
+_DEEPEST = 8  # references inside references that are followed for an example
+
+
+class BadFormat(Exception):
+    """A schema that the converter refuses as a whole."""
+
+
+def check_format(wanted: Any) -> None:
+    """Raises BadFormat for what is neither "json" nor a schema that a grammar can be made of."""
+    if wanted in (None, "", "json"):
+        return
+    if not isinstance(wanted, dict):
+        raise BadFormat(f'invalid format: "{wanted}"; expected "json" or a valid JSON Schema object')
+    try:
+        _visit(wanted, wanted, ())
+    except _Unreadable:
+        raise BadFormat("invalid JSON schema in format") from None
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _visit(schema: Any, root: Mapping[str, Any], refs: tuple[str, ...]) -> None:
+    """Checks in the converter's order: the first keyword that it knows hides the others."""
+    if not isinstance(schema, dict):
+        raise _Unreadable
+    kind = schema.get("type")
+    if "$ref" in schema:
+        if schema["$ref"] not in refs:
+            _visit(_target(schema["$ref"], root), root, (*refs, schema["$ref"]))
+    elif options := schema.get("oneOf") or schema.get("anyOf"):
+        _visit_all(options, root, refs)
+    elif isinstance(kind, list):
+        _visit_all([{**schema, "type": one} for one in kind], root, refs)
+    elif "const" in schema or "enum" in schema:
+        return
+    elif kind in (None, "object") and ("properties" in schema or schema.get("additionalProperties", True) is not True):
+        more = schema.get("additionalProperties")
+        _visit_all([*schema.get("properties", {}).values(), *([more] if isinstance(more, dict) else [])], root, refs)
+    elif kind in (None, "object", "string") and "allOf" in schema:
+        return
+    elif kind in (None, "array") and ("items" in schema or "prefixItems" in schema):
+        items = schema.get("items", schema.get("prefixItems"))
+        _visit_all(items if isinstance(items, list) else [items], root, refs)
+    elif kind in (None, "string") and "pattern" in schema:
+        if not (schema["pattern"].startswith("^") and schema["pattern"].endswith("$")):
+            raise _Unreadable
+    elif schema and kind not in _PRIMITIVES:
+        raise _Unreadable
+
+
+def _visit_all(schemas: Sequence[Any], root: Mapping[str, Any], refs: tuple[str, ...]) -> None:
+    for schema in schemas:
+        _visit(schema, root, refs)
+
+
+def _target(ref: str, root: Mapping[str, Any]) -> Any:
+    if not ref.startswith("#/"):
+        raise _Unreadable
+    value: Any = root
+    for word in ref.split("/")[1:]:
+        if not isinstance(value, dict) or word not in value:
+            raise _Unreadable
+        value = value[word]
+    return value
+
+
+def plain_schema(schema: Mapping[str, Any], prompt: str) -> Any:
+    """The schema with its references resolved. Of alternatives that name a tool, those whose tool the user's
+    text (`prompt`) mentions come first."""
+    return _plain(schema, schema, prompt, 0)
+
+
+def _plain(schema: Any, root: Mapping[str, Any], prompt: str, depth: int) -> Any:
+    if isinstance(schema, list):
+        return sorted((_plain(s, root, prompt, depth) for s in schema), key=lambda s: not _named(s, prompt))
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return {} if depth == _DEEPEST else _plain(_target(schema["$ref"], root), root, prompt, depth + 1)
+    plain = {word: value for word, value in schema.items() if word != "$defs"}
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            plain[word] = _plain(schema[word], root, prompt, depth)
+    if isinstance(schema.get("properties"), dict):
+        plain["properties"] = {name: _plain(s, root, prompt, depth) for name, s in schema["properties"].items()}
+    if isinstance(schema.get("items"), dict):
+        plain["items"] = _plain(schema["items"], root, prompt, depth)
+    return plain
+
+
+def _named(schema: Any, prompt: str) -> bool:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    name = properties.get("name", {}).get("const") if isinstance(properties, dict) else None
+    return isinstance(name, str) and name.replace("_", " ") in prompt.replace("_", " ")

@@ -1,4 +1,4 @@
-"""From raw model text to what vLLM's parsers make of it: reasoning, content and tool calls, whole or token by token."""
+"""Splits raw model text as vLLM's parsers do: reasoning, content and tool calls, whole or token by token."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reasoning_of(name: str) -> Reasoning:
 
 @dataclass(slots=True)
 class Message:
-    """One parsed choice. `None` content = the model said nothing outside thoughts and calls."""
+    """One parsed choice. `content` None = no text outside of thoughts and calls."""
 
     content: str | None
     reasoning: str | None = None
@@ -220,8 +220,8 @@ def parse(
     splitter = ReasoningSplitter(rules, thinking)
     thoughts, text = "", ""
     for token in tokens:
-        thought, said = splitter.feed(token)
-        thoughts, text = thoughts + thought, text + said
+        thought, content = splitter.feed(token)
+        thoughts, text = thoughts + thought, text + content
     message = Message(text or None, thoughts or None, reasoning_tokens=splitter.tokens)
     if form is None or not text:
         message.content = text if rules is None else text or None

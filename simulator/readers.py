@@ -1,4 +1,4 @@
-"""Reading the calls out of a region of raw model text, by the way the text is written."""
+"""Parses the tool calls in a region of raw model text: one reader per way of writing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listening side of one simulated backend: uvicorn's protocol on a socket that can be closed, reopened and cut."""
+"""The server of one simulated backend: uvicorn's protocol on a socket that can be closed, reopened and cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClientGone(Exception):
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's protocol, which tells the exchange it serves that the client has left."""
+    """uvicorn's protocol; it notifies the exchange when the client leaves."""
 
     exchange: Exchange | None = None
 
@@ -51,7 +51,7 @@ class _Connection(HttpToolsProtocol):
 
 
 class Exchange:
-    """One request and its answer. Every `send_*` and `write` raises ClientGone when nobody is there any more."""
+    """One request and its answer. Every `send_*` and `write` raises ClientGone after the client has left."""
 
     def __init__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         self.method: str = scope["method"]
@@ -71,7 +71,7 @@ class Exchange:
         return self._gone.is_set()
 
     def lost(self) -> None:
-        """The connection is no more (called by the protocol)."""
+        """Called by the protocol when the connection is closed."""
         if self._gone.is_set():
             return
         self._gone.set()
@@ -88,7 +88,7 @@ class Exchange:
             chunks.append(message.get("body", b""))
             if not message.get("more_body"):
                 break
-        self._connection.flow.resume_reading()  # a large last piece stops it, and then nobody sees the client leave
+        self._connection.flow.resume_reading()  # paused by a large last part, it would miss that the client leaves
         self.body = b"".join(chunks)
         return self.body
 
@@ -147,7 +147,7 @@ class Handler(Protocol):
 class SimServer:
     """One port. `async with SimServer(app, port=0) as server: server.url`.
 
-    The port stays ours while nothing listens on it (`refuse`, a cold start), so that it can be reopened.
+    The port stays reserved while nothing listens on it (`refuse`, a cold start), so that it can be reopened.
     """
 
     def __init__(self, app: Handler, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -158,7 +158,7 @@ class SimServer:
             server_header=False, timeout_keep_alive=int(KEEP_ALIVE), ws="none", interface="asgi3",
         )  # fmt: skip
         self._config.load()
-        self._holder: socket.socket | None = None  # bound, never listening
+        self._holder: socket.socket | None = None  # bound to reserve the port, never listening
         self._listener: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
 
@@ -183,7 +183,7 @@ class SimServer:
         """Bind the port without listening: connections are refused. Raises OSError when somebody else has it."""
         if self._holder is not None:
             return
-        if self.port:  # a second listener would silently share it
+        if self.port:  # SO_REUSEPORT would share it silently
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((self.host, self.port))
@@ -191,7 +191,7 @@ class SimServer:
         self.port = self._holder.getsockname()[1]
 
     def _bound(self) -> socket.socket:
-        # the protocol is named, else asyncio does not switch Nagle off
+        # asyncio disables Nagle's algorithm only with an explicit protocol
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -233,7 +233,7 @@ class SimServer:
                 connection.cycle.keep_alive = False
 
     async def refuse(self) -> None:
-        """`refuse_now`, and wait until it is so."""
+        """`refuse_now`, and wait until the port is closed."""
         await self.opened()
         self.refuse_now()
         for _ in range(3):  # the loop closes sockets in its next rounds

@@ -1,7 +1,7 @@
-"""The simulated tokenizer: about four bytes per token, the same every time, markers are tokens of their own.
+"""The simulated tokenizer: about four bytes per token, deterministic; markers are tokens of their own.
 
-Prompts are counted by bytes (cheap at 200,000 tokens); answers are cut into word pieces, because their cuts are seen on
-the wire. `encode` and `decode` are each other's inverse.
+Prompts are counted by bytes (cheap at 200,000 tokens); answers are split into word pieces, because the split is visible
+on the wire. `encode` and `decode` are each other's inverse.
 """
 
 from __future__ import annotations

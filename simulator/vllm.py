@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from collections.abc import Sequence as List
 from typing import Any
 
-from simulator import checks, tokens
+from simulator import tokens, validation
 from simulator.answer import Answer, plan
 from simulator.base import Sim
 from simulator.chat import CONTENT_TYPE, ChatStream, Shape, new_shape_id, seconds, send_chat
-from simulator.checks import ApiError
 from simulator.completions import TextShape, TextStream, send_text
 from simulator.embeddings import send_embeddings
 from simulator.engine import Engine, EngineDied
 from simulator.faults import Fault
 from simulator.metrics import render
 from simulator.model import Model, Thinking
-from simulator.say import sentence
+from simulator.replies import sentence
 from simulator.server import Exchange
+from simulator.validation import ApiError
 from simulator.wire import EventStream
 
 _VARY = [("vary", "Origin")]
@@ -124,7 +124,7 @@ class SimVllm(Sim):
             except ApiError as error:
                 await exchange.send_json(error.status, error.body, _VARY)
             except EngineDied:
-                dead = ApiError(500, checks.ENGINE_DEAD, "InternalServerError")
+                dead = ApiError(500, validation.ENGINE_DEAD, "InternalServerError")
                 await exchange.send_json(dead.status, dead.body, _VARY)
 
     def _authorized(self, exchange: Exchange) -> bool:
@@ -170,14 +170,14 @@ class SimVllm(Sim):
         }  # fmt: skip
 
     async def _post(self, exchange: Exchange, path: str, faults: Mapping[str, Fault]) -> None:
-        body = checks.decode_body(exchange)
-        checks.check_types(body)
+        body = validation.decode_body(exchange)
+        validation.check_types(body)
         if "wrong_model" in faults:
-            checks.check_model({"model": body.get("model") or "?"}, (), chat=False)
+            validation.check_model({"model": body.get("model") or "?"}, (), chat=False)
         if path == "/detokenize":
             await exchange.send_json(200, {"prompt": tokens.decode(body.get("tokens") or [])}, _VARY)
             return
-        checks.check_model(body, self.served, chat=not self.pooling)
+        validation.check_model(body, self.served, chat=not self.pooling)
         if path == "/tokenize":
             await self._tokenize(exchange, body)
         elif path == "/v1/embeddings":
@@ -190,12 +190,12 @@ class SimVllm(Sim):
     # --- chat ---
 
     async def _chat(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
-        checks.check_messages(body, self.served[0], self.vision)
-        schemas = checks.check_tools(body, self.tool_parser, self.auto_tools)
-        checks.check_format(body)
-        checks.check_sampling(body, self.context)
+        validation.check_messages(body, self.served[0], self.vision)
+        schemas = validation.check_tools(body, self.tool_parser, self.auto_tools)
+        validation.check_format(body)
+        validation.check_sampling(body, self.context)
         prompt, rendered = self.model.prompt(body)
-        checks.check_window(prompt, self.context)
+        validation.check_window(prompt, self.context)
         thinking = self.model.thinks(body)
         shape = self._shape(exchange, body, faults, schemas, thinking)
         choices = [plan(self.model.raw(body, thinking, faults), body, self.context - prompt, faults)] * (
@@ -264,13 +264,13 @@ class SimVllm(Sim):
     # --- the rest ---
 
     async def _complete(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
-        checks.check_sampling(body, self.context)
+        validation.check_sampling(body, self.context)
         given = body.get("prompt")
         prompts = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
         texts = [p if isinstance(p, str) else tokens.decode(p or []) for p in prompts]
         counts = [tokens.count(t.encode()) for t in texts]
         for count in counts:
-            checks.check_window(count, self.context)
+            validation.check_window(count, self.context)
         each = body.get("n") or 1
         body.setdefault("max_tokens", 16)
         choices = [

@@ -1,4 +1,4 @@
-"""Server-sent events on the wire, with everything that can happen to them there."""
+"""Writes server-sent events and JSON bodies, with the faults that change bytes on the wire."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class EventStream:
             self._cuts += 1
             await self._exchange.write(data[:size])
             data = data[size:]
-            await asyncio.sleep(0)  # so that the pieces leave one by one
+            await asyncio.sleep(0)  # so that each part is sent on its own
 
 
 async def break_off(exchange: Exchange, stream: EventStream, cut: Fault, error: Sequence[bytes]) -> None:
-    """End a stream in the middle: `die_mid` cuts the connection, `error_event` says `error` first."""
+    """End a stream in the middle: `die_mid` cuts the connection, `error_event` sends `error` first."""
     if cut.kind == "die_mid":
         await exchange.cut(cut.reset)
     if cut.kind == "error_event":

@@ -46,7 +46,7 @@ def limit(gateway: RunningGateway, **limits: Any) -> None:
 
 def later(gateway: RunningGateway, seconds: float) -> None:
     """Have the listener look at its connections as it will in so many seconds."""
-    gateway.server.listener.look(asyncio.get_running_loop().time() + seconds)
+    gateway.server.listener.check_deadlines(asyncio.get_running_loop().time() + seconds)
 
 
 async def said(gateway: RunningGateway, *sent: bytes, apart: bool = False) -> bytes:

@@ -14,8 +14,9 @@ from uvicorn.server import ServerState
 
 from gateway.config.load import load_text
 from gateway.http.app import App
-from gateway.http.connection import Connection, for_app
+from gateway.http.connection import Connection
 from gateway.http.listener import Limits
+from gateway.http.server import connection_class
 
 
 class MemoryTransport(asyncio.Transport):
@@ -76,7 +77,9 @@ class Wireless:
     def __init__(self, app: App, data: str, limits: Limits | None) -> None:
         self.app = app
         self.state = ServerState()
-        self._config = uvicorn.Config(app, http=for_app(app, limits), ws="none", lifespan="off", log_config=None)
+        self._config = uvicorn.Config(
+            app, http=connection_class(app, limits), ws="none", lifespan="off", log_config=None
+        )
         self._config.load()
         self._class: type[Connection] = self._config.http_protocol_class  # type: ignore[assignment]  # it is what `http` says
         self.listener = self._class.listener

@@ -20,7 +20,7 @@ from gateway.http.server import Server, listen, make_server
 from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
 from gateway.runtime.reload import Reloader
-from simulator.record import Record
+from simulator.base import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
 

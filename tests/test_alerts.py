@@ -17,7 +17,7 @@ from gateway.accounting.budgets import Budgets
 from gateway.accounting.spending import shares
 from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
-from gateway.observe.alert_sender import Patience
+from gateway.observe.alert_sender import RetryPolicy
 from gateway.observe.alerts import Alert, Timing
 from simulator import SimVllm
 from simulator.audio import SimAudio
@@ -58,8 +58,8 @@ async def reopened(gateway: RunningGateway) -> None:
     alerter = gateway.gateway.alerter
     await alerter.close()
     alerter.state.timing = QUICK
-    alerter.patience = Patience(first=0.01, most=0.05)
-    alerter.every = 0.02
+    alerter.retries = RetryPolicy(first=0.01, most=0.05)
+    alerter.check_every = 0.02
     alerter.open()
 
 
@@ -116,8 +116,8 @@ async def test_silence_means_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gateway.observe.alerter.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
         for _ in range(24 * 60):
             now += 60.0
-            await alerter.look()
-        alerter.tell([Alert("backend_down", "made up", "made up", 0.0)])
+            await alerter.check()
+        alerter.send([Alert("backend_down", "made up", "made up", 0.0)])
         await f.hook.until_asked(1)
         assert f.hook.told() == [("backend_down", "made up")]
 
@@ -166,16 +166,15 @@ def test_only_the_running_period_counts() -> None:
     assert shares(snapshot, budgets, 101) == {"a": 0.0}
 
 
-async def test_the_hooks_for_budgets_and_edits() -> None:
+async def test_an_edit_that_is_refused_and_one_that_is_taken_are_told() -> None:
     async with fleet("a") as f:
         alerter = f.gateway.gateway.alerter
-        alerter.budget_reached("fireworks", 0.81)
         alerter.edit_refused("routes.yaml:3  aliases.w: nonsense")
         await f.hook.until_asked(1)
-        assert f.hook.told() == [("budget", "fireworks"), ("invalid_edit", "routes.yaml")]
+        assert f.hook.told() == [("invalid_edit", "routes.yaml")]
         alerter.edit_taken()
         await f.hook.until_asked(2)
-        assert f.hook.told()[2:] == [("valid_edit", "routes.yaml")]
+        assert f.hook.told()[1:] == [("valid_edit", "routes.yaml")]
 
 
 # -- how --------------------------------------------------------------------------------------------------------------
@@ -183,19 +182,19 @@ async def test_the_hooks_for_budgets_and_edits() -> None:
 
 async def test_a_channel_that_fails_gets_it_later() -> None:
     async with fleet("a", "", refusal("500 No"), refusal("429 Slow down", "retry-after: 0"), OK) as f:
-        f.gateway.gateway.alerter.budget_reached("fireworks", 1.0)
+        f.gateway.gateway.alerter.edit_refused("fireworks")
         await f.hook.until_asked(3)
         assert f.hook.texts()[0] == f.hook.texts()[1] == f.hook.texts()[2]
 
 
 async def test_a_channel_that_hangs_holds_up_nobody() -> None:
     async with fleet("a", "aliases: {w: [a]}", HANG) as f:
-        f.gateway.gateway.alerter.budget_reached("fireworks", 1.0)
+        f.gateway.gateway.alerter.edit_refused("fireworks")
         await f.hook.until_asked(1)
         answer = await f.gateway.client.post("/v1/chat/completions", json=chat("w"))
         assert answer.status_code == 200
-        f.gateway.gateway.alerter.budget_reached("claude", 1.0)
-        await f.gateway.until(lambda: len(f.gateway.gateway.alerter.couriers[0]._queue) == 1)
+        f.gateway.gateway.alerter.edit_refused("claude")
+        await f.gateway.until(lambda: len(f.gateway.gateway.alerter.senders[0]._queue) == 1)
 
 
 async def test_the_dead_mans_switch_is_held_while_the_gateway_lives() -> None:
@@ -228,30 +227,30 @@ async def test_a_new_file_counts_from_the_next_look_on() -> None:
     async with fleet("a") as f, hooked() as other:
         gateway = f.gateway.gateway
         alerter = gateway.alerter
-        await alerter.look()
-        (first,) = alerter.couriers
+        await alerter.check()
+        (first,) = alerter.senders
         gateway.snapshot = replace(gateway.snapshot, alerts=Alerts(webhook=Secret(other.url + "/hook")))
-        alerter.budget_reached("fireworks", 0.9)
+        alerter.edit_refused("fireworks")
         await other.until_asked(1)
-        assert first not in alerter.couriers
+        assert first not in alerter.senders
         assert f.hook.asked == []
-        (kept,) = alerter.couriers
+        (kept,) = alerter.senders
         more = replace(gateway.snapshot.alerts, telegram_token=Secret("t"), telegram_chat="1")
         alerter.telegram = other.url
         gateway.snapshot = replace(gateway.snapshot, alerts=more)
-        alerter.budget_reached("claude", 0.9)
+        alerter.edit_refused("claude")
         await other.until_asked(3)
-        assert kept in alerter.couriers
+        assert kept in alerter.senders
 
 
 async def test_without_channels_nothing_counts_as_told() -> None:
     async with fleet("a", alerts="") as f:
         gateway = f.gateway.gateway
-        gateway.alerter.budget_reached("fireworks", 0.9)
-        await gateway.alerter.look()
+        gateway.alerter.edit_refused("fireworks")
+        await gateway.alerter.check()
         gateway.snapshot = replace(gateway.snapshot, alerts=Alerts(webhook=Secret(f.hook.url + "/hook")))
         await f.hook.until_asked(1)
-        assert f.hook.told() == [("budget", "fireworks")]
+        assert f.hook.told() == [("invalid_edit", "routes.yaml")]
 
 
 async def test_the_gateway_begins_by_itself() -> None:

@@ -87,7 +87,7 @@ async def test_where_every_connection_works_a_new_one_is_told_so(tmp_path: Path)
         assert b"connection: close\r\n" in new.written
         new.receive(HEALTH)
         assert statuses(bytes(new.written)) == [503]
-        gateway.listener.look(asyncio.get_running_loop().time() + 1.1)
+        gateway.listener.check_deadlines(asyncio.get_running_loop().time() + 1.1)
         assert new.closed
         assert not any(transport.closed for transport in busy)
         assert closed(gateway, "refused") == 1

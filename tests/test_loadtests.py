@@ -117,7 +117,7 @@ async def test_agents_fail_when_calls_come_as_text(tmp_path: Path) -> None:
         result = await run("agents", url, MODEL="bare", folder=str(tmp_path))
     assert result.code == k6.LIMITS_CROSSED
     assert result.crossed == ["checks rate>0.99"]
-    assert {line.partition(":")[0] for line in result.not_so} >= {
+    assert {line.partition(":")[0] for line in result.failed} >= {
         "a request with tools yields a call",
         "no call is left in the text",
     }
@@ -140,7 +140,7 @@ async def test_long_fails_when_a_prompt_that_fits_nowhere_is_refused_in_other_wo
     async with backend.serve() as url:
         result = await run("long", url, MODEL="bare", folder=str(tmp_path))
     assert result.code == k6.LIMITS_CROSSED
-    assert any("a prompt that fits nowhere is refused as that" in line for line in result.not_so)
+    assert any("a prompt that fits nowhere is refused as that" in line for line in result.failed)
 
 
 async def test_mixed_fails_when_thoughts_are_in_the_text(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ async def test_mixed_fails_when_thoughts_are_in_the_text(tmp_path: Path) -> None
         backend.fault("leak_think")
         result = await run("mixed", url, MODEL="bare", THINKING_MODEL="bare", folder=str(tmp_path))
     assert result.code == k6.LIMITS_CROSSED
-    assert any("no thoughts are in the text" in line for line in result.not_so)
-    assert any("thoughts are in their own field" in line for line in result.not_so)
+    assert any("no thoughts are in the text" in line for line in result.failed)
+    assert any("thoughts are in their own field" in line for line in result.failed)
 
 
 async def test_failover_fails_when_there_is_nobody_to_take_over(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_soak_fails_when_answers_grow_slow_and_something_stays_under_way(t
             await waiting
     assert result.code == k6.LIMITS_CROSSED
     assert "first_token p(95)<250" in result.crossed
-    assert any("nothing is left under way" in line for line in result.not_so)
+    assert any("nothing is left under way" in line for line in result.failed)
 
 
 # -- what an answer is -------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def translate(message: MessageStream, out: Sequence[bytes]) -> None:
     framer = Framer()
     try:
         for piece in out:
-            message.take(framer.feed(piece))
+            message.translate(framer.feed(piece))
     except ProtocolFailure:
         return  # what the request path takes for a failure of the backend
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting.limits import estimate
 from gateway.dialects.anthropic.request import to_chat
-from gateway.dialects.any_body import read_request
+from gateway.dialects.registry import read_request
 from gateway.domain.backend import BackendState
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
 from gateway.domain.token_ratio import silence_budget

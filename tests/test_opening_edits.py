@@ -44,7 +44,7 @@ OPEN = {"confirm": "open"}
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.05)
+    monkeypatch.setattr("gateway.runtime.reload.REREAD", 0.05)
     return tmp_path / "routes.yaml"
 
 
@@ -144,13 +144,13 @@ async def test_it_is_told_as_an_invalid_edit(file: Path, caplog: pytest.LogCaptu
 
 async def test_a_file_that_is_written_in_two_parts_is_one_edit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first part is valid, and loses the clients: it is read once more before anybody is told."""
-    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.4)
+    monkeypatch.setattr("gateway.runtime.reload.REREAD", 0.4)
     async with guarded(file) as e:
         text = e.text.replace("{w: [a]}", "{v: [a]}")
         write(file, text[: text.index("clients:")])
         reloader = e.gateway.gateway.reloader
         assert reloader is not None
-        await e.gateway.until(lambda: reloader._one_at_a_time.locked())
+        await e.gateway.until(lambda: reloader._lock.locked())
         write(file, text)
         assert (await e.until(1)).after == "taken"
         assert "v" in e.gateway.gateway.snapshot.aliases

@@ -252,7 +252,7 @@ async def test_an_invalid_edit_changes_nothing_and_is_shown_everywhere(
 
 
 async def test_no_broken_file_is_taken(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.runtime.reload.AGAIN", 0.01)
+    monkeypatch.setattr("gateway.runtime.reload.REREAD", 0.01)
     async with editor_of(file, "a", ALIAS) as e:
         text = e.text
         for broken in ("", "backends: [", "backends: {}", "\x00", "- a list", "aliases: {w: [nobody]}"):

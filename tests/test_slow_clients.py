@@ -202,7 +202,7 @@ async def test_one_who_sends_more_ahead_than_is_kept_is_still_seen_to_leave() ->
             await sim.wait_inflight(1)
             for _ in range(60):
                 await client.send(HEALTH * 2000)
-            [held] = [len(c._ahead) for c in connections(gateway) if c.is_answering()]
+            [held] = [len(c._pipelined) for c in connections(gateway) if c.is_answering()]
             assert held < 1_000_000
         await sim.wait_aborted(1)
 
@@ -219,7 +219,7 @@ async def test_a_long_request_behind_a_slow_one_is_answered_and_its_client_seen_
                 await gateway.until(lambda: bool(gateway.server.listener.crowded))
                 later(gateway, 1.1)
                 [connection] = [c for c in connections(gateway) if c.is_answering()]
-                await gateway.until(lambda: len(connection._ahead) >= len(long))  # noqa: B023
+                await gateway.until(lambda: len(connection._pipelined) >= len(long))  # noqa: B023
                 later(gateway, 40)
                 if not leaves:
                     sim.clear()
@@ -245,7 +245,7 @@ async def test_many_pipelined_requests_are_all_answered_and_few_kept() -> None:
         answers = 0
         while data := await client.reader.read(1 << 20):
             answers += data.count(b"HTTP/1.1 ")
-            most = max([most, *(len(c._ahead) for c in connections(gateway))])
+            most = max([most, *(len(c._pipelined) for c in connections(gateway))])
         await sending
         assert answers == count + 1
         assert most < 64 * 1024 + 256 * 1024  # what is kept, and one read

@@ -84,7 +84,7 @@ async def test_an_answer_before_the_end_of_the_body_is_the_last() -> None:
         assert b"connection: close\r\n" in head
         await client.rest()
         await client.send(SMUGGLED * 40)
-        gateway.server.listener.look(0)
+        gateway.server.listener.check_deadlines(0)
         assert gateway.server.server_state.total_requests == 1
 
 

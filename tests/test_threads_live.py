@@ -20,7 +20,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.health_state import State
 from gateway.domain.request_timer import TICK, Pulse, RequestTimer
 from gateway.metrics.registry import Metrics
-from gateway.observe.alert_sender import Courier, Patience
+from gateway.observe.alert_sender import AlertSender, RetryPolicy
 from gateway.observe.alerts import AlertState
 from gateway.observe.channels import Answer, Message
 from gateway.observe.export import Exporter
@@ -143,7 +143,7 @@ WAITED_FOR = {
     "proxy/exchange.py": "ends with the request that it watches",
     "health/probe_client.py": "awaited, shielded",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
-    "observe/history_usage.py": "awaited, shielded",
+    "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
     "observe/traces.py": "the end of the exporter, joined",
     "cluster/redis_connection.py": "a trip, awaited",
@@ -241,14 +241,14 @@ class OddChannel:
 async def test_a_message_that_cannot_be_sent_is_counted_and_the_next_is_sent(metrics: Metrics) -> None:
     channel: Any = OddChannel()
     client: Any = None
-    courier = Courier(channel, client, Patience(), metrics.failures)
+    sender = AlertSender(channel, client, RetryPolicy(), metrics.failures)
     try:
         for _ in range(2):
-            courier.put(Message((), "spark1", time.time()))
+            sender.enqueue(Message((), "spark1", time.time()))
         await until(lambda: len(channel.sent) == 2)
-        assert (courier.dropped, counted(metrics, "alerts")) == (1, 1.0)
+        assert (sender.dropped, counted(metrics, "alerts")) == (1, 1.0)
     finally:
-        await courier.close()
+        await sender.close()
 
 
 async def test_one_request_whose_time_cannot_be_looked_at_holds_up_no_other(metrics: Metrics) -> None:
@@ -279,7 +279,7 @@ def test_spans_that_cannot_be_exported_are_counted(metrics: Metrics, monkeypatch
 def broken_parts() -> Iterator[tuple[str, str]]:
     """(what is called now and then, the part that it is)."""
     yield "gateway.observe.history.History.sample", "history"
-    yield "gateway.observe.alerter.Alerter.look", "alerts"
+    yield "gateway.observe.alerter.Alerter.check", "alerts"
     yield "gateway.health.prober.Prober.check", "probe"
     yield "gateway.health.prober.Prober.look_at_engine", "probe"
     yield "gateway.health.canary_schedule.CanarySchedule._run", "canary"
@@ -304,7 +304,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
 
     monkeypatch.setattr(kind, name, odd)
     monkeypatch.setattr("gateway.observe.history.EVERY", 0.02)
-    monkeypatch.setattr("gateway.observe.alerter.LOOK", 0.02)
+    monkeypatch.setattr("gateway.observe.alerter.CHECK_EVERY", 0.02)
     monkeypatch.setattr("gateway.health.warm_standby.LOOK", 0.02)
     monkeypatch.setattr("gateway.health.prober.MOVING", 0.02)
 
@@ -316,7 +316,7 @@ async def test_a_part_that_fails_is_counted_and_goes_on(
     async with scripted(script) as backend:
         routes = f"backends: {{a: {{url: '{backend.url}', health: {{every: 50ms, canary: 50ms}}}}}}"
         async with running_gateway(routes) as gateway:
-            gateway.gateway.alerter.every = 0.02
+            gateway.gateway.alerter.check_every = 0.02
             await gateway.until(lambda: gateway.metric("gateway_internal_failures_total", part=part) >= 2)
             before = len(calls)
             await gateway.until(lambda: len(calls) >= before + 1)

@@ -1,5 +1,5 @@
 """Waiting for what has no event of its own: another process, a file, the kernel's buffers. Wherever there is an event
-(an asyncio.Event, a gateway.sim's `wait_for`), tests wait for that."""
+(an asyncio.Event, a simulated server's `wait_for`), tests wait for that."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 from functools import partial
 
 from gateway.admission.scheduler import Scheduler
@@ -65,7 +64,6 @@ class Admission:
         self.scheduler = Scheduler()
         self.seconds = metrics.queue_seconds.child()
         self._timer: asyncio.TimerHandle | None = None
-        metrics.queue_depth = self._depth
 
     def try_acquire(
         self,
@@ -124,8 +122,9 @@ class Admission:
         if self.scheduler.waiters:
             self._tick_soon()
 
-    def _depth(self) -> Iterable[tuple[str, int]]:
-        return self.scheduler.depth().items()
+    def queue_depth(self) -> dict[str, int]:
+        """Backend -> requests that wait for a slot there."""
+        return self.scheduler.depth()
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

@@ -12,7 +12,7 @@ from starlette.types import Message
 from gateway.admission import access
 from gateway.admission.origins import check_json
 from gateway.config.snapshot import Alias
-from gateway.dialects.anthropic.errors import envelope, final
+from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
 from gateway.domain.request import MESSAGES, InferenceRequest, parse
 from gateway.engines.vllm.tokenize import count_tokens
@@ -42,7 +42,7 @@ def router(gateway: Gateway) -> APIRouter:
             backend, count = await _count(gateway, meant, asked)
         except GatewayError as error:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, error.code)
-            headers += [*error.headers(), *final(error.status).items()]
+            headers += [*error.headers(), *retry_header(error.status).items()]
             return _response(error.status, envelope(error.status, error.envelope(), id_), headers)
         except ClientGone:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")

@@ -70,7 +70,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/status/usage")
     async def usage(request: Request) -> JSONResponse:
         viewer = admitted(request)
-        answer = await gateway.usage.told()
+        answer = await gateway.usage.read()
         for part in ("today", "week"):
             rows = [row for row in answer[part]["clients"] if viewer.may_see(row["client"])]
             answer = {**answer, part: {**answer[part], "clients": rows}}
@@ -107,7 +107,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
     {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
     tracker = gateway.alias_status
     tracker.look()
-    waiting = dict(gateway.metrics.queue_depth())
+    waiting = gateway.admission.queue_depth()
     latest = gateway.history.latest
     return {
         "version": __version__,
@@ -235,7 +235,7 @@ async def _encode_history(gateway: Gateway) -> bytes:
     """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Requests go on between its
     parts: an hour of many backends takes some milliseconds."""
     encoded: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
-    for part, value in gateway.history.told():
+    for part, value in gateway.history.parts():
         if part in ("backends", "nodes"):
             name, series = value
             encoded[part][name] = msgspec.Raw(msgspec.json.encode(series))
@@ -284,7 +284,7 @@ class EventStream(Response):
         latest: object = None  # the sample that was sent last
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
-            events, dropped = subscription.take()
+            events, dropped = subscription.drain()
             if dropped:
                 yield _sse("dropped", {"dropped": dropped})
             for event in events:

@@ -1,4 +1,4 @@
-"""`gateway alerts`: do alerts arrive?"""
+"""`gateway alerts`: sends a test message through every channel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = "this is a test: alerts of the gateway arrive here"
 @examples("gateway alerts test")
 @click.group(name="alerts")
 def command() -> None:
-    """Alerts: who is told when a backend falls or comes back (docs/alerts.md)."""
+    """Alerts: who is notified when a backend fails or comes back (docs/alerts.md)."""
 
 
 @examples("gateway alerts test", "gateway alerts test --config fleet.yaml --json")
@@ -30,27 +30,27 @@ def command() -> None:
 @config_option
 @json_option
 def test(config: Path, as_json: bool) -> None:
-    """Send a test message through every channel of `alerts`, and say what each answered.
+    """Send a test message through every channel of `alerts`, and print what each answered.
 
-    Exit code 0: all of them took it; 1: one did not, or there is none; 2: wrong usage.
+    Exit code 0: every channel accepted it; 1: one did not, or there is none; 2: wrong usage.
     """
     alerts = load_or_exit(config, as_json=as_json).snapshot.alerts
-    answers = asyncio.run(try_all(alerts))
+    answers = asyncio.run(send_test(alerts))
     ok = bool(answers) and all(answer.ok for _, answer in answers)
     if as_json:
-        told = [{"channel": name, "ok": answer.ok, "said": answer.said} for name, answer in answers]
-        click.echo(json.dumps({"ok": ok, "channels": told}, indent=2))
+        channels = [{"channel": name, "ok": answer.ok, "said": answer.detail} for name, answer in answers]
+        click.echo(json.dumps({"ok": ok, "channels": channels}, indent=2))
     elif not answers:
         click.echo(f"{config} has no channel: write alerts: {{webhook: URL}}, or telegram, or deadman", err=True)
     else:
         for name, answer in answers:
             mark = click.style("ok    ", fg="green") if answer.ok else click.style("failed", fg="red")
-            click.echo(f"{mark}  {name}  {answer.said}")
+            click.echo(f"{mark}  {name}  {answer.detail}")
     sys.exit(0 if ok else 1)
 
 
-async def try_all(alerts: Alerts) -> list[tuple[str, Answer]]:
-    """Each channel's name and answer; one try each, all at once."""
+async def send_test(alerts: Alerts) -> list[tuple[str, Answer]]:
+    """(name, answer) of each channel: one attempt each, all at once."""
     import socket
     import time
 
@@ -61,10 +61,10 @@ async def try_all(alerts: Alerts) -> list[tuple[str, Answer]]:
     message = Message((Alert("test", "test", TEXT, now, good=True),), socket.gethostname(), now)
     channels = channels_of(alerts)
     async with new_client() as client:
-        asked = [channel.send(client, message, now) for channel in channels]
+        sent = [channel.send(client, message, now) for channel in channels]
         names = [channel.name for channel in channels]
         if alerts.deadman is not None:
             deadman = Deadman(alerts.deadman)
-            asked.append(deadman.ask(client))
+            sent.append(deadman.ping(client))
             names.append(deadman.name)
-        return list(zip(names, await asyncio.gather(*asked), strict=True))
+        return list(zip(names, await asyncio.gather(*sent), strict=True))

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gateway.cli.options import complete_alias, config_option, examples, json_option, load_or_exit
-from gateway.cli.urls import checked
+from gateway.cli.options import complete_alias, config_option, examples, json_option, load_or_exit, server_url
 from gateway.printable import visible
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def command(
     if chart is not None and (problem := charts.problem_with(chart)) is not None:
         raise click.UsageError(problem)
     by_default = context.get_parameter_source("lengths") is ParameterSource.DEFAULT
-    url = checked(target) if is_url else checked(_gateway_url(at, snapshot))
+    url = server_url(target) if is_url else server_url(_gateway_url(at, snapshot))
     subject = Subject(url, None if is_url else target, model, key, direct, cloud, trim=by_default)
     progress = ProgressBar(quiet=as_json)
     try:
@@ -151,7 +150,7 @@ def _snapshot(config: Path, at: str | None, as_json: bool) -> Snapshot | None:
 
 
 def _gateway_url(at: str | None, snapshot: Snapshot | None) -> str:
-    from gateway.cli.probing import address
+    from gateway.cli.probe_run import address
 
     return at or (address(snapshot.server) if snapshot is not None else "")
 

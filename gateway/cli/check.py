@@ -17,7 +17,7 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.cli.alias_facts import AliasFacts, Member
-    from gateway.cli.live import Answer
+    from gateway.cli.live_check import Answer
     from gateway.config.load import Loaded
 
 
@@ -54,7 +54,7 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
 
 
 def _ask(loaded: Loaded) -> list[Answer]:
-    from gateway.cli.live import ask_fleet
+    from gateway.cli.live_check import ask_fleet
 
     return asyncio.run(ask_fleet(loaded.snapshot))
 

@@ -1,4 +1,4 @@
-"""`gateway demo`: the fleet of routes.yaml, simulated, and the gateway in front of it, in one process."""
+"""`gateway demo`: a simulated fleet of routes.yaml and the gateway in front of it, in one process."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ NONE: Mapping[str, str] = MappingProxyType({})
 def command(context: click.Context, config: Path, host: str, port: int, speedup: float) -> None:
     """Run a simulated fleet and the gateway in front of it.
 
-    Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside this machine is asked:
-    clouds of the file are left out, and so are its alerts and traces. The file is watched as by `gateway serve`. The
-    simulated backends are steered over HTTP (docs/simulator.md).
+    Without a routes.yaml here, the one that comes with the gateway is used. Nothing outside of this machine is
+    contacted: clouds, alerts and traces of the file are left out. The file is watched as by `gateway serve`. The
+    simulated backends are controlled over HTTP (docs/simulator.md).
     """
     if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
         config = shipped_routes()
@@ -54,7 +54,7 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
 
 
 def shipped_routes() -> Path:
-    """The routes.yaml that comes with the gateway: in a checkout the one at its root, from a wheel the copy in it."""
+    """The routes.yaml that comes with the gateway: at the root of a checkout, or the copy in a wheel."""
     packed = Path(__file__).parents[1] / "routes.yaml"
     return packed if packed.exists() else packed.parents[1] / "routes.yaml"
 
@@ -71,8 +71,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: float) -> None:
-    """Both on one loop until a signal. The simulated fleet is started and stopped around the gateway, in runs of their
-    own: a Ctrl-C that ends the gateway then cancels nothing of the clean-up."""
+    """Serve both on one loop until a signal. The fleet is started before and stopped after the gateway in runs of the
+    loop of their own, so that a Ctrl-C does not cancel the clean-up."""
     import uvloop
 
     from gateway.cli.serve import announce, set_up_logs
@@ -87,7 +87,7 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
 
-        async def also_simulated(edited: Snapshot) -> Snapshot:
+        async def adapt(edited: Snapshot) -> Snapshot:
             await fleet.follow(edited)
             return simulated(edited, fleet, fleet.exporters)
 
@@ -95,21 +95,21 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
             snapshot = simulated(loaded.snapshot, fleet, fleet.exporters)
             server = replace(snapshot.server, host=host, port=port, data=data)
             snapshot = replace(snapshot, server=server)
-            announce(snapshot, warnings=[])  # what is odd about the file is `gateway check`'s to say
+            announce(snapshot, warnings=[])  # `gateway check` prints the warnings
             _greet(snapshot, fleet)
             tune()
             app = App(snapshot)
             app.gateway.write_log(log)
-            app.gateway.reloader = Reloader(app.gateway, config, loaded, also_simulated)
+            app.gateway.reloader = Reloader(app.gateway, config, loaded, adapt)
             runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
-            pass  # Ctrl-C, after the gateway has stopped
+            pass  # Ctrl-C, raised again after the gateway has stopped
         finally:
             runner.run(fleet.stop())
 
 
 def _control_port(port: int) -> int:
-    """The port after the gateway's, so that it can be remembered; any other (0) where that is taken."""
+    """The port after the gateway's, which is easy to remember; 0 (a free one) where that is in use."""
     from gateway.http.server import listen
 
     try:
@@ -120,9 +120,9 @@ def _control_port(port: int) -> int:
 
 
 def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, str] = NONE) -> Snapshot:
-    """The same fleet at the simulated `urls` (backend name → URL), its machines' exporters at `exporters` (node → URL).
-    What has none (clouds) is left out, and an alias that has nothing left too; whoever is alerted in earnest, or shares
-    the real fleet, is not bothered."""
+    """The same fleet at the simulated `urls` (backend → URL), with the exporters of its nodes at `exporters` (node →
+    URL). Backends without a URL (clouds) are left out, and so are aliases that have no other. Alerts, traces and
+    `server.shared` are removed, so that the demo does not reach the real receivers and gateways."""
     from gateway.config.snapshot import Alerts
 
     backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
@@ -149,7 +149,7 @@ def _without(alias: Alias, kept: dict[str, str]) -> Alias:
 
 
 def _greet(snapshot: Snapshot, fleet: SimFleet) -> None:
-    """How to talk to it, and how to break it."""
+    """Print a request to try, and one that breaks a backend."""
     host = snapshot.server.host
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{snapshot.server.port}"

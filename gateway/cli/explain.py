@@ -90,7 +90,7 @@ def _read(file: Path) -> Any:
 
 def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Explanation, str]:
     """(the explanation, where it comes from). Raises UsageError."""
-    from gateway.cli.probing import NotAsked, address, is_running
+    from gateway.cli.probe_run import NotAsked, address, is_running
 
     url = address(snapshot.server)
     try:
@@ -125,7 +125,7 @@ def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanati
 
 
 def _from_file(snapshot: Snapshot, asked: dict[str, Any]) -> Explanation:
-    from gateway.dialects.any_body import read_request
+    from gateway.dialects.registry import read_request
     from gateway.errors import GatewayError
     from gateway.routing.explain import explain_asked
     from gateway.routing.serving import all_ready

@@ -1,4 +1,4 @@
-"""`gateway import`: another gateway's configuration as a routes.yaml, with a note for what is not the same here."""
+"""`gateway import`: converts another gateway's configuration to a routes.yaml, with a note for every difference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import counted, examples, fail_with, json_option, problem_json
-from gateway.cli.writing import STDOUT, made, output_options, refuse_to_overwrite, write
+from gateway.cli.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
@@ -34,20 +34,21 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
 )
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "kind", type=click.Choice(_FORMATS), help="What FILE is; default by what is in it.")
+@click.option("--from", "kind", type=click.Choice(_FORMATS), help="Format of FILE; default: detected.")
 @output_options
 @json_option
 def command(file: Path, kind: str | None, output: Path, force: bool, as_json: bool) -> None:
-    """Make a routes.yaml of FILE, the config of LiteLLM's proxy, llama-swap or Olla.
+    """Convert FILE, the config of LiteLLM's proxy, llama-swap or Olla, to a routes.yaml.
 
-    What has no counterpart here, works in another way or needs a hand is told with its line. Keys are never copied:
-    they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong usage.
+    Settings without a counterpart, with another effect or that need a change are listed with their line. Keys are never
+    copied: they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong
+    usage.
     """
     refuse_to_overwrite(output, force=force)
     source = _read(file, as_json)
     kind = kind or _kind(source, file)
     draft = _draft(source, kind)
-    text, loaded = made(draft, output) if draft.backends else ("", None)
+    text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)
     if text and not (as_json and output == STDOUT):
         write(text, output, force=force)
     if as_json:
@@ -79,9 +80,11 @@ def _kind(source: Source, file: Path) -> str:
 
     kind = format_of(source.data)
     if kind == OURS:
-        raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` says what is in it")
+        raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` shows what is in it")
     if kind is None:
-        raise click.UsageError(f"'{file}' does not look like a config of {', '.join(_FORMATS)}: say which with --from")
+        raise click.UsageError(
+            f"'{file}' does not look like a config of {', '.join(_FORMATS)}: choose the format with --from"
+        )
     return kind
 
 
@@ -90,13 +93,13 @@ def _draft(source: Source, kind: str) -> Draft:
 
     draft = FORMATS[kind](source)
     draft.head = [
-        f"Imported from {source.file} ({kind}). `gateway check` says where each alias leads.",
-        "Keys and addresses that stand here as ${NAME} are looked for in the environment and in .env.",
+        f"Imported from {source.file} ({kind}). `gateway check` shows where each alias leads.",
+        "Keys and addresses written as ${NAME} are read from the environment and from .env.",
     ]
-    told = [note for note in draft.notes if note.kind != "changed"]
-    if told:
+    open_notes = [note for note in draft.notes if note.kind != "changed"]
+    if open_notes:
         draft.tail = [f"# Not taken over from {source.file}, or to be done by hand:"]
-        draft.tail += [f"#   {_line(note)}" for note in told]
+        draft.tail += [f"#   {_line(note)}" for note in open_notes]
     return draft
 
 
@@ -106,27 +109,27 @@ def _line(note: Note) -> str:
     return visible(f"{where}{problem.path}: {problem.message}" + (f" - {problem.hint}" if problem.hint else ""))
 
 
-# -- what is told -----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _as_json(kind: str, draft: Draft, text: str, loaded: Loaded | None, output: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
+    document: dict[str, Any] = {"ok": bool(draft.backends), "from": kind, "written": None, "notes": []}
     if text and output != STDOUT:
-        told["written"] = str(output)
+        document["written"] = str(output)
     elif text:
-        told["routes"] = text
-    told["notes"] = [{"kind": note.kind, **_without_level(note)} for note in draft.notes]
-    told["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
-    told["variables"] = _variables(text)
+        document["routes"] = text
+    document["notes"] = [{"kind": note.kind, **_without_level(note)} for note in draft.notes]
+    document["warnings"] = [problem_json(p, "warning") for p in loaded.warnings] if loaded else []
+    document["variables"] = _variables(text)
     for section in ("backends", "aliases", "clients"):
-        told[section] = list(getattr(draft, section))
-    return told
+        document[section] = list(getattr(draft, section))
+    return document
 
 
 def _without_level(note: Note) -> dict[str, Any]:
-    told = problem_json(note.problem, "")
-    del told["level"]
-    return told
+    document = problem_json(note.problem, "")
+    del document["level"]
+    return document
 
 
 def _variables(text: str) -> list[str]:
@@ -136,23 +139,23 @@ def _variables(text: str) -> list[str]:
 
 
 def _print(kind: str, draft: Draft, loaded: Loaded | None, file: Path, output: Path) -> None:
-    """All to stderr: stdout may be the file."""
+    """Everything goes to stderr, because stdout may be the file."""
     for note in draft.notes:
         word = click.style(f"{_WORDS[note.kind]:8}", fg=_COLOURS[note.kind])
         click.echo(f"{word}  {note.problem}", err=True)
     if loaded is None:
-        click.echo(f"\nNothing in '{file}' ({kind}) could be used: nothing is written.", err=True)
+        click.echo(f"\nNothing in '{file}' ({kind}) could be used; nothing is written.", err=True)
         return
     counts = Counter[str](note.kind for note in draft.notes)
     notes = ", ".join(f"{counts[k]} {word}" for k, word in _WORDS.items() if counts[k]) or "nothing to note"
     target = "stdout" if output == STDOUT else str(output)
     sections = (("backend", draft.backends), ("alias", draft.aliases), ("client", draft.clients))
-    made_of = ", ".join(counted(len(found), word) for word, found in sections)
-    click.echo(f"\n{file} ({kind}) -> {target}: {made_of}; {notes}", err=True)
+    contents = ", ".join(counted(len(found), word) for word, found in sections)
+    click.echo(f"\n{file} ({kind}) -> {target}: {contents}; {notes}", err=True)
     for warning in loaded.warnings:
         click.echo(f"{click.style('warning', fg='yellow')}   {warning}", err=True)
     if names := _variables_of(draft):
-        click.echo(f"Set before it is served (in the environment or .env): {', '.join(names)}", err=True)
+        click.echo(f"Set these before serving (in the environment or .env): {', '.join(names)}", err=True)
     if output != STDOUT:
         click.echo(f"Next: gateway check --live --config {output}", err=True)
 

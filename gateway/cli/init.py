@@ -1,4 +1,4 @@
-"""`gateway init`: look for running servers, see what they can do, and write a routes.yaml for them."""
+"""`gateway init`: discovers running servers, probes what they can do, and writes a routes.yaml for them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import counted, examples, json_option
-from gateway.cli.writing import STDOUT, fail, made, output_options, refuse_to_overwrite, write
+from gateway.cli.output import STDOUT, fail, output_options, refuse_to_overwrite, render_and_verify, write
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.cli.scanning import Scan
+    from gateway.cli.discovery import Scan
     from gateway.config.load import Loaded
     from gateway.config.snapshot import Backend
     from gateway.importing.draft import Draft
     from gateway.importing.servers import Server
 
 _SKIPPED = {
-    "gateway": "a gateway: not taken",
+    "gateway": "a gateway, left out",
     "locked": "wants a key: see the comment in the file",
     "unknown": "answers, but is no model server",
 }
 _NAME_SHOWN = 100  # characters of a model's name
-_SHOWN = 3  # models of a server on its line
+_SHOWN = 3  # models of a server that are listed
 
 
 @examples(
@@ -38,30 +38,30 @@ _SHOWN = 3  # models of a server on its line
 )
 @click.command()
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
-@click.option("--ports", help="Ports to look at, as 8000-8003,11434 [default: the usual ones].")
-@click.option("--probe/--no-probe", default=True, help="Ask what was found a few tiny questions.")
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing; so it is without a terminal.")
+@click.option("--ports", help="Ports to scan, as 8000-8003,11434 [default: the usual ones].")
+@click.option("--probe/--no-probe", default=True, help="Send a few tiny requests to what was found.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation; the default without a terminal.")
 @output_options
 @json_option
 def command(
     hosts: tuple[str, ...], ports: str | None, probe: bool, yes: bool, output: Path, force: bool, as_json: bool
 ) -> None:
-    """Look for vLLM, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml for them.
+    """Discover vLLM, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml for them.
 
-    HOST may name its port (spark1:8001). Models and windows are read; with tiny real requests it is seen whether tool
-    calls come as calls and thoughts in their own field. An Ollama model that is not loaded is not asked. Exit code 0:
-    written; 1: nothing was found; 2: wrong usage.
+    HOST may name its port (spark1:8001). Models and windows are read from the servers; tiny real requests show whether
+    tool calls come as calls and reasoning in its own field. Ollama models that are not loaded are not probed. Exit code
+    0: written; 1: nothing was found; 2: wrong usage.
     """
     refuse_to_overwrite(output, force=force)
     ask = not yes and not as_json and sys.stdin.isatty()
     if ask and not hosts:
-        hosts = tuple(click.prompt("Hosts to look at", default="localhost", err=True).split())
+        hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
     found = _scan(hosts or ("localhost",), ports, quiet=as_json)
     draft = _draft(found)
     if not draft.backends:
         _nothing(found, as_json)
-    text, loaded = made(draft, output)
-    if probe and (not ask or click.confirm("Ask them a few tiny questions?", default=True, err=True)):
+    text, loaded = render_and_verify(draft, output)
+    if probe and (not ask or click.confirm("Send them a few tiny requests?", default=True, err=True)):
         text, loaded = _probe(draft, loaded, found, output, quiet=as_json)
     if ask and output != STDOUT and not click.confirm(f"Write {output}?", default=True, err=True):
         fail("nothing is written")
@@ -73,18 +73,18 @@ def command(
         _print(draft, loaded, output)
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- discovery --------------------------------------------------------------------------------------------------------
 
 
 def _scan(hosts: tuple[str, ...], ports: str | None, *, quiet: bool) -> Scan:
-    from gateway.cli.scanning import PORTS, BadTarget, scan, targets
+    from gateway.cli.discovery import PORTS, BadTarget, scan, targets
 
     try:
         urls = targets(hosts, _ports(ports) if ports is not None else PORTS)
     except BadTarget as problem:
         raise click.UsageError(str(problem)) from None
     if not quiet:
-        click.echo(f"Looking at {len(urls)} port{'s' if len(urls) > 1 else ''} of {', '.join(hosts)} ...", err=True)
+        click.echo(f"Scanning {len(urls)} port{'s' if len(urls) > 1 else ''} of {', '.join(hosts)} ...", err=True)
     return asyncio.run(scan(urls, lambda server: None if quiet else click.echo(f"  {_server_line(server)}", err=True)))
 
 
@@ -111,7 +111,7 @@ def _server_line(server: Server) -> str:
 
 
 def _draft(found: Scan) -> Draft:
-    from gateway.importing.fleet import draft_of
+    from gateway.importing.server_draft import draft_of
 
     return draft_of(found.servers, found.exporters)
 
@@ -127,9 +127,9 @@ def _nothing(found: Scan, as_json: bool) -> None:
 
 
 def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bool) -> tuple[str, Loaded]:
-    """Ask the backends that answer at once; (the text, what is loaded) with what was seen."""
-    from gateway.cli.probing import directly
-    from gateway.importing.fleet import take_findings
+    """Probe the backends that are ready. Returns the file's text and the loaded file with the findings."""
+    from gateway.cli.probe_run import probe_directly
+    from gateway.importing.server_draft import apply_findings
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":
@@ -138,17 +138,17 @@ def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bo
     snapshot = loaded.snapshot
     chosen = [backend for backend in snapshot.backends.values() if not backend.cloud and _is_ready(backend, found)]
     if chosen:
-        take_findings(draft, asyncio.run(directly(snapshot, chosen, on_seen, now=True)))
-    return made(draft, output)
+        apply_findings(draft, asyncio.run(probe_directly(snapshot, chosen, on_seen, now=True)))
+    return render_and_verify(draft, output)
 
 
 def _is_ready(backend: Backend, found: Scan) -> bool:
-    """A chat model that need not be loaded first."""
+    """Is it a chat model that is loaded?"""
     models = (model for server in found.servers if server.url == backend.url for model in server.models)
     return any(model.name == backend.model and model.chat and model.ready for model in models)
 
 
-# -- what is told -----------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _servers(found: Scan) -> list[dict[str, Any]]:
@@ -158,9 +158,9 @@ def _servers(found: Scan) -> list[dict[str, Any]]:
 
 
 def _as_json(draft: Draft, found: Scan, text: str, loaded: Loaded, output: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
-    told |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
-    return told | ({"routes": text} if output == STDOUT else {})
+    document: dict[str, Any] = {"ok": True, "written": None if output == STDOUT else str(output)}
+    document |= {"servers": _servers(found), **draft.data(), "warnings": [str(warning) for warning in loaded.warnings]}
+    return document | ({"routes": text} if output == STDOUT else {})
 
 
 def _print(draft: Draft, loaded: Loaded, output: Path) -> None:

@@ -10,35 +10,35 @@ from click.shell_completion import CompletionItem
 
 from gateway import __version__
 
-# name → what it does. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
+# name → summary. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
 COMMANDS = {
     "serve": "Run the gateway in front of the fleet of routes.yaml.",
     "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
-    "init": "Look for running servers and write a routes.yaml for them.",
-    "import": "Make a routes.yaml of a LiteLLM, llama-swap or Olla config.",
-    "check": "Say what is wrong or odd in routes.yaml, and where each alias leads.",
-    "explain": "Print where a request to an alias would go, and why not elsewhere.",
-    "probe": "Show with tiny real requests what the backends really do.",
+    "init": "Discover running servers and write a routes.yaml for them.",
+    "import": "Convert a LiteLLM, llama-swap or Olla config to a routes.yaml.",
+    "check": "Check routes.yaml, and show where each alias leads.",
+    "explain": "Show where a request to an alias would go, and why not elsewhere.",
+    "probe": "Show with tiny real requests what the backends do.",
     "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
     "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
-    "usage": "Print who has used what: requests, tokens, seconds, USD.",
+    "usage": "Show who has used what: requests, tokens, seconds, USD.",
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
     "completion": "Print the script that makes a shell complete commands and names.",
     "sim": "Run one simulated backend.",
 }
-MODULES = {"import": "import_"}  # a word of Python's own
+MODULES = {"import": "import_"}  # a reserved word of Python
 
 
 def load_command(name: str) -> click.Command:
-    """The command of this name, its module imported now."""
+    """Import the module of this command and return the command."""
     command = import_module(f"gateway.cli.{MODULES.get(name, name)}").command
     assert isinstance(command, click.Command)
     return command
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and imports one when it is asked for."""
+    """Has the names of its commands, and imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -73,5 +73,5 @@ def cli(context: click.Context) -> None:
 
     Exit codes: 0 fine, 1 a problem was found, 2 wrong usage.
     """
-    if os.environ.get("NO_COLOR"):  # rich knows it by itself, click does not
+    if os.environ.get("NO_COLOR"):  # rich reads it, click does not
         context.color = False

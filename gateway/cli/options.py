@@ -1,17 +1,16 @@
-"""What several commands share: options, reading routes.yaml, examples in the help."""
+"""What several commands share: options, examples in the help, reading routes.yaml, completion of its names."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-
-from gateway.cli.completing import aliases, backends, clients
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from gateway.config.load import Loaded
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
-
-complete_alias, complete_backend, complete_client = aliases, backends, clients
 
 
 def config_option(command: F) -> F:
@@ -41,7 +38,7 @@ def json_option(command: F) -> F:
 
 
 def examples(*lines: str) -> Callable[[C], C]:
-    """Put these command lines at the end of the command's help; a comment may follow behind ` # `."""
+    """Append these command lines to the command's help; a comment may follow behind ` # `."""
 
     def add(command: C) -> C:
         command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
@@ -54,7 +51,7 @@ def examples(*lines: str) -> Callable[[C], C]:
 
 
 def no_file(path: Path) -> click.UsageError:
-    """What to do when the file is not there."""
+    """The error for a missing routes.yaml, with what to do about it."""
     return click.UsageError(
         f"there is no file '{path}': name another one with --config, or make one with `gateway init` "
         "(looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla)"
@@ -62,7 +59,7 @@ def no_file(path: Path) -> click.UsageError:
 
 
 def load_or_exit(config: Path, *, as_json: bool = False) -> Loaded:
-    """The file, loaded. Not there = wrong usage (exit 2); with mistakes = they are printed (exit 1)."""
+    """Load the file. Exits 2 (wrong usage) when it is missing, 1 after printing its mistakes."""
     from gateway.config.load import load
     from gateway.config.problems import ConfigError
 
@@ -91,3 +88,64 @@ def problem_json(problem: Problem, level: str) -> dict[str, Any]:
 def counted(number: int, what: str) -> str:
     """`1 backend`, `2 backends`, `3 aliases`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
+# -- completion -------------------------------------------------------------------------------------------------------
+# A shell waits for the names: nothing here may raise or print.
+
+
+def complete_alias(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Aliases, their further names except globs, and local backends, which a request may name directly."""
+    aliases = _section(context, "aliases")
+    found = list(aliases)
+    for alias in aliases.values():
+        also = alias.get("also") if isinstance(alias, dict) else None
+        names = map(str, also) if isinstance(also, list) else ()
+        found += [name for name in names if not any(c in name for c in "*?[")]
+    for name, backend in _section(context, "backends").items():
+        if not (isinstance(backend, dict) and backend.get("cloud") is True):
+            found.append(name)
+    return _starting(found, incomplete)
+
+
+def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _starting(_section(context, "backends"), incomplete)
+
+
+def complete_client(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _starting(_section(context, "clients"), incomplete)
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def _section(context: click.Context, name: str) -> dict[str, object]:
+    """A section of the file as written, not validated; empty when the file cannot be read."""
+    from gateway.config.document import read_document
+    from gateway.config.problems import Report
+    from gateway.config.sources import read_file
+
+    try:
+        config = Path(context.params.get("config") or "routes.yaml")
+        text = read_file(config, patience=0.0).decode("utf-8-sig")
+    except (OSError, ValueError):
+        return {}
+    section = (read_document(text, Report("routes.yaml")) or {}).get(name)
+    return section if isinstance(section, dict) else {}
+
+
+# -- URLs -------------------------------------------------------------------------------------------------------------
+
+
+def server_url(url: str) -> str:
+    """`url`, normalised. Raises UsageError where it is not the URL of a server."""
+    from gateway.config.problems import Report
+    from gateway.config.urls import check_url
+
+    report = Report("")
+    found = check_url(url, (), report)
+    if found is None:
+        problem = report.errors[0]
+        raise click.UsageError(f"{problem.message}: {problem.hint}" if problem.hint else problem.message)
+    return found

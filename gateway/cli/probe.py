@@ -1,11 +1,10 @@
-"""`gateway probe`: what do the backends really do? Asked with tiny real requests, check by check."""
+"""`gateway probe`: shows with tiny real requests what the backends do, check by check."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +29,15 @@ _STYLES = {"yes": "green", "mended": "yellow", "no": "red", "untested": "bright_
 @click.command()
 @click.argument("backend", required=False, shell_complete=complete_backend)
 @config_option
-@click.option("--now", is_flag=True, help="Do not wait until a backend has nothing else to do.")
+@click.option("--now", is_flag=True, help="Do not wait until a backend is idle.")
 @click.option("--direct", is_flag=True, help="Ask the backends from here, not through the running gateway.")
 @click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
 @json_option
 def command(backend: str | None, config: Path, now: bool, direct: bool, key: str | None, as_json: bool) -> None:
     """Show what BACKEND (default: all that are not clouds) really does.
 
-    The running gateway is asked to look, so that it knows too; where none runs the backends are asked from here.
-    Exit code 0: all is as routes.yaml declares; 1: something is not, or a backend did not answer; 2: wrong usage.
+    The running gateway sends the requests, and so learns from them; where none runs they are sent from here. Exit code
+    0: all is as routes.yaml declares; 1: something is not, or a backend did not answer; 2: wrong usage.
     """
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     chosen, left_out = choose(snapshot, backend)
@@ -58,11 +57,12 @@ def choose(snapshot: Snapshot, name: str | None) -> tuple[list[Backend], dict[st
         left_out = {b.name: reason for b in backends.values() if (reason := _why_not(b)) is not None}
         return [b for b in backends.values() if b.name not in left_out], left_out
     if name not in backends:
-        close = get_close_matches(name, backends, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else f" There are: {', '.join(backends)}."
-        raise click.UsageError(f"there is no backend '{name}'.{hint}")
+        from gateway.config.suggest import did_you_mean
+
+        hint = did_you_mean(name, backends) or f"there are: {', '.join(backends)}"
+        raise click.UsageError(f"there is no backend '{name}': {hint}")
     if not TRAITS[backends[name].engine].chats:
-        raise click.UsageError(f"'{name}' is an audio server: no check is for those")
+        raise click.UsageError(f"'{name}' is an audio server, for which there are no checks")
     return [backends[name]], {}
 
 
@@ -76,7 +76,7 @@ def _ask(
     snapshot: Snapshot, chosen: list[Backend], key: str | None, *, now: bool, direct: bool, quiet: bool
 ) -> tuple[str, list[Findings]]:
     """("gateway" or "direct", the findings in order)."""
-    from gateway.cli.probing import NotAsked, address, by_gateway, directly, is_running
+    from gateway.cli.probe_run import NotAsked, address, is_running, probe_by_gateway, probe_directly
 
     def on_seen(backend: str, check: str, result: str) -> None:
         if not quiet and result != "untested":
@@ -85,10 +85,10 @@ def _ask(
     async def ask() -> tuple[str, list[Findings]]:
         url = address(snapshot.server)
         if not direct and await is_running(url):
-            return "gateway", await by_gateway(url, key, chosen, on_seen, now=now)
+            return "gateway", await probe_by_gateway(url, key, chosen, on_seen, now=now)
         if not direct and not quiet:
             click.echo(f"No gateway runs at {url}: the backends are asked from here.", err=True)
-        return "direct", await directly(snapshot, chosen, on_seen, now=now)
+        return "direct", await probe_directly(snapshot, chosen, on_seen, now=now)
 
     try:
         return asyncio.run(ask())
@@ -118,7 +118,7 @@ def _print(found: list[Findings], left_out: dict[str, str]) -> None:
 
 
 def is_parked(findings: Findings) -> bool:
-    """Not there, and need not be."""
+    """It is `parked`, and no check was run."""
     return findings["state"] == "parked" and all(seen["result"] == "untested" for seen in findings["checks"].values())
 
 
@@ -128,14 +128,14 @@ def _print_table(found: list[Findings]) -> None:
     for check in found[0]["checks"]:
         rows.append([check, *(findings["checks"][check]["result"] for findings in found)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    widths[-1] = 0  # nothing follows
+    widths[-1] = 0  # the last column needs no padding
     for row in rows:
         cells = [click.style(f"{cell:{width}}", fg=_STYLES.get(cell)) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells))
 
 
-def told(findings: Findings) -> dict[tuple[str, str], list[str]]:
-    """(result, what was seen) of whatever is not yes -> the checks that it was seen in."""
+def deviations(findings: Findings) -> dict[tuple[str, str], list[str]]:
+    """(result, evidence) of the checks that are not `yes` -> the names of those checks."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, seen in findings["checks"].items():
         if seen["result"] != "yes":
@@ -144,9 +144,9 @@ def told(findings: Findings) -> dict[tuple[str, str], list[str]]:
 
 
 def _print_one(findings: Findings) -> None:
-    """What is to be said beside the table: whatever is not yes, and what differs from routes.yaml."""
+    """The details below the table: checks that are not `yes`, and differences from routes.yaml."""
     click.echo(f"\n{findings['backend']}  {findings['engine']}  {findings['model'] or '-'}  {findings['state']}")
-    for (result, saw), names in told(findings).items():
+    for (result, saw), names in deviations(findings).items():
         click.echo(f"  {', '.join(names)} {click.style(result, fg=_STYLES[result])}: {saw}")
     for difference in findings["drift"]:
         click.echo(f"  drift: {difference}")

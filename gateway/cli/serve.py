@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 @config_option
 @click.option("--host", help="Address to listen on; default from `server.listen`.")
 @click.option("--port", type=int, help="Port to listen on; default from `server.listen`.")
-@click.option("--takeover", is_flag=True, help="Listen beside a gateway that already does, to replace it.")
+@click.option("--takeover", is_flag=True, help="Listen beside a running gateway, to replace it.")
 def command(config: Path, host: str | None, port: int | None, takeover: bool) -> None:
     """Run the gateway.
 
-    It says where it listens, what it serves and what is wrong: first with the file, then with the backends that it
-    finds. The file is watched: a valid edit is in force within a second; SIGHUP has it read at once. Replacing a
-    running one without dropping a stream: start the new one with --takeover, then send the old one SIGTERM. Exit code
-    0: stopped as asked; 1: the file has a mistake, or the address is taken; 2: wrong usage.
+    It prints where it listens, what it serves, the problems of the file, and later those of the backends. The file is
+    watched: a valid edit is in force within a second; SIGHUP reloads it at once. To replace a running gateway without
+    dropping a stream, start the new one with --takeover, then send the old one SIGTERM. Exit code 0: stopped as
+    requested; 1: the file has a mistake, or the address is in use; 2: wrong usage.
     """
     loaded = load_or_exit(config)
     run(config, loaded, host, port, takeover=takeover)
 
 
 def set_up_logs(form: LogForm) -> LogWriter:
-    """Everything that is logged goes to standard error, in this form."""
+    """Log to standard error, in this form. Returns the writer."""
     from gateway.observe.log_writer import open_log
 
-    for talkative in ("httpx", "watchfiles"):  # a line for each probe, and for each change of any file beside ours
-        logging.getLogger(talkative).setLevel(logging.WARNING)
+    for verbose in ("httpx", "watchfiles"):  # a line for each probe, and for each change of any file beside routes.yaml
+        logging.getLogger(verbose).setLevel(logging.WARNING)
     return open_log(form)
 
 
 def run(
     config: Path, loaded: Loaded, host: str | None = None, port: int | None = None, *, takeover: bool = False
 ) -> None:
-    """Listen and serve until a signal, by `config` as it is edited. Exits 1 when the address is taken."""
+    """Listen and serve until a signal, following edits of `config`. Exits 1 when the address is in use."""
     from gateway.http.server import listen
 
     server = loaded.snapshot.server
@@ -74,7 +74,7 @@ def run(
 
 
 def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
-    """What is odd about the file; of its `listen` nothing where `host` is said instead."""
+    """The warnings of the file; where `host` overrides `server.listen`, the warning is about `host` instead."""
     from gateway.config.resolve import SHUT, exposure
 
     if host is None:
@@ -95,7 +95,7 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
     app.gateway.write_log(set_up_logs(snapshot.server.log))
     app.gateway.reloader = Reloader(app.gateway, config, loaded)
     tune()
-    with suppress(KeyboardInterrupt):  # Ctrl-C, told again after the gateway has stopped
+    with suppress(KeyboardInterrupt):  # Ctrl-C, raised again after the gateway has stopped
         uvloop.run(_serve(app, sock))
 
 
@@ -111,7 +111,7 @@ async def _serve(app: App, sock: socket.socket) -> None:
 
 
 def announce(snapshot: Snapshot, warnings: list[str]) -> None:
-    """Where it listens, what it serves, what is odd."""
+    """Print where it listens, what it serves, and the warnings."""
     address = snapshot.server.host
     shown = "localhost" if address in ("0.0.0.0", "::") else address
     url = f"http://{shown}:{snapshot.server.port}"

@@ -19,7 +19,7 @@ _PARSERS = click.Choice([*sorted(FORMATS), "none"])
 @examples("gateway sim vllm --port 8001", "gateway sim ollama")
 @click.group(name="sim")
 def command() -> None:
-    """Run one simulated backend; faults are switched on at its /_sim (docs/simulator.md)."""
+    """Run one simulated backend; its faults are controlled at /_sim (docs/simulator.md)."""
 
 
 @examples(
@@ -89,7 +89,7 @@ def _run(sim: Sim, host: str, port: int) -> None:
     try:
         asyncio.run(serve_until_signal(sim, host, port))
     except OSError as problem:
-        raise click.ClickException(f"{host}:{port} can't be had ({problem}); choose another --port") from None
+        raise click.ClickException(f"{host}:{port} cannot be used ({problem}); choose another --port") from None
 
 
 async def serve_until_signal(sim: Sim, host: str, port: int) -> None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, examples, json_option, load_or_exit
-from gateway.cli.urls import checked
+from gateway.cli.options import config_option, examples, json_option, load_or_exit, server_url
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.cli.frame import View
+    from gateway.cli.top_view import View
 
 WAIT = 3.0  # seconds for an answer
 ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
@@ -44,7 +43,7 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
     """
     from gateway.transport.bounded import client
 
-    url = checked(at).removesuffix("/v1") if at is not None else _listens(config)
+    url = server_url(at).removesuffix("/v1") if at is not None else _listens(config)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with client(WAIT, base_url=url, headers=headers) as asking:
         poller = StatusPoller(asking, url)
@@ -60,7 +59,7 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
 def _listens(config: Path) -> str:
     """Where the gateway of the file is; without a file, where one usually is."""
-    from gateway.cli.probing import address
+    from gateway.cli.probe_run import address
 
     return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
 
@@ -69,7 +68,7 @@ class StatusPoller:
     """Looks at one gateway; `view` is what is known of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
-        from gateway.cli.frame import View
+        from gateway.cli.top_view import View
 
         self.view = View(url)
         self._client = client

@@ -1,4 +1,4 @@
-"""`gateway usage`: who has used what, out of the ledger; also while the gateway runs."""
+"""`gateway usage`: who has used what, read from the ledger; also while the gateway runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.accounting.ledger_file import Sums
 
 _GROUPS = ("client", "alias", "backend")
-_WIDTH = 120  # columns; on a narrower terminal lines go on below rather than lose their numbers
+_WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 
 
 @examples(
@@ -28,12 +28,12 @@ _WIDTH = 120  # columns; on a narrower terminal lines go on below rather than lo
 @click.command()
 @config_option
 @click.option("--since", default="7d", show_default=True, help="How far back: 12h, 7d, 90d.")
-@click.option("--by", type=click.Choice(_GROUPS), help="Sum up by this alone; default by all three.")
+@click.option("--by", type=click.Choice(_GROUPS), help="Sum up by this only; default by all three.")
 @json_option
 def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
     """Print requests, tokens, seconds and USD by client, alias and backend.
 
-    Exit code 0: here it is; 1: there is no ledger, or it cannot be read.
+    Exit code 0: printed; 1: there is no ledger, or it cannot be read.
     """
     from gateway.accounting.ledger_file import NAME, sums_since
     from gateway.config.units import parse_duration
@@ -53,7 +53,9 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
     except (sqlite3.Error, OSError) as error:
         _fail(f"the ledger {path.absolute()} cannot be read: {error}")
     if as_json:
-        rows = [_as_json(groups, row) for row in sums]
+        from gateway.observe.usage_report import row_json
+
+        rows = [row_json(groups, row) for row in sums]
         click.echo(json.dumps({"ledger": str(path.absolute()), "since": start, "by": groups, "usage": rows}, indent=2))
     elif not sums:
         click.echo(f"No request in the last {since}.")
@@ -64,14 +66,6 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
 def _fail(message: str) -> NoReturn:
     click.echo(message, err=True)
     sys.exit(1)
-
-
-def _as_json(groups: tuple[str, ...], row: Sums) -> dict[str, Any]:
-    """`usd` is null where nothing is known; `unpriced` counts what is missing in it."""
-    told: dict[str, Any] = {**dict(zip(groups, row.group, strict=True)), **row._asdict()}
-    del told["group"]
-    told["usd"] = None if row.unpriced and not row.usd else round(row.usd, 6)
-    return told
 
 
 # -- printing ---------------------------------------------------------------------------------------------------------
@@ -94,7 +88,7 @@ def _print(groups: tuple[str, ...], sums: list[Sums], since: str) -> None:
         table.add_row(*(Text(name or "-") for name in row.group), *_cells(row))
     Console(width=max(Console().width, _WIDTH)).print(table)
     if everything.unpriced:
-        click.echo("unknown, + ?: of some answers the price is not known; `price` on the backend tells it")
+        click.echo("unknown, + ?: for some answers the price is not known; set `price` on the backend")
 
 
 def _cells(row: Sums) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.api import build_api
 from gateway.config.snapshot import Snapshot
-from gateway.dialects.spoken import spoken
+from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, Endpoint
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class App:
-    """Inference paths are looked up here, so that they pay for no router, middleware or response class. Under our own
-    listener they do not even come here (connection.py)."""
+    """Looks up inference paths itself, which saves them router, middleware and response classes. On the gateway's own
+    listener inference requests do not pass here at all (connection.py)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)
@@ -33,7 +33,7 @@ class App:
             self._endpoints[path] = self._endpoints[b"/v1" + path] = endpoint
 
     def endpoint_of(self, url: bytes) -> Endpoint | None:
-        """The inference endpoint that a POST to this path (a query may follow) means."""
+        """The inference endpoint of a POST to this path (with or without a query); None for any other path."""
         return self._endpoints.get(url.partition(b"?")[0] if b"?" in url else url)
 
     @asynccontextmanager
@@ -50,7 +50,7 @@ class App:
             await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
         elif scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await RequestHandler(self.gateway.services, endpoint, spoken(endpoint, exchange)).run()
+            await RequestHandler(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

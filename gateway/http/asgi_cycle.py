@@ -1,4 +1,4 @@
-"""One request that goes to the ASGI app: uvicorn's own cycle, on a connection that ends as ours do."""
+"""One request for the ASGI app: uvicorn's cycle on the gateway's connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gateway.http.request_head import Head
 from gateway.proxy.exchange import CONNECTION
 
 
-class _LastingTransport:
-    """The transport as the cycle sees it: closing it lets the client read the answer first."""
+class _Transport:
+    """The transport for uvicorn's cycle: `close` lets the client read the answer first."""
 
     __slots__ = ("_connection", "is_closing", "write")
 
@@ -29,13 +29,13 @@ class _LastingTransport:
 
 
 class AsgiCycle(RequestResponseCycle):
-    """The request's body comes through `body`, `more_body` and `message_event` (connection.py)."""
+    """The connection passes the body in through `body`, `more_body` and `message_event`."""
 
     def __init__(self, connection: ClientConnection, head: Head) -> None:
         logger = logging.getLogger("uvicorn.error")
         super().__init__(
             scope=_scope(connection, head),  # type: ignore[arg-type]  # uvicorn's TypedDict lacks our extension
-            transport=_LastingTransport(connection),  # type: ignore[arg-type]  # all of one that is used here
+            transport=_Transport(connection),  # type: ignore[arg-type]  # has all that the cycle uses
             flow=connection.flow,
             logger=logger,
             access_logger=logger,
@@ -49,7 +49,7 @@ class AsgiCycle(RequestResponseCycle):
         self._connection = connection
 
     async def send(self, message: Any) -> None:
-        """As uvicorn's; an answer before the request's end says that the connection ends with it."""
+        """As uvicorn's; an answer before the end of its request is the last on the connection."""
         if not self.response_started and not self._connection.request_whole:
             self.keep_alive = False
         await super().send(message)

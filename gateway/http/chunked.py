@@ -1,4 +1,4 @@
-"""The body of a chunked request, read strictly, in pieces as they arrive. Sans-IO."""
+"""Reads a chunked request body strictly, from pieces of any size. Sans-IO."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _PLAIN.update({b"%X" % size: size for size in range(1, 256)})
 
 
 class ChunkedBody:
-    """`feed` it until `rest` is not None: these bytes follow the body.
+    """`feed` it until `rest` is not None: the bytes behind the body.
 
-    What surrounds the data (extensions, trailers) is checked and thrown away; it may have `MAX_BYTES` in all.
+    Extensions and trailers are checked and discarded; together they may have `MAX_BYTES`.
     """
 
     __slots__ = ("_begun", "_closing", "_extra", "_left", "_trailers", "rest")
 
     def __init__(self) -> None:
         self.rest: bytes | None = None
-        self._left = 0  # bytes of the present chunk's data that are to come
-        self._closing = False  # a CR LF is due behind the data
-        self._trailers: int | None = None  # how many there were; None = before the last chunk
-        self._begun = b""  # a line of which the end is to come
+        self._left = 0  # bytes of the present chunk that are missing
+        self._closing = False  # the CR LF behind the data is missing
+        self._trailers: int | None = None  # how many so far; None = before the last chunk
+        self._begun = b""  # the part of an incomplete line
         self._extra = 0  # bytes of extensions and trailers so far
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that `data` holds. Raises GatewayError (400, 431) for what is no chunked body."""
+        """The body bytes in `data`. Raises GatewayError (400, 431) for a malformed body."""
         if self._begun:
             data, self._begun = self._begun + data, b""
         if self._trailers is not None:

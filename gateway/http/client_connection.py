@@ -1,4 +1,4 @@
-"""What the listener and the answers on a connection use of it; `connection.py` is the one implementation."""
+"""The connection as the listener and the exchanges on it see it; `connection.py` implements it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.http.unread import Flow
+from gateway.http.flow_control import Flow
 
 
 class Answering(Protocol):
-    """What runs on a connection's request, in a task of its own."""
+    """An exchange that runs in a task of its own."""
 
     own_task: asyncio.Task[None] | None
 
@@ -22,7 +22,7 @@ class Answering(Protocol):
 
 
 class ClientConnection(Protocol):
-    """One client connection. `address` is what it is counted by; `on_leave` is called once when the client leaves."""
+    """One client connection. `address`: what it is counted by."""
 
     config: Config
     server_state: ServerState
@@ -33,7 +33,6 @@ class ClientConnection(Protocol):
     server: tuple[str, int | None] | None
     client: tuple[str, int] | None
     address: str | None
-    on_leave: Callable[[], object] | None
     gone: bool
     headers: list[tuple[bytes, bytes]]
     http_1_0: bool
@@ -44,12 +43,16 @@ class ClientConnection(Protocol):
         """The request was read to its end."""
         ...
 
-    def start(self, exchange: Answering) -> None:
-        """Run what answers the request; its body is here, or was refused."""
+    def on_leave(self, callback: Callable[[], object] | None) -> None:
+        """Call `callback` once when the client leaves; None = no longer."""
         ...
 
-    def drop_rest(self) -> None:
-        """Throw away what is still to come."""
+    def start(self, exchange: Answering) -> None:
+        """Run the exchange; the request's body is complete, or was refused."""
+        ...
+
+    def discard_input(self) -> None:
+        """Read no further request, and discard later bytes."""
         ...
 
     def on_response_complete(self) -> None: ...
@@ -57,17 +60,17 @@ class ClientConnection(Protocol):
     def close_after_answer(self) -> None: ...
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer with an error what is being read, and close."""
+        """Answer an incomplete request with an error, and close the connection."""
         ...
 
     def is_answering(self) -> bool: ...
 
     def sends_slowly(self, now: float) -> bool: ...
 
-    def still_sends(self) -> bool: ...
+    def sends_answer(self) -> bool: ...
 
-    def look_ahead(self, now: float) -> None: ...
+    def recheck_pipelined(self, now: float) -> None: ...
 
-    def look_at_body(self, now: float) -> None: ...
+    def check_body_rate(self, now: float) -> None: ...
 
-    def look_at_end(self, now: float) -> None: ...
+    def check_closing(self, now: float) -> None: ...

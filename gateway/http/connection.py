@@ -1,9 +1,9 @@
-"""Our listener's connection: HTTP/1.1 read by ourselves, one request at a time (request_reader.py).
+"""A client's connection: HTTP/1.1, read by the gateway itself, one request at a time (request_reader.py).
 
-The inference POSTs go straight to a `DirectExchange` (direct.py), because ASGI messages, the scope and the task that
-would watch `receive` cost more than all that the gateway does with a request. Everything else goes to the ASGI app in
-uvicorn's way. The next request is looked at when the one before is read to its end and answered; an answer that comes
-before the end of its request is the connection's last.
+Inference POSTs go straight to a `DirectExchange` (direct.py), because ASGI messages, the scope and a task that watches
+`receive` cost more than all the rest of a request. Everything else goes to the ASGI app as in uvicorn. The next request
+is read when the one before was read to its end and answered; an answer that comes before the end of its request is the
+last on its connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
@@ -24,20 +23,20 @@ from gateway.errors import GatewayError
 from gateway.http.app import App
 from gateway.http.asgi_cycle import AsgiCycle
 from gateway.http.client_connection import Answering, ClientConnection
-from gateway.http.direct import CONTINUE, DirectExchange
-from gateway.http.listener import Limits, Listener, address_of
+from gateway.http.direct import CONTINUE, DirectExchange, last_answer
+from gateway.http.flow_control import Flow, SlowReaderTimeout
+from gateway.http.listener import Listener, address_of
 from gateway.http.request_head import Head
-from gateway.http.request_reader import AHEAD, BODY, HEAD, NOTHING, RequestReader
-from gateway.http.unread import Flow, Unread
+from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, RequestReader
 from gateway.proxy.exchange import too_large
 
-_APPS_OWN_LIMIT = 256 * 1024  # bytes beyond `max_body` in which the app itself may notice
+_APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself may refuse the body
 
 
 class Connection(RequestReader, asyncio.Protocol):
-    """One client connection. `on_leave` is called once when the client closes it, or its sending half."""
+    """One client connection (uvicorn's protocol class)."""
 
-    hot_app: App  # set by the class that `for_app` makes
+    app: App  # set on the class that `connection_class` (server.py) makes
     listener: Listener
 
     def __init__(
@@ -54,25 +53,26 @@ class Connection(RequestReader, asyncio.Protocol):
         self.loop = _loop or asyncio.get_event_loop()
         self.transport: asyncio.Transport
         self.flow: Flow
-        self.unread: Unread
+        self.slow_reader: SlowReaderTimeout
         self.server: tuple[str, int | None] | None = None
         self.client: tuple[str, int] | None = None
-        self.address: str | None = None  # by which it is counted
-        self.on_leave: Callable[[], object] | None = None
+        self.address: str | None = None  # what it is counted by
         self.gone = False
-        # The request that is read or answered, None before the first.
+        self._on_leave: Callable[[], object] | None = None
+        # The request that is read or answered; None before the first.
         self.cycle: DirectExchange | AsgiCycle | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.url = b""
         self.http_1_0 = False
         self.keep_alive = True
-        self._waits: dict[ClientConnection, float] = self.listener.heads  # where it stands while it waits for a head
-        self._ahead = b""  # what came behind the request that is being answered
-        self._ahead_at = 0
-        self._crowded_at: float | None = None  # since when there is more of that than is kept
-        # The pace of its client.
-        self._window = (0.0, 0)  # since when, and from how many bytes on, its body's pace is measured
-        self._end = (0.0, 0.0, 0)  # of one being closed: since when; last progress, and the bytes then
+        # The dict of the listener that this connection is in while it waits for a head.
+        self._waits: dict[ClientConnection, float] = self.listener.heads
+        self._pipelined = b""  # pipelined bytes: those behind the request that is answered
+        self._pipelined_at = 0
+        self._crowded_at: float | None = None  # since when there are more of them than the limit
+        # The pace of the client.
+        self._window = (0.0, 0)  # (loop time, bytes) from which the rate of the body is measured
+        self._end = (0.0, 0.0, 0)  # while closing: (since when, time of the last progress, `_progress` then)
         self._dropped = 0
 
     # -- asyncio ---------------------------------------------------------------------------------------------------
@@ -83,26 +83,26 @@ class Connection(RequestReader, asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.transport = transport
         self.flow = Flow(transport)
-        self.unread = Unread(transport, self._answers_inference)
+        self.slow_reader = SlowReaderTimeout(transport, self._answers_inference)
         self.server = get_local_addr(transport)
         self.client = get_remote_addr(transport)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # what uvicorn asks of one, it has
         peer = self.client[0] if self.client else None
-        self.address = address_of(peer, self.hot_app.gateway.snapshot.server.proxies)
+        self.address = address_of(peer, self.app.gateway.snapshot.server.proxies)
         refusal = self.listener.admit(self)
         if refusal is None:
             self.listener.heads[self] = self.loop.time()
         else:
             self._answer(refusal)
             self.read_nothing()
-            self._end_sending()
-            self.listener.turn_away(self)
+            self._close_sending()
+            self.listener.reject(self)
 
     def data_received(self, data: bytes) -> None:
         if self.state == NOTHING:
             self._dropped += len(data)
-        elif self.state == AHEAD:
-            self._keep(data)
+        elif self.state == PIPELINED:
+            self._buffer(data)
         else:
             self._read(data, 0)
 
@@ -111,7 +111,7 @@ class Connection(RequestReader, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.forget(self)
-        self.unread.resumed()
+        self.slow_reader.resumed()
         self.server_state.connections.discard(self)
         cycle, self.gone = self.cycle, True
         if cycle is not None and not cycle.response_complete:
@@ -121,20 +121,27 @@ class Connection(RequestReader, asyncio.Protocol):
         elif cycle is not None and not cycle.complete:
             cycle.abandoned()
         self.flow.resume_writing()
-        self._ahead = b""
+        self._pipelined = b""
         if exc is None:
             self.transport.close()
-        callback, self.on_leave = self.on_leave, None
+        callback, self._on_leave = self._on_leave, None
         if callback is not None:
             callback()
 
+    def on_leave(self, callback: Callable[[], object] | None) -> None:
+        """Call `callback` once when the client closes the connection or its sending half; None = no longer."""
+        if callback is not None and self.gone:
+            self.loop.call_soon(callback)
+        else:
+            self._on_leave = callback
+
     def pause_writing(self) -> None:
         self.flow.pause_writing()
-        self.unread.paused()
+        self.slow_reader.paused()
 
     def resume_writing(self) -> None:
         self.flow.resume_writing()
-        self.unread.resumed()
+        self.slow_reader.resumed()
 
     def _answers_inference(self) -> bool:
         return isinstance(self.cycle, DirectExchange) and not self.cycle.response_complete
@@ -142,50 +149,50 @@ class Connection(RequestReader, asyncio.Protocol):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, data: bytes, at: int) -> None:
-        """Take `data` apart, from `at` on: the rest of this request, and the next if this one is answered."""
+        """Read `data` from the index `at`: the rest of this request, and the next one when this one is answered."""
         try:
             data, at = self.feed(data, at)
         except GatewayError as error:
             self.listener.count(error.code)
             self.refuse(error)
             return
-        if self.state == AHEAD:
+        if self.state == PIPELINED:
             if at < len(data):
-                self._ahead, self._ahead_at = data, at
+                self._pipelined, self._pipelined_at = data, at
         elif self.state == BODY and self not in self.listener.bodies:
             self.listener.bodies[self] = now = self.loop.time()
             self._window = (now, self.received)
 
     def head_began(self) -> None:
-        """A later head has the same time as the first, from its first byte on."""
+        """The time limit of a later head begins with its first byte."""
         heads = self.listener.heads
         if self._waits is not heads:
             self._waits.pop(self, None)
             self._waits = heads
             heads[self] = self.loop.time()
 
-    def take_head(self, head: Head) -> None:
+    def head_received(self, head: Head) -> None:
         self._waits.pop(self, None)
         self.headers, self.url, self.http_1_0 = head.headers, head.target, head.http_1_0
         self.keep_alive = head.keep_alive and not self.listener.stopping
-        endpoint = self.hot_app.endpoint_of(head.target) if head.method == b"POST" else None
+        endpoint = self.app.endpoint_of(head.target) if head.method == b"POST" else None
         if endpoint is not None:
-            self._take(endpoint, head)
+            self._begin_direct(endpoint, head)
         else:
-            self._pass_on(head)
+            self._begin_asgi(head)
 
-    def _keep(self, data: bytes) -> None:
-        """A request behind the one that is being answered. The connection is read on, since otherwise nobody would
-        notice that its client leaves; too much is not kept."""
-        self._ahead = self._ahead[self._ahead_at :] + data if self._ahead else data
-        self._ahead_at = 0
-        self._hold_back()
+    def _buffer(self, data: bytes) -> None:
+        """Keep pipelined bytes. Reading goes on while a request is answered, because only a read shows that the client
+        has left; the buffer is bounded."""
+        self._pipelined = self._pipelined[self._pipelined_at :] + data if self._pipelined else data
+        self._pipelined_at = 0
+        self._pause_when_full()
 
-    def _hold_back(self) -> None:
-        """Read on only while little has come ahead."""
+    def _pause_when_full(self) -> None:
+        """Stop reading while more pipelined bytes are buffered than the limit."""
         limits = self.listener.limits
         kept = limits.ahead_most if self in self.listener.deep else limits.ahead
-        if len(self._ahead) - self._ahead_at > kept:
+        if len(self._pipelined) - self._pipelined_at > kept:
             self.flow.full = True
             self.flow.pause_reading()
             self.listener.crowded[self] = now = self.loop.time()
@@ -195,23 +202,25 @@ class Connection(RequestReader, asyncio.Protocol):
             self.flow.full = False
             self.flow.resume_reading()
 
-    def look_ahead(self, now: float) -> None:
-        """Its reading has stopped for a while: read on as far as there is room, so that its leaving shows."""
+    def recheck_pipelined(self, now: float) -> None:
+        """Reading has been paused for a while: resume it within the larger limit, so that the client's leaving
+        shows."""
         listener = self.listener
         if self._crowded_at is not None and now - self._crowded_at >= listener.limits.ahead_longest:
-            self.drop_rest()
+            self.discard_input()
             return
         if len(listener.deep) < listener.limits.ahead_deep:
             listener.deep.add(self)
         listener.crowded[self] = now
-        if len(self._ahead) - self._ahead_at <= listener.limits.ahead_most and self in listener.deep:
+        if len(self._pipelined) - self._pipelined_at <= listener.limits.ahead_most and self in listener.deep:
             listener.crowded.pop(self)
-            self._hold_back()
+            self._pause_when_full()
 
-    def drop_rest(self) -> None:
-        """Nothing more is read as a request; what still comes is thrown away, so that its client's leaving shows."""
+    def discard_input(self) -> None:
+        """Read no further request; later bytes are discarded, and reading goes on so that the client's leaving
+        shows."""
         self.read_nothing()
-        self._ahead, self._ahead_at = b"", 0
+        self._pipelined, self._pipelined_at = b"", 0
         self.listener.bodies.pop(self, None)
         self.listener.crowded.pop(self, None)
         self.listener.deep.discard(self)
@@ -220,16 +229,16 @@ class Connection(RequestReader, asyncio.Protocol):
 
     # -- the request -----------------------------------------------------------------------------------------------
 
-    def _take(self, endpoint: Endpoint, head: Head) -> None:
-        exchange = self.cycle = DirectExchange(self, self.hot_app.gateway, endpoint)
-        limit = self.hot_app.gateway.snapshot.server.max_body
+    def _begin_direct(self, endpoint: Endpoint, head: Head) -> None:
+        exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint)
+        limit = self.app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:
             exchange.refuse(too_large(limit))
-        elif exchange.is_welcome() and head.expects_continue:
+        elif exchange.authenticate() and head.expects_continue:
             self.transport.write(CONTINUE)
 
-    def _pass_on(self, head: Head) -> None:
-        """Not an inference POST: uvicorn's way."""
+    def _begin_asgi(self, head: Head) -> None:
+        """Anything but an inference POST, as in uvicorn."""
         self.cycle = AsgiCycle(self, head)
         self._run(self.cycle.run_asgi(self.config.loaded_app))
 
@@ -243,14 +252,14 @@ class Connection(RequestReader, asyncio.Protocol):
         task.add_done_callback(self.server_state.tasks.discard)
         return task
 
-    def take_body(self, body: bytes) -> None:
+    def body_received(self, body: bytes) -> None:
         cycle = self.cycle
         if isinstance(cycle, DirectExchange):
             cycle.add_body(body)
             return
         assert cycle is not None
-        limit = self.hot_app.gateway.snapshot.server.max_body
-        if self.received > limit + _APPS_OWN_LIMIT:
+        limit = self.app.gateway.snapshot.server.max_body
+        if self.received > limit + _APP_MARGIN:
             raise too_large(limit)
         if not cycle.response_complete:
             cycle.body += body
@@ -258,7 +267,7 @@ class Connection(RequestReader, asyncio.Protocol):
                 self.flow.pause_reading()
             cycle.message_event.set()
 
-    def end_of_body(self) -> None:
+    def body_ended(self) -> None:
         self.listener.bodies.pop(self, None)
         cycle = self.cycle
         if isinstance(cycle, DirectExchange):
@@ -269,9 +278,9 @@ class Connection(RequestReader, asyncio.Protocol):
             cycle.message_event.set()
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer what has not come whole, and close the connection."""
+        """Answer an incomplete request with an error, and close the connection."""
         cycle, waiting = self.cycle, self.state == HEAD
-        self.drop_rest()
+        self.discard_input()
         self._waits.pop(self, None)
         if waiting or cycle is None:
             self._answer(error)
@@ -287,62 +296,58 @@ class Connection(RequestReader, asyncio.Protocol):
             self.close_after_answer()
 
     def _answer(self, error: GatewayError) -> None:
-        body = error.envelope()
-        parts = [STATUS_LINE[error.status]]
-        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *error.headers()]
-        for name, value in (*self.server_state.default_headers, *fields):
-            parts += (name, b": ", value, b"\r\n")
-        self.transport.write(b"".join((*parts, b"connection: close\r\n\r\n", body)))
+        self.transport.write(last_answer(error, self.server_state.default_headers))
 
     # -- after the answer ------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        """The next request, if one is here or comes."""
+        """Read the next request, which may be buffered already."""
         self.server_state.total_requests += 1
         if self.transport.is_closing() or self in self.listener.closing:
             return
-        if self.state != AHEAD or self.listener.stopping:
+        if self.state != PIPELINED or self.listener.stopping:
             self.close_after_answer()
             return
         self.next_request()
         self._waits = self.listener.idle
         self._waits[self] = self.loop.time()
-        if self._ahead:
-            data, at = self._ahead, self._ahead_at
-            self._ahead, self._ahead_at = b"", 0
+        if self._pipelined:
+            data, at = self._pipelined, self._pipelined_at
+            self._pipelined, self._pipelined_at = b"", 0
             self.listener.crowded.pop(self, None)
             self.listener.deep.discard(self)
             self._crowded_at = None
             self._read(data, at)
-            self._hold_back()
+            self._pause_when_full()
         self.flow.resume_reading()
 
     def close_after_answer(self) -> None:
-        """The answer was the last. A connection that is closed with bytes still to read is reset, and its client would
-        not read the answer: what still comes is thrown away, for a while."""
+        """Close after the last answer. Closing a socket with unread bytes resets it, and the client would lose the
+        answer; so later bytes are discarded for a while first."""
         if self.transport.is_closing() or self in self.listener.closing:
             return
         now = self.loop.time()
         self._end = (now, now, self._progress())
         self.listener.closing[self] = now
-        if self.state == AHEAD and not self._ahead:
+        if self.state == PIPELINED and not self._pipelined:
             self.transport.close()
         else:
-            self.drop_rest()
-            self._end_sending()
+            self.discard_input()
+            self._close_sending()
 
-    def _end_sending(self) -> None:
-        """Close our half. A client that reset the connection a moment ago has left no half to close."""
+    def _close_sending(self) -> None:
+        """Close our half of the connection; abort it where the client has reset it."""
         try:
             self.transport.write_eof()
         except OSError:
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """The gateway stops (uvicorn calls it): no further request. What is being read or answered: `Listener.stop`."""
+        """Called by uvicorn when the gateway stops: no further request. `Listener.stop` ends what is read or
+        answered."""
         if self in self.listener.idle:
             self.listener.idle.pop(self)
-            self.state = AHEAD
+            self.state = PIPELINED
             self.close_after_answer()
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
@@ -350,16 +355,16 @@ class Connection(RequestReader, asyncio.Protocol):
     # -- pace ------------------------------------------------------------------------------------------------------
 
     def is_answering(self) -> bool:
-        """A request is under way, or an interrupted one is being told so."""
+        """A request is being answered, which may be with the error of an interruption."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def sends_slowly(self, now: float) -> bool:
-        """Its body has come at less than the rate so far."""
+        """The body arrives more slowly than `body_rate`."""
         since, before = self._window
         return self.received - before < self.listener.limits.body_rate * (now - since)
 
-    def look_at_body(self, now: float) -> None:
-        """End a body that comes too slowly. What we do not read does not count."""
+    def check_body_rate(self, now: float) -> None:
+        """Refuse a body that arrives too slowly. Time in which the gateway itself does not read is not counted."""
         since, _ = self._window
         if self.flow.read_paused:
             self._window = (now, self.received)
@@ -370,13 +375,13 @@ class Connection(RequestReader, asyncio.Protocol):
             else:
                 self._window = (now, self.received)
 
-    def still_sends(self) -> bool:
-        """Some of its last answer was taken since this was asked last, but not all."""
+    def sends_answer(self) -> bool:
+        """Has the client read some of its last answer since the last call, but not all?"""
         before, self._end = self._end, (0.0, 0.0, self._progress())
         return bool(self.transport.get_write_buffer_size()) and before[2] != self._end[2]
 
-    def look_at_end(self, now: float) -> None:
-        """Close for good what has had its time: its client takes nothing of the answer, or sends on and on."""
+    def check_closing(self, now: float) -> None:
+        """Abort a closing connection whose client reads nothing of the answer, or sends for too long."""
         limits, (since, last, before) = self.listener.limits, self._end
         linger = limits.begun if self.listener.stopping else limits.linger
         progress = self._progress()
@@ -390,10 +395,5 @@ class Connection(RequestReader, asyncio.Protocol):
             self.transport.abort()
 
     def _progress(self) -> int:
-        """Changes when something is sent or thrown away."""
+        """A number that changes when bytes are sent or discarded."""
         return self._dropped - self.transport.get_write_buffer_size()
-
-
-def for_app(app: App, limits: Limits | None = None) -> type[Connection]:
-    """A connection class whose connections serve `app`: uvicorn takes a class, not a factory."""
-    return type("AppConnection", (Connection,), {"hot_app": app, "listener": Listener(app.gateway, limits)})

@@ -1,5 +1,5 @@
-"""One inference POST on our listener's connection (connection.py), without ASGI between: its body is what the
-connection hands over, its answer is written straight to the transport, head and first body in one system call."""
+"""One inference POST on a connection (connection.py) without ASGI: the connection hands over the body, and the answer
+is written straight to the transport, head and first bytes in one system call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission import access
 from gateway.admission.memory import Share
-from gateway.dialects.spoken import spoken
+from gateway.dialects.registry import translated
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
@@ -20,13 +20,23 @@ from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-FLUSH = 5.0  # seconds that a cut connection may take to send what was written to it
+FLUSH = 5.0  # seconds in which a cut connection may send what was written to it
 _CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 
 
+def last_answer(error: GatewayError, default_headers: Headers) -> bytes:
+    """The whole response for `error`, after which the connection is closed."""
+    body = error.envelope()
+    parts = [STATUS_LINE[error.status]]
+    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *error.headers()]
+    for name, value in (*default_headers, *fields):
+        parts += (name, b": ", value, b"\r\n")
+    return b"".join((*parts, b"connection: close\r\n\r\n", body))
+
+
 class DirectExchange:
-    """An `Exchange` (exchange.py) straight on the connection."""
+    """An `Exchange` (proxy/exchange.py) straight on the connection."""
 
     __slots__ = (
         "_body",
@@ -57,10 +67,10 @@ class DirectExchange:
         self._head = b""
         self._chunked = False
         self.headers: dict[bytes, bytes] = header_map(connection.headers)
-        self._http_1_0 = connection.http_1_0  # knows no chunks: the end of the connection ends
+        self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
-        self.complete = False  # the body is there
+        self.complete = False  # the body was read, or refused
         self.started = False
         self.response_complete = False
         self.disconnected = False
@@ -75,8 +85,9 @@ class DirectExchange:
 
     # -- the request ----------------------------------------------------------------------------------------------
 
-    def is_welcome(self) -> bool:
-        """Looked at as soon as the head is there: whoever is nobody's client is refused, and costs no memory."""
+    def authenticate(self) -> bool:
+        """Called as soon as the head is read, so that the body of an unknown client takes no memory. False =
+        refused."""
         try:
             access.identify(self._gateway.snapshot, self.headers, self.peer)
         except GatewayError as error:
@@ -94,39 +105,39 @@ class DirectExchange:
             return
         body = self._body
         if not body:
-            self._body = data  # nearly always the whole of it
+            self._body = data  # nearly always the whole body
         elif isinstance(body, bytearray):
             body += data
         else:
-            self._body = bytearray(body) + data  # a list of the pieces would cost a multiple where they are tiny
+            self._body = bytearray(body) + data  # a list of tiny parts would take a multiple of the memory
         if self.share.size > self._gateway.snapshot.server.max_body:
             self.refuse(too_large(self._gateway.snapshot.server.max_body))
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer now; what still arrives of the body is thrown away and the connection not used again."""
+        """Answer now. The rest of the body is discarded, and the connection serves no further request."""
         self._refused = error
         self._body = b""
         self.share.close()
         self.keep_alive = False
         self.complete = True
-        self._connection.drop_rest()
+        self._connection.discard_input()
         self._connection.start(self)
 
     def abandoned(self) -> None:
-        """The client left before its body was there: no request was made of it, but it is counted."""
+        """The client left before its body was complete: there is no request, but it is counted."""
         self.share.close()
         self._gateway.metrics.requests.inc("", "", self._endpoint.name, "client_gone")
 
     async def run(self) -> None:
-        """In a task of its own, once the body is there or refused."""
+        """Run in a task of its own, when the body is complete or refused."""
         try:
-            await RequestHandler(self._gateway.services, self._endpoint, spoken(self._endpoint, self)).run()
+            await RequestHandler(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
         finally:
             if not self.response_complete and not self.disconnected:
                 self._cut()
 
     def _cut(self) -> None:
-        """End the connection without ending the answer. What was written is still sent, for a while."""
+        """End the connection without completing the answer. What was written is still sent, for FLUSH seconds."""
         connection, transport = self._connection, self._connection.transport
         self.response_complete = True
         if self._head:
@@ -146,19 +157,16 @@ class DirectExchange:
         return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
 
     def on_leave(self, callback: Callable[[], object]) -> None:
-        if self._connection.gone:
-            self._connection.loop.call_soon(callback)
-        else:
-            self._connection.on_leave = callback
+        self._connection.on_leave(callback)
 
     def stop_watching(self) -> None:
-        if not self.response_complete:  # else what is set is the next request's
-            self._connection.on_leave = None
+        if not self.response_complete:  # else the callback is the next request's
+            self._connection.on_leave(None)
 
     # -- the answer -----------------------------------------------------------------------------------------------
 
     async def start(self, status: int, headers: Headers) -> None:
-        """The head; it leaves with the first bytes of the body."""
+        """Prepare the head; it is sent with the first bytes of the body."""
         self.started = True
         if not self._connection.request_whole:
             self.keep_alive = False
@@ -204,8 +212,8 @@ class DirectExchange:
         connection.on_response_complete()
 
     async def _write_pieces(self, data: bytes, progress: Callable[[], object]) -> bytes:
-        """Nobody is given more at once than there is room for: what a client does not read would stay here. Returns the
-        last piece."""
+        """Write all but the last piece, each when the client has read enough: unread bytes would stay in memory.
+        Returns the last piece."""
         view, at = memoryview(data), 0
         while len(view) - at > PIECE and not self.disconnected:
             await self.write(bytes(view[at : at + PIECE]))

@@ -1,7 +1,7 @@
-"""What our listener's connections share: how many there may be, how long each may take, and the one timer that looks.
+"""What the connections of a listener share: the limits of their number and times, and the one timer that enforces them.
 
-A connection that waits for a head, is idle or is about to be closed stands in a dict here, the longest waiting first.
-So a look costs as much as there is due, a request two dict operations, and room for a new connection is made at once.
+A connection that waits for a head, is idle or is being closed is in a dict here, the longest waiting first. So a check
+costs only what is due, a request costs two dict operations, and room for a new connection is made at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gateway.runtime.process import file_limit
 
 log = logging.getLogger("gateway.listener")
 
-TICK = 0.5  # seconds between two looks
+TICK = 0.5  # seconds between two checks
 QUIET = 10.0  # seconds between two log lines about the same thing
-_KEPT_FILES = 64  # descriptors for files, probes and what is refused
-_MOST = 10_000  # connections, however many files the system allows
-_TURNED_AWAY = 32  # refused connections at a time that may still read why
-_LOOKED_AT = 64  # connections that are looked at to find one of an address
+_RESERVED_FILES = 64  # descriptors for files, probes and rejected connections
+_MAX_CONNECTIONS = 10_000  # however many files the system allows
+_REJECTED_MOST = 32  # rejected connections that are open to read the reason
+_EVICTION_SCAN = 64  # connections that are examined to find one of an address
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,22 @@ class Limits:
     """Times are in seconds, sizes in bytes."""
 
     connections: int = 1000
-    fresh: float = 0.25  # a connection's head may well be in the socket already: nobody takes its place so soon
-    head: float = 10.0  # from the connection's begin, or a later head's first byte, to the head's end
-    idle: float = 75.0  # after an answer; clients' pools must give up a connection earlier than we do
-    body_rate: int = 1024  # per second
+    fresh: float = 0.25  # a younger connection is not evicted: its head may be in the socket already
+    head: float = (
+        10.0  # from the beginning of the connection, or the first byte of a later head, to the end of the head
+    )
+    idle: float = 75.0  # after an answer; clients must give up a pooled connection earlier
+    body_rate: int = 1024  # bytes per second at least
     body_window: float = 30.0
-    ahead: int = 64 * 1024  # pipelined requests that are kept while another one is answered
-    ahead_for: float = 1.0  # how long reading stops because of more than that: who leaves meanwhile is not noticed
-    ahead_most: int = 1024 * 1024  # then so much is kept, of the first `ahead_deep` connections that need it
+    ahead: int = 64 * 1024  # pipelined bytes that are kept while a request is answered
+    ahead_for: float = 1.0  # how long reading pauses beyond that; a client that leaves meanwhile is not noticed
+    ahead_most: int = 1024 * 1024  # then so many are kept, for the first `ahead_deep` connections that need it
     ahead_deep: int = 32
-    ahead_longest: float = 30.0  # then what is more than that is thrown away
-    linger: float = 2.0  # silence after which an answered connection is closed, if its client has more to send
+    ahead_longest: float = 30.0  # then they are discarded
+    linger: float = 2.0  # silence after which an answered connection is closed whose client had more to send
     linger_most: float = 30.0
-    begun: float = 1.0  # for heads and bodies that are on their way when the gateway stops
-    last_words: float = 2.0  # for the end of what is cut at `server.shutdown`
+    begun: float = 1.0  # for heads and bodies that are being read when the gateway stops
+    last_words: float = 2.0  # to send the end of answers that are cut at `server.shutdown`
 
     @property
     def per_address(self) -> int:
@@ -55,13 +57,13 @@ class Limits:
 
 
 def limits_for(files: int) -> Limits:
-    """For a process that may have so many files open: every connection needs one more to a backend."""
-    return Limits(connections=max(8, min(_MOST, (files - _KEPT_FILES) // 2)))
+    """The limits for a process that may open `files` files; a connection needs a second one, to a backend."""
+    return Limits(connections=max(8, min(_MAX_CONNECTIONS, (files - _RESERVED_FILES) // 2)))
 
 
 def address_of(peer: str | None, proxies: tuple[Network, ...]) -> str | None:
-    """What the connections of one caller have in common: the address, the /64 of an IPv6 one. None = not counted:
-    this machine, and `proxies`, behind which there are many callers."""
+    """What connections of one caller are counted by: the IPv4 address, or the /64 network of an IPv6 address. None =
+    not counted: this machine, and `proxies`, behind which there are many callers."""
     if peer is None:
         return None
     try:
@@ -78,59 +80,60 @@ def address_of(peer: str | None, proxies: tuple[Network, ...]) -> str | None:
 
 
 class Listener:
-    """The connections of one listener, and what is due of them."""
+    """The connections of one listener and their deadlines."""
 
     def __init__(self, gateway: Gateway, limits: Limits | None = None) -> None:
         self.gateway = gateway
         self.limits = limits if limits is not None else limits_for(file_limit())
         self.connections: set[ClientConnection] = set()
-        self.heads: dict[ClientConnection, float] = {}  # waits for a head or its rest, since
-        self.idle: dict[ClientConnection, float] = {}  # was answered, since
-        self.bodies: dict[ClientConnection, float] = {}  # sends a body, since
-        self.crowded: dict[ClientConnection, float] = {}  # is not read because it sent too much ahead, since
-        self.deep: set[ClientConnection] = set()  # may send more ahead than others
-        self.closing: dict[ClientConnection, float] = {}  # was answered for the last time; when it began
+        self.heads: dict[ClientConnection, float] = {}  # waits for a head, since when
+        self.idle: dict[ClientConnection, float] = {}  # answered and idle, since when
+        self.bodies: dict[ClientConnection, float] = {}  # sends a body, since when
+        self.crowded: dict[ClientConnection, float] = {}  # not read because of too many pipelined bytes, since when
+        self.deep: set[ClientConnection] = set()  # has the larger limit of pipelined bytes
+        self.closing: dict[ClientConnection, float] = {}  # sends its last answer, since when
         self.stopping = False
-        self._turned_away: dict[ClientConnection, float] = {}
+        self._rejected: dict[ClientConnection, float] = {}
         self._by_address: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._unsaid: dict[str, int] = {}  # how many were closed since it was logged, by reason
-        self._said: dict[str, float] = {}
-        gateway.metrics.connections = lambda: len(self.connections)
+        self._unlogged: dict[str, int] = {}  # reason -> connections closed since the last log line
+        self._logged_at: dict[str, float] = {}
 
-    # -- who may come in ------------------------------------------------------------------------------------------
+    # -- admission ------------------------------------------------------------------------------------------------
 
     def admit(self, connection: ClientConnection) -> GatewayError | None:
-        """Take it in; else the answer that it gets."""
+        """Admit the connection; else the error to answer."""
         limits, address = self.limits, connection.address
         if address is not None and self._by_address.get(address, 0) >= limits.per_address and not self._evict(address):
             return self._refusal("refused_address")
         if len(self.connections) >= limits.connections and not self._evict():
             return self._refusal("refused")
         self.connections.add(connection)
+        self._count_open()
         if address is not None:
             self._by_address[address] = self._by_address.get(address, 0) + 1
         if self._timer is None:
             self._timer = connection.loop.call_later(TICK, self._tick, connection.loop)
         return None
 
-    def turn_away(self, connection: ClientConnection) -> None:
-        """It is told why it is refused, and closed within a second, sooner when many are."""
-        self._turned_away[connection] = connection.loop.time()
-        if len(self._turned_away) > _TURNED_AWAY:
-            oldest = next(iter(self._turned_away))
-            del self._turned_away[oldest]
+    def reject(self, connection: ClientConnection) -> None:
+        """Close a rejected connection within a second, when it has read the reason; sooner when there are many."""
+        self._rejected[connection] = connection.loop.time()
+        if len(self._rejected) > _REJECTED_MOST:
+            oldest = next(iter(self._rejected))
+            del self._rejected[oldest]
             oldest.transport.abort()
         if self._timer is None:
             self._timer = connection.loop.call_later(TICK, self._tick, connection.loop)
 
     def forget(self, connection: ClientConnection) -> None:
-        """It is closed."""
-        for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._turned_away):
+        """The connection is closed."""
+        for waiting in (self.heads, self.idle, self.bodies, self.crowded, self.closing, self._rejected):
             waiting.pop(connection, None)
         self.deep.discard(connection)
         if connection in self.connections:
             self.connections.discard(connection)
+            self._count_open()
             address = connection.address
             if address is not None:
                 left = self._by_address[address] - 1
@@ -140,25 +143,25 @@ class Listener:
                     del self._by_address[address]
 
     def _evict(self, address: str | None = None) -> bool:
-        """Close a connection that nothing runs on, of this address if one is given, to make room for a new one. One
-        that has not been sent its whole answer stays."""
+        """Close a connection without a request, of `address` if one is given, to make room. A connection whose answer
+        is not completely sent stays."""
         for waiting in (self.idle, self.closing, self.heads):
-            for victim in islice(waiting, _LOOKED_AT):
+            for victim in islice(waiting, _EVICTION_SCAN):
                 if waiting is self.heads and victim.loop.time() - self.heads[victim] < self.limits.fresh:
-                    break  # those behind it are younger
+                    break  # the following ones are younger
                 if (address is None or victim.address == address) and not victim.transport.get_write_buffer_size():
-                    self._end(victim, "room")
+                    self._abort(victim, "room")
                     return True
-        for victim, since in islice(self.bodies.items(), _LOOKED_AT):
+        for victim, since in islice(self.bodies.items(), _EVICTION_SCAN):
             now = victim.loop.time()
             if now - since < 1.0:
                 break
             if (address is None or victim.address == address) and victim.sends_slowly(now):
-                self._end(victim, "room")
+                self._abort(victim, "room")
                 return True
         return False
 
-    def _end(self, connection: ClientConnection, reason: str) -> None:
+    def _abort(self, connection: ClientConnection, reason: str) -> None:
         self.count(reason)
         self.forget(connection)
         connection.transport.abort()
@@ -169,37 +172,40 @@ class Listener:
             "too_many_connections", "The gateway has as many connections as it takes; try again.", retry_after=1
         )
 
-    # -- what is due ----------------------------------------------------------------------------------------------
+    def _count_open(self) -> None:
+        self.gateway.metrics.open_connections.value = len(self.connections)
+
+    # -- deadlines ------------------------------------------------------------------------------------------------
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(TICK, self._tick, loop) if self.connections or self._turned_away else None
-        self.look(loop.time())
+        self._timer = loop.call_later(TICK, self._tick, loop) if self.connections or self._rejected else None
+        self.check_deadlines(loop.time())
 
-    def look(self, now: float) -> None:
-        """Close what took too long. `now` is in the loop's time."""
+    def check_deadlines(self, now: float) -> None:
+        """Close what took too long. `now`: the loop's time."""
         limits = self.limits
         for connection in _due(self.heads, now - limits.head):
-            self._end(connection, "slow_head")
+            self._abort(connection, "slow_head")
         for connection in _due(self.idle, now - limits.idle):
-            if connection.still_sends():
-                self.idle[connection] = now  # behind the others; the answer is still being read
+            if connection.sends_answer():
+                self.idle[connection] = now  # moves to the end; the client is still reading its answer
                 continue
-            self._end(connection, "idle")
+            self._abort(connection, "idle")
         for connection in _due(self.crowded, now - limits.ahead_for):
-            connection.look_ahead(now)
-        for connection in _due(self._turned_away, now - 1.0):
+            connection.recheck_pipelined(now)
+        for connection in _due(self._rejected, now - 1.0):
             connection.transport.abort()
         for connection in list(self.bodies):
-            connection.look_at_body(now)
+            connection.check_body_rate(now)
         for connection in list(self.closing):
-            connection.look_at_end(now)
-        for reason in [r for r, said in self._said.items() if r in self._unsaid and now - said >= QUIET]:
-            self._tell(reason, now)
+            connection.check_closing(now)
+        for reason in [r for r, at in self._logged_at.items() if r in self._unlogged and now - at >= QUIET]:
+            self._log(reason, now)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- stopping -------------------------------------------------------------------------------------------------
 
     def stop(self, loop: asyncio.AbstractEventLoop, shutdown: float) -> None:
-        """The gateway stops: what is on its way has a moment, what is answered has `shutdown` seconds."""
+        """The gateway stops: requests that are read have a moment, those that are answered have `shutdown` seconds."""
         self.stopping = True
         loop.call_later(min(self.limits.begun, shutdown), self._end_begun)
         loop.call_later(shutdown, self._end_answered)
@@ -207,39 +213,42 @@ class Listener:
 
     def _end_begun(self) -> None:
         for connection in list(self.heads):
-            self._end(connection, "stopping")
+            self._abort(connection, "stopping")
         for connection in list(self.bodies):
             connection.refuse(GatewayError("no_backend_available", "The gateway is stopping; send the request again."))
 
     def _end_answered(self) -> None:
         for connection in list(self.connections):
             if not connection.is_answering():
-                self._end(connection, "stopping")
+                self._abort(connection, "stopping")
 
     def _end_all(self) -> None:
         for connection in list(self.connections):
-            self._end(connection, "stopping")
+            self._abort(connection, "stopping")
 
-    # -- what is told of it ---------------------------------------------------------------------------------------
+    # -- counting -------------------------------------------------------------------------------------------------
 
     def count(self, reason: str) -> None:
-        """A connection is closed by us, before its client wanted that."""
+        """Count a connection that the gateway closes; log it, at most every QUIET seconds for each reason."""
         self.gateway.metrics.connections_closed.inc(reason)
         if reason in ("idle", "stopping"):
             return
-        self._unsaid[reason] = self._unsaid.get(reason, 0) + 1
+        self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
         now = asyncio.get_running_loop().time()
-        if now - self._said.get(reason, -QUIET) >= QUIET:
-            self._tell(reason, now)
+        if now - self._logged_at.get(reason, -QUIET) >= QUIET:
+            self._log(reason, now)
 
-    def _tell(self, reason: str, now: float) -> None:
-        self._said[reason] = now
-        told = (self._unsaid.pop(reason), reason, len(self.connections), self.limits.connections)
-        log.warning("connections closed: %d, %s; open are %d of at most %d", *told)
+    def _log(self, reason: str, now: float) -> None:
+        self._logged_at[reason] = now
+        closed = self._unlogged.pop(reason)
+        log.warning(
+            "connections closed: %d (%s); open: %d of at most %d",
+            closed, reason, len(self.connections), self.limits.connections,
+        )  # fmt: skip
 
 
 def _due(waiting: dict[ClientConnection, float], until: float) -> Iterator[ClientConnection]:
-    """Take out what has waited since before `until`. The longest waiting come first."""
+    """Remove and yield the connections that have waited since before `until`, the longest waiting first."""
     while waiting:
         connection, since = next(iter(waiting.items()))
         if since > until:

@@ -1,8 +1,8 @@
-"""The head of an HTTP/1.x request, read strictly: what two readers could understand differently is refused.
+"""Parses the head of an HTTP/1.x request strictly: whatever two parsers could read differently is refused.
 
-A proxy in front of the gateway that sees other requests in the same bytes than the gateway does lets one client's bytes
-become another client's request. So nothing is guessed here: one way to say how long a body is, CR LF at the end of
-every line, no line that goes on in the next one. Pure.
+Where a proxy in front of the gateway sees other requests in the same bytes than the gateway does, one client's bytes
+become another client's request (request smuggling). So nothing is guessed: one declaration of the body's length, CR LF
+at the end of every line, no folded lines. Pure.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR
 _TARGET = bytes(set(range(0x21, 0x7F)) - {ord("#")})
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
 _SPECIAL = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
-_NO_SUCH_SIZE = 10**18  # stands for every longer number: it is beyond any limit
+_NO_SUCH_SIZE = 10**18  # stands for any longer number; beyond every limit
 
 
 @dataclass(slots=True)
 class Head:
-    """`target` is the path with its query, in origin form. `headers` have lower-case names, in their order. `length` is
-    the body's size in bytes, None of a chunked one. `expects_continue`: the body is sent when it is asked for."""
+    """`target` is the path with its query, in origin form. `headers`: lower-case names, in order. `length`: bytes of
+    the body, None for a chunked one. `expects_continue`: the client waits for `100 Continue` before it sends the
+    body."""
 
     method: bytes
     target: bytes
@@ -62,7 +63,7 @@ def parse_field(line: bytes) -> tuple[bytes, bytes]:
 
 
 def parse_request_line(line: bytes) -> tuple[bytes, bytes, bool]:
-    """(method, target, is it HTTP/1.0)."""
+    """(method, target, whether it is HTTP/1.0). Raises GatewayError (400, 405)."""
     parts = line.split(b" ")
     if len(parts) != 3 or parts[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise malformed("it does not begin with METHOD PATH HTTP/1.1")
@@ -104,7 +105,7 @@ def parse_head(head: bytes) -> Head:
 
 
 def _read_special(head: Head, fields: list[tuple[bytes, bytes]]) -> None:
-    """The fields that say where the request ends and what becomes of the connection."""
+    """Reads the fields about the request's length and the connection into `head`."""
     seen = set()
     for name, value in fields:
         if name == b"connection":
@@ -134,7 +135,7 @@ def _length(value: bytes) -> int:
 
 
 def _origin_form(head: Head) -> bytes:
-    """The path of an absolute-form target, whose host must be the one of the Host field; `*` of OPTIONS."""
+    """The path of an absolute-form target, whose host must equal the Host field; `*` for OPTIONS."""
     if head.target == b"*" and head.method == b"OPTIONS":
         return head.target
     scheme, _, rest = head.target.partition(b"://")

@@ -1,55 +1,55 @@
-"""The bytes of one connection, taken apart into requests: one at a time, so that none is read in another's body."""
+"""Splits the bytes of one connection into requests, one at a time, so that no request is read out of another's body."""
 
 from __future__ import annotations
 
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import END, MAX_BYTES, Head, check_lines, parse_head, parse_request_line, too_large
 
-# What the next byte belongs to: a head, a body, a request after the one that is being answered; none is looked at.
-HEAD, BODY, AHEAD, NOTHING = range(4)
+# What the next byte belongs to: a head, a body, a pipelined request (behind the one that is answered), or nothing.
+HEAD, BODY, PIPELINED, NOTHING = range(4)
 
 
 class RequestReader:
-    """`feed` it; it calls `head_began` for a head that is not here whole, then `take_head`, `take_body` and
-    `end_of_body` of each request, and stands still from the end of one until `next_request`."""
+    """`feed` it bytes. It calls `head_began` when only a part of a head is there, then `head_received`, `body_received`
+    (for each part) and `body_ended`, and reads nothing more until `next_request`."""
 
     def __init__(self) -> None:
         self.state = HEAD
         self.received = 0  # bytes of the body
-        self._begun: bytearray | None = None  # of a head that is not here yet
-        self._checked = 0  # bytes of it that have been looked at
-        self._blank = False  # an empty line stood before it
+        self._begun: bytearray | None = None  # the part of a head that is there
+        self._checked = 0  # bytes of it that were checked
+        self._blank = False  # an empty line came before it
         self._left = 0  # bytes of the body to come
         self._chunked: ChunkedBody | None = None
 
     def head_began(self) -> None:
         raise NotImplementedError
 
-    def take_head(self, head: Head) -> None:
+    def head_received(self, head: Head) -> None:
         raise NotImplementedError
 
-    def take_body(self, body: bytes) -> None:
+    def body_received(self, body: bytes) -> None:
         raise NotImplementedError
 
-    def end_of_body(self) -> None:
+    def body_ended(self) -> None:
         raise NotImplementedError
 
     @property
     def request_whole(self) -> bool:
-        """The request that is answered was read to its end, and the next byte is the next one's."""
-        return self.state == AHEAD
+        """The request was read to its end; the next byte belongs to another one."""
+        return self.state == PIPELINED
 
     def next_request(self) -> None:
         self.state = HEAD
 
     def read_nothing(self) -> None:
-        """For good: whatever comes is no request."""
+        """From now on no byte is read as a request."""
         self.state = NOTHING
         self._begun, self._chunked = None, None
 
     def feed(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Read `data` from `at` on. Returns bytes, and where in them begins what stands behind the request. Raises
-        GatewayError for what is no request."""
+        """Read `data` from the index `at`. Returns (bytes, index): the input behind the request begins there. Raises
+        GatewayError (400, 405, 431) for a malformed request."""
         while at < len(data):
             if self.state == BODY:
                 data, at = self._read_body(data, at)
@@ -60,10 +60,10 @@ class RequestReader:
         return data, at
 
     def _read_head(self, data: bytes, at: int) -> int:
-        """Returns where in `data` the head ended."""
+        """Returns the index behind the head, or the end of `data` when the head is not complete."""
         begun = self._begun
         if begun is None:
-            if data.startswith(b"\r\n", at) and not self._blank:  # old clients end a body with one
+            if data.startswith(b"\r\n", at) and not self._blank:  # old clients send one behind a body
                 self._blank = True
                 return at + 2
             end = data.find(END, at)
@@ -84,7 +84,7 @@ class RequestReader:
         return len(data)
 
     def _check_begun(self, begun: bytearray) -> None:
-        """Nobody waits for the rest of what is wrong already."""
+        """Refuses a head as soon as its first part is invalid."""
         if len(begun) > MAX_BYTES:
             raise too_large()
         end = len(begun) - 1 if begun.endswith(b"\r") else len(begun)
@@ -102,13 +102,13 @@ class RequestReader:
             self._chunked = ChunkedBody()
         else:
             self._left = head.length
-        self.state = AHEAD if head.length == 0 else BODY
-        self.take_head(head)
-        if self.state == AHEAD:  # it was not refused
-            self.end_of_body()
+        self.state = PIPELINED if head.length == 0 else BODY
+        self.head_received(head)
+        if self.state == PIPELINED:  # it was not refused
+            self.body_ended()
 
     def _read_body(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Returns what is behind the body: bytes, and where in them to go on."""
+        """Returns (bytes, index): the input behind the body begins there."""
         chunked = self._chunked
         if chunked is not None:
             body = chunked.feed(data[at:] if at else data)
@@ -124,8 +124,8 @@ class RequestReader:
             ended = not self._left
         if body:
             self.received += len(body)
-            self.take_body(body)
+            self.body_received(body)
         if ended and self.state == BODY:
-            self.state = AHEAD
-            self.end_of_body()
+            self.state = PIPELINED
+            self.body_ended()
         return data, at

@@ -1,4 +1,4 @@
-"""The listener: uvicorn with our connections (connection.py), stopped the way streams need it."""
+"""The server: uvicorn with the gateway's connections (connection.py) and a shutdown that suits streams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
-from gateway.http.connection import Connection, for_app
-from gateway.http.listener import Limits
+from gateway.http.connection import Connection
+from gateway.http.listener import Limits, Listener
 
 if TYPE_CHECKING:
     from gateway.http.app import App
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 _ATTACH_REUSEPORT_CBPF = 51  # Linux' number; the socket module does not know it
 
 
-class _CutIsDeliberate(logging.Filter):
-    """uvicorn logs an error when an app returns without completing its response: here that is how a broken stream is
-    told from a whole one."""
+class _NoIncompleteResponseErrors(logging.Filter):
+    """Drops uvicorn's error for an app that returns without completing its response: that is how the gateway ends a
+    broken stream, so that the client can distinguish it from a complete one."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.getMessage() != "ASGI callable returned without completing response."
 
 
 class Server(uvicorn.Server):
-    """Stops in the order streams need: no new connections, running ones end by themselves up to `server.shutdown`, then
-    they are interrupted. A second signal ends at once."""
+    """Stops in an order that suits streams: no new connections; running requests may end within `server.shutdown`, then
+    they are interrupted. A second signal interrupts them at once."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
@@ -60,10 +60,15 @@ class Server(uvicorn.Server):
             self._app.gateway.active.interrupt_all()
             return
         if sig == signal.SIGTERM:
-            self.should_exit = True  # and not raised again after the shutdown: stopping as asked is success
+            self.should_exit = True  # not raised again after the shutdown: a requested stop is a success
         else:
             super().handle_exit(sig, frame)
         self._app.gateway.begin_stop()
+
+
+def connection_class(app: App, limits: Limits | None = None) -> type[Connection]:
+    """A connection class that serves `app`; uvicorn accepts a class, not a factory."""
+    return type("AppConnection", (Connection,), {"app": app, "listener": Listener(app.gateway, limits)})
 
 
 def make_server(app: App, limits: Limits | None = None) -> Server:
@@ -71,28 +76,28 @@ def make_server(app: App, limits: Limits | None = None) -> Server:
     may be as many connections as the process may have files open for."""
     config = uvicorn.Config(
         app,
-        http=for_app(app, limits),
+        http=connection_class(app, limits),
         proxy_headers=False,
         loop="uvloop",
         ws="none",
         lifespan="on",
         interface="asgi3",
-        # Our own timer interrupts the streams at `server.shutdown`; this is for what does not end even then.
+        # The gateway's own timer interrupts streams at `server.shutdown`; this ends what is still running then.
         timeout_graceful_shutdown=int(app.gateway.snapshot.server.shutdown) + 10,
         log_level="warning",
-        log_config=None,  # its lines go where ours go
+        log_config=None,  # its lines go to the gateway's log
         access_log=False,
         server_header=False,
     )
     error_log = logging.getLogger("uvicorn.error")
-    if not any(isinstance(f, _CutIsDeliberate) for f in error_log.filters):
-        error_log.addFilter(_CutIsDeliberate())
+    if not any(isinstance(f, _NoIncompleteResponseErrors) for f in error_log.filters):
+        error_log.addFilter(_NoIncompleteResponseErrors())
     return Server(config, app)
 
 
 def listen(host: str, port: int, *, takeover: bool = False) -> socket.socket:
-    """A listening socket. `takeover` = beside a gateway that already listens there (SO_REUSEPORT), so that one can be
-    replaced without a refused connection; without it a taken port is an error, as it should be.
+    """A listening socket. `takeover`: beside a gateway that listens there already (SO_REUSEPORT), to replace it without
+    a refused connection; otherwise a port in use is an error.
 
     Raises OSError.
     """
@@ -103,7 +108,7 @@ def listen(host: str, port: int, *, takeover: bool = False) -> socket.socket:
         with probe:
             probe.bind((host, port))
             port = port or probe.getsockname()[1]
-    # The protocol is named because asyncio turns Nagle off only where it sees it.
+    # asyncio disables Nagle's algorithm only on a socket with an explicit protocol.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,12 +123,12 @@ def listen(host: str, port: int, *, takeover: bool = False) -> socket.socket:
 
 
 def draw_connections(sock: socket.socket) -> None:
-    """Have all new connections come here, not to the gateway that listened on the port before: what waits in a
-    listener's queue when it is closed is reset, so that queue must be empty by the time the other one stops. Only Linux
-    can; elsewhere, and where nobody else listens, nothing changes."""
+    """Direct all new connections to this socket, not to the gateway that listened on the port before. Connections in
+    the queue of a listener are reset when it closes, so the other queue must be empty when that gateway stops. Linux
+    only; without another listener nothing changes."""
     if sys.platform != "linux":
         return
-    # Classic BPF, `return 1`: the second of the sockets that share the port. Where there is none the kernel chooses.
+    # Classic BPF, `return 1`: the second socket on the port. Where there is none the kernel chooses.
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 1))
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, struct.pack("HP", 1, ctypes.addressof(program)))

@@ -1,5 +1,5 @@
 """The configuration of another gateway as a routes.yaml: pure converters, one file per format.
 
 `read_source` reads the other file, `convert` makes a `Draft` of it with a note for each thing that has no counterpart
-here, `render` writes the draft as text, and `prove` loads that text as the gateway would.
+here, `render` writes the draft as text, and `verify_round_trip` loads that text as the gateway would.
 """

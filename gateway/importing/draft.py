@@ -1,4 +1,4 @@
-"""A routes.yaml that is being made: plain data with comments, and notes for the person who asked for it."""
+"""A routes.yaml in the making: plain data with comments, and notes for the person who asked for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Problem
 
 Kind = Literal["left_out", "changed", "to_do"]
@@ -14,8 +15,8 @@ Kind = Literal["left_out", "changed", "to_do"]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing of the source that is not the same here. `left_out` = it has no counterpart, `changed` = it works in
-    another way, `to_do` = somebody has to act before the file can be used. The problem's hint says what to do."""
+    """A setting of the source that differs here. `left_out`: it has no counterpart; `changed`: it works in another way;
+    `to_do`: the file cannot be used before somebody acts. The problem's hint says what to do."""
 
     kind: Kind
     problem: Problem
@@ -23,8 +24,8 @@ class Note:
 
 @dataclass(slots=True)
 class Entry:
-    """A backend, an alias or a client: its keys as routes.yaml has them. `comment` stands on lines of its own before
-    it, `remarks` behind single keys."""
+    """A backend, an alias or a client: its keys as routes.yaml has them. `comment`: lines before it;
+    `remarks`: key -> comment behind it."""
 
     keys: dict[str, Any]
     comment: list[str] = field(default_factory=list)
@@ -33,8 +34,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Draft:
-    """The file to be. `head` are comment lines. `after` (a section's name -> lines behind it) and `tail` stand there as
-    they are, `#` included."""
+    """The file to be written. `head`: comment lines without `#`. `after` (section -> lines behind it) and `tail`: lines
+    that are written as they are, `#` included."""
 
     head: list[str] = field(default_factory=list)
     server: dict[str, Any] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Draft:
     notes: list[Note] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
-        """What the written file says, as plain data: an alias that only says `use` has its short form."""
+        """The written file as plain data. An alias with nothing but `use` has its short form."""
         sections: dict[str, Any] = {"server": self.server, "defaults": self.defaults}
         for name in ("nodes", "backends", "aliases", "clients"):
             sections[name] = {key: entry.keys for key, entry in getattr(self, name).items()}
@@ -92,12 +93,12 @@ def shown_path(path: Path) -> str:
 
 
 def backend_name(text: str) -> str:
-    """`text` with what no backend's name may hold made `-`: `meta/Llama 3.1:8b` -> `meta-Llama-3.1:8b`."""
+    """`text` with `-` for what a backend's name must not have: `meta/Llama 3.1:8b` -> `meta-Llama-3.1:8b`."""
     return _slug(text, r"[^A-Za-z0-9._:@-]+") or "backend"
 
 
 def alias_name(text: str) -> str:
-    """The same for an alias, which may also have `/` and `+`."""
+    """The same for an alias, whose name may also have `/` and `+`."""
     return _slug(text, r"[^A-Za-z0-9._:@/+-]+") or "alias"
 
 
@@ -111,8 +112,26 @@ def tail_of(model: str) -> str:
 
 
 def unique(name: str, taken: Iterable[str], *further: str) -> str:
-    """`name`, else with one of `further` behind it, else with a number."""
+    """`name`, or when it is taken `name-SUFFIX` with the first free suffix of `further`, or `name-NUMBER`."""
     taken = set(taken)
     tried = [name, *(f"{name}-{word}" for word in further if word)]
     numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
     return next(one for one in (*tried, *numbered) if one not in taken)
+
+
+def check_further_names(draft: Draft, notes: Notes) -> None:
+    """Removes further names of aliases (`also`) that are not valid or that another alias has, each with a note."""
+    claimed = {name: name for name in draft.aliases}
+    for name, entry in draft.aliases.items():
+        kept = []
+        for word in entry.keys.get("also", ()):
+            if not is_further_name(word):
+                notes.left_out((), f"'{word}' cannot be a further name of alias '{name}'", "no spaces or quotes")
+            elif (owner := claimed.setdefault(word, name)) != name:
+                notes.left_out((), f"'{word}' is alias '{owner}' already, and no further name of '{name}'")
+            elif word != name and word not in kept:
+                kept.append(word)
+        if kept:
+            entry.keys["also"] = kept
+        else:
+            entry.keys.pop("also", None)

@@ -1,4 +1,4 @@
-"""Which formats are read, and how a file shows which one it is."""
+"""The formats that can be imported, and how a file is recognised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = "routes.yaml"
 
 
 def format_of(data: dict[str, Any]) -> str | None:
-    """The name in FORMATS by what is in the file; `routes.yaml` for one of ours, None when it is none of these."""
+    """A name of FORMATS, `routes.yaml`, or None for an unknown format."""
     if isinstance(data.get("model_list"), list) or "litellm_settings" in data:
         return "litellm"
     if isinstance(data.get("backends"), dict):

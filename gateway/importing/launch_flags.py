@@ -1,4 +1,4 @@
-"""A server's command line, as far as a backend's keys follow from it: vLLM's and llama.cpp's flags."""
+"""A backend's keys from the command line of its server: flags of vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _THOUSANDS = {"k": 1000, "K": 1024, "m": 1_000_000, "M": 1024 * 1024}
 
 
 def words_of(command: str) -> list[str]:
-    """The words of a command, comment lines left out. A quote that is never closed ends the shell's rules: then it is
-    split at spaces."""
+    """The words of a shell command without its comment lines; split at spaces when a quote is never closed."""
     lines = (line for line in command.splitlines() if not line.lstrip().startswith("#"))
     text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
     try:
@@ -30,8 +29,7 @@ def words_of(command: str) -> list[str]:
 
 
 def backend_keys(command: str) -> dict[str, Any]:
-    """`engine`, and what the flags say. vLLM is the default engine, so it is not named; everything else speaks OpenAI's
-    API."""
+    """The backend's keys. vLLM is the default engine and not named; any other command gets `engine: openai`."""
     words = words_of(command)
     flags = _flags(words)
     if _is_vllm(words):
@@ -44,7 +42,7 @@ def backend_keys(command: str) -> dict[str, Any]:
     found = {key: _value(key, flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
     context, slots = found.get("context"), found.get("slots")
     if context and slots and "--kv-unified" not in flags and "-kvu" not in flags:
-        found["context"] = context // slots  # llama.cpp shares its window out among its slots
+        found["context"] = context // slots  # llama.cpp divides its window among its slots
     return {"engine": "openai", **{key: value for key, value in found.items() if value}}
 
 
@@ -61,7 +59,7 @@ def _after_serve(words: list[str]) -> str | None:
 
 
 def _flags(words: list[str]) -> dict[str, str]:
-    """`--flag value`, `--flag=value` and `--flag` (empty). The first one counts."""
+    """`--flag value`, `--flag=value` and `--flag` (empty). Of a repeated flag the first."""
     found: dict[str, str] = {}
     for i, word in enumerate(words):
         if not word.startswith("-"):
@@ -74,7 +72,7 @@ def _flags(words: list[str]) -> dict[str, str]:
 
 
 def _value(key: str, text: str) -> Any:
-    """A count (vLLM also takes 128k) or the text itself; None for what cannot be read."""
+    """A count (vLLM also accepts 128k) or the text; None for an invalid value."""
     if key not in _COUNTS:
         return text or None
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", text, re.ASCII)

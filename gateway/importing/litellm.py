@@ -10,12 +10,11 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.config.snapshot import Balance
-from gateway.importing.alias_names import settle_further_names
-from gateway.importing.draft import Draft, Entry, Notes, alias_name, unique
-from gateway.importing.keys import Keys, is_no_key
-from gateway.importing.litellm_backends import Deployment, Reader, entries_of, is_glob
+from gateway.importing.draft import Draft, Entry, Notes, alias_name, check_further_names, unique
+from gateway.importing.litellm_backends import Deployment, DeploymentReader, entries_of, is_glob
 from gateway.importing.litellm_settings import GENERAL, LITELLM, ROUTER, TOP, Meaning
 from gateway.importing.source import Source, count_of, is_true, listed, mapping, text_of
+from gateway.importing.values import Keys, is_no_key
 
 Steps = list[list[str]]
 
@@ -35,12 +34,12 @@ def convert(source: Source) -> Draft:
     """The draft with its notes. It may have no backend: then nothing of `model_list` could be used."""
     notes = source.notes()
     keys = Keys(notes)
-    deployments = Reader(source, notes, keys).deployments()
+    deployments = DeploymentReader(source, notes, keys).deployments()
     draft = Draft(backends=entries_of(deployments, source))
     _Aliases(source, notes, draft, deployments).build()
     _general(source, notes, keys, draft)
     _note_settings(source, notes)
-    settle_further_names(draft, notes)
+    check_further_names(draft, notes)
     draft.notes = notes.in_order()
     return draft
 
@@ -54,9 +53,9 @@ class _Aliases:
         self.names = self._names()
 
     def _names(self) -> dict[str, str]:
-        """Group -> alias. A name that no alias can have is changed, and a glob becomes a further name."""
+        """Group -> name of its alias. Invalid names are changed; a glob becomes a further name of an alias."""
         names: dict[str, str] = {}
-        for group in sorted(self.groups, key=is_glob):  # plain names first: they are to keep theirs
+        for group in sorted(self.groups, key=is_glob):  # plain names first, so that they stay unchanged
             wanted = alias_name(group.split("*")[0].rstrip("-/_.") or self.groups[group][0].backend)
             names[group] = unique(wanted if is_glob(group) else alias_name(group), names.values())
         return names
@@ -89,7 +88,7 @@ class _Aliases:
         return steps
 
     def _chain(self, group: str) -> Steps:
-        """With its fallbacks; a backend stands only where it comes first, and audio never beside chat."""
+        """The group's steps and those of its fallbacks. A backend is listed once; audio and chat are not mixed."""
         steps = self._steps(group)
         kind = self._is_audio(steps[0][0])
         for other in self._fallbacks(group):
@@ -114,7 +113,7 @@ class _Aliases:
         return self.draft.backends[backend].keys.get("engine") == "http"
 
     def _fallbacks(self, group: str) -> list[str]:
-        """The groups that stand in for it, in order: named for it, else `*`, else the default ones."""
+        """The fallback groups in order: those declared for the group, else for `*`, else the default ones."""
         found: list[str] = []
         for section in ("litellm_settings", "router_settings"):
             settings = self.source.section(section)
@@ -153,7 +152,7 @@ class _Aliases:
         return text_of(value) or text_of(mapping(value).get("model")) or name
 
     def _short(self, chain: Steps) -> list[Any]:
-        """A step of one backend is that backend."""
+        """The steps as routes.yaml writes them: one with a single backend is its name."""
         return [step[0] if len(step) == 1 else step for step in chain]
 
     # -- the rest of an alias -------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ class _Aliases:
         return _BALANCE.get(strategy or "")
 
     def _params(self, members: list[Deployment]) -> dict[str, Any]:
-        """What all deployments of the group agree on: here an alias has parameters, not a backend."""
+        """The parameters that all deployments of the group share: aliases have parameters, backends have none."""
         first, *others = members
         agreed = {key: value for key, value in first.params.items() if all(o.params.get(key) == value for o in others)}
         for one in members:
@@ -175,7 +174,7 @@ class _Aliases:
         return agreed
 
     def _join_globs(self) -> None:
-        """A glob that leads where another alias leads is a further name of that one."""
+        """A glob with the same target as another alias becomes a further name of that alias."""
         aliases = self.draft.aliases
         for group in [group for group in self.groups if is_glob(group)]:
             mine = aliases[self.names[group]]
@@ -210,7 +209,7 @@ def _general(source: Source, notes: Notes, keys: Keys, draft: Draft) -> None:
     path: Path = ("general_settings", "master_key")
     master = text_of(general.get("master_key"))
     if master is not None and not is_true(general.get("disable_key_check")):
-        key = "${" + _MASTER + "}" if is_no_key(master) else keys.kept(master, path, _MASTER)
+        key = "${" + _MASTER + "}" if is_no_key(master) else keys.reference_to(master, path, _MASTER)
         draft.clients["master"] = Entry(
             {"key": key, "admin": True}, remarks={"admin": "may drain, resume, probe and reload"}
         )

@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.problems import Path
-from gateway.importing.addresses import host_words, say_cloud, url_of
 from gateway.importing.draft import Entry, Notes, backend_name, tail_of, unique
-from gateway.importing.keys import Keys, is_no_key, variable_name
+from gateway.importing.litellm_providers import Provider, provider_of
 from gateway.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
-from gateway.importing.params import literal, request_params
-from gateway.importing.providers import Provider, provider_of
 from gateway.importing.source import Source, count_of, is_true, listed, mapping, number_of, text_of
+from gateway.importing.values import (
+    Keys,
+    host_words,
+    is_no_key,
+    literal,
+    mark_cloud,
+    request_params,
+    url_of,
+    variable_name,
+)
 
 # Request fields: in `litellm_params` they are the defaults of requests that do not say them, as `params` are here.
 _PARAMS = frozenset(
@@ -57,8 +64,8 @@ class Deployment:
 
 
 @dataclass(slots=True)
-class Reader:
-    """Reads the deployments one by one; what cannot be kept goes into the notes."""
+class DeploymentReader:
+    """Reads the entries of `model_list`; settings that cannot be kept are noted."""
 
     source: Source
     notes: Notes
@@ -117,7 +124,7 @@ class Reader:
             self.notes.left_out(path, f"'{model}' has no api_base", 'write url: "http://HOST:PORT"')
             return False
         if provider.needs_url and url is None:
-            message = f"the SDK does not know where '{provider.name}' is, unless it is said"
+            message = f"the SDK has no default address for '{provider.name}'"
             self.notes.to_do(path, message, "write its address as url: under the backend")
         return True
 
@@ -129,7 +136,7 @@ class Reader:
         address = url or provider.url
         if address is not None:
             keys["url"] = address
-        say_cloud(keys, (*inside, "api_base"), self.notes, known=url is None or provider.engine == "openai")
+        mark_cloud(keys, (*inside, "api_base"), self.notes, known=url is None or provider.engine == "openai")
         keys["model"] = literal(provider.model)
         context = count_of(params.get("num_ctx")) or count_of(info.get("max_input_tokens"))
         if context is not None:
@@ -154,7 +161,7 @@ class Reader:
         usual = provider.key or variable_name(f"{group}_API_KEY")
         if written is None:
             return f"${{{provider.key}}}" if provider.key and provider.engine == "openai" else None
-        return None if is_no_key(written) else self.keys.kept(written, (*path, "api_key"), usual)
+        return None if is_no_key(written) else self.keys.reference_to(written, (*path, "api_key"), usual)
 
     def _money(self, keys: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
         costs = [number_of(params.get(k, info.get(k))) for k in ("input_cost_per_token", "output_cost_per_token")]
@@ -171,7 +178,7 @@ class Reader:
             keys["budget"] = f"{f'{most:.6f}'.rstrip('0').rstrip('.')} USD/{per}"
 
     def _as_audio(self, keys: dict[str, Any], serves: str, path: Path) -> bool:
-        """Make an audio server of it. Only servers of one's own can be one."""
+        """Make the keys those of an audio server. False (noted) outside of the LAN, where audio is not served."""
         if keys.get("cloud") or "url" not in keys or keys.get("engine") == "litellm":
             hint = "write an audio server of your own as engine: http"
             self.notes.left_out(
@@ -190,7 +197,7 @@ class Reader:
         return {**further, **found}
 
     def _note_rest(self, item: dict[str, Any], params: dict[str, Any], info: dict[str, Any], path: Path) -> None:
-        """All keys that were not read."""
+        """A note for each key that is not read above."""
         for key in params:
             if key in _READ or key in _PARAMS:
                 continue
@@ -239,7 +246,7 @@ def is_glob(name: str) -> bool:
 
 
 def entries_of(deployments: list[Deployment], source: Source) -> dict[str, Entry]:
-    """Backends by name. What only a later deployment of the same backend says is taken from there."""
+    """Backends by name. Of several deployments of a backend, the first that has a key decides it."""
     entries: dict[str, Entry] = {}
     for one in deployments:
         entry = entries.setdefault(one.backend, Entry({}))

@@ -1,6 +1,6 @@
-"""What LiteLLM's settings mean here: most are built in, done in another way, or have no counterpart.
+"""LiteLLM's settings and their counterparts here: built in, solved in another way, or none.
 
-`key -> (kind, message, hint)`. A key that is in no table is one without a counterpart.
+`key -> (kind, message, hint)`. A key that is in no table has no counterpart.
 """
 
 from __future__ import annotations

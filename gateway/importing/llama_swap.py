@@ -10,17 +10,14 @@ import re
 from typing import Any
 
 from gateway.config.problems import Path
-from gateway.importing.addresses import host_words, say_cloud, url_of
-from gateway.importing.alias_names import settle_further_names
-from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
-from gateway.importing.keys import Keys, variable_name
+from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, check_further_names, tail_of, unique
 from gateway.importing.launch_flags import backend_keys
-from gateway.importing.params import literal, request_params
 from gateway.importing.source import Source, count_of, is_true, listed, mapping, text_of
+from gateway.importing.values import Keys, host_words, literal, mark_cloud, request_params, url_of, variable_name
 
-START_PORT = 5800  # llama-swap's default for ${PORT}
+START_PORT = 5800  # llama-swap's default of the first ${PORT}
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
-_ROUNDS = 8  # macros in macros
+_ROUNDS = 8  # nested macros are expanded so many times
 
 _STARTING = ("cmdStop", "env", "ttl", "sendLoadingState", "timeouts", "metadata", "capabilities", "name", "description")
 _READ = (
@@ -58,7 +55,7 @@ def convert(source: Source) -> Draft:
         if key not in _SILENT:
             message, hint = _TOP.get(key, ("has no counterpart here", None))
             notes.left_out((key,), message, hint)
-    settle_further_names(converter.draft, notes)
+    check_further_names(converter.draft, notes)
     converter.draft.notes = notes.in_order()
     return converter.draft
 
@@ -78,32 +75,32 @@ class _Converter:
             self._model(name, mapping(value), ports.get(name))
 
     def _ports(self, models: dict[str, Any]) -> dict[str, int]:
-        """The automatic ports: counted up in the order of the names, for those that use `${PORT}`."""
+        """Model -> its automatic port: ascending in the order of names, for models that use `${PORT}`."""
         port = count_of(self.source.data.get("startPort")) or START_PORT
         found = {}
         for name in sorted(models):
             model = mapping(models[name])
-            used = self._filled(f"{model.get('cmd', '')} {model.get('proxy', '')}", name, model, None)
+            used = self._expanded(f"{model.get('cmd', '')} {model.get('proxy', '')}", name, model, None)
             if "${PORT}" in used:
                 found[name] = port
                 port += 1
         return found
 
-    def _filled(self, text: str, name: str, model: dict[str, Any], port: int | None) -> str:
-        """Macros replaced; `${env.X}` and what is unknown stay."""
+    def _expanded(self, text: str, name: str, model: dict[str, Any], port: int | None) -> str:
+        """`text` with its macros expanded; `${env.X}` and unknown macros stay."""
         known = {**self.macros, **{k: t for k, v in mapping(model.get("macros")).items() if (t := text_of(v))}}
         known |= {"MODEL_ID": name} | ({"PORT": str(port)} if port is not None else {})
         for _ in range(_ROUNDS):
-            filled = _MACRO.sub(lambda match: known.get(match[1], match[0]), text)
-            if filled == text:
+            expanded = _MACRO.sub(lambda match: known.get(match[1], match[0]), text)
+            if expanded == text:
                 break
-            text = filled
+            text = expanded
         return text
 
     def _model(self, name: str, model: dict[str, Any], port: int | None) -> None:
         path: Path = ("models", name)
-        command = self._filled(text_of(model.get("cmd")) or "", name, model, port)
-        proxy = self._filled(text_of(model.get("proxy")) or "http://localhost:${PORT}", name, model, port)
+        command = self._expanded(text_of(model.get("cmd")) or "", name, model, port)
+        proxy = self._expanded(text_of(model.get("proxy")) or "http://localhost:${PORT}", name, model, port)
         if "${PORT}" in proxy:
             self.notes.left_out(path, "neither cmd nor proxy says where it listens", "write url under the backend")
             return
@@ -119,7 +116,7 @@ class _Converter:
         check = text_of(model.get("checkEndpoint"))
         if check is not None and not engine and check.startswith("/") and check != "/health":
             entry.keys["health"] = {"path": check}
-        say_cloud(entry.keys, (*path, "proxy"), self.notes, known=False)
+        mark_cloud(entry.keys, (*path, "proxy"), self.notes, known=False)
         backend = unique(backend_name(name), self.draft.backends, *host_words(url))
         line = self.source.line(path)
         entry.comment = [f"{self.source.file}:{line}"] if line else []
@@ -156,7 +153,7 @@ class _Converter:
             entry.keys["listed"] = False
         self.draft.aliases[self._alias(name, path[:2])] = entry
         for variant, params in mapping(filters.get("setParamsByID")).items():
-            asked = self._filled(variant, name, model, None)
+            asked = self._expanded(variant, name, model, None)
             further = request_params(mapping(params), (*path, "setParamsByID", variant), self.notes)
             merged = {**forced, **further}
             if asked == name:
@@ -177,11 +174,15 @@ class _Converter:
             path: Path = ("peers", name)
             peer = mapping(value)
             if (
-                url := url_of(self._filled(text_of(peer.get("proxy")) or "", name, peer, None), path, self.notes)
+                url := url_of(self._expanded(text_of(peer.get("proxy")) or "", name, peer, None), path, self.notes)
             ) is None:
                 continue
             written = text_of(peer.get("apiKey"))
-            key = self.keys.kept(written, (*path, "apiKey"), variable_name(f"{name}_API_KEY")) if written else None
+            key = (
+                self.keys.reference_to(written, (*path, "apiKey"), variable_name(f"{name}_API_KEY"))
+                if written
+                else None
+            )
             for model in listed(peer.get("models")):
                 if (asked := text_of(model)) is not None:
                     self._peer_model(name, url, asked, key, path)
@@ -191,7 +192,7 @@ class _Converter:
 
     def _peer_model(self, peer: str, url: str, model: str, key: str | None, path: Path) -> None:
         keys: dict[str, Any] = {"engine": "openai", "url": url, "model": literal(model)}
-        say_cloud(keys, (*path, "proxy"), self.notes, known=False)
+        mark_cloud(keys, (*path, "proxy"), self.notes, known=False)
         keys |= {"api_key": key} if key else {}
         backend = unique(backend_name(tail_of(model)), self.draft.backends, backend_name(peer))
         line = self.source.line(path)
@@ -201,6 +202,6 @@ class _Converter:
     def clients(self) -> None:
         for i, value in enumerate(listed(self.source.data.get("apiKeys")), 1):
             if (written := text_of(value)) is not None:
-                key = self.keys.kept(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
+                key = self.keys.reference_to(written, ("apiKeys", i - 1), f"CLIENT_{i}_KEY")
                 if not any(entry.keys["key"] == key for entry in self.draft.clients.values()):
                     self.draft.clients[f"client{i}"] = Entry({"key": key})

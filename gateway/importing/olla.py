@@ -1,7 +1,7 @@
 """Olla's config: its static endpoints become backends.
 
-Olla asks its endpoints for their models and balances by name; here the file names them. So each endpoint is offered
-under its own name, and the notes say what is left to write. Facts about the format: its configuration reference.
+Olla reads the models from its endpoints and balances by name; routes.yaml declares them. So each endpoint becomes a
+backend under its own name, and the notes say what has to be added. Facts about the format: its configuration reference.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.config.units import format_size, parse_duration, parse_size
-from gateway.importing.addresses import host_words, say_cloud, url_of
 from gateway.importing.draft import Draft, Entry, Notes, backend_name, unique
-from gateway.importing.keys import Keys, variable_name
 from gateway.importing.source import Source, count_of, listed, mapping, text_of
+from gateway.importing.values import Keys, host_words, mark_cloud, url_of, variable_name
 
 _ENGINES = {"vllm": None, "ollama": "ollama"}  # all others speak OpenAI's API
 _READ = ("url", "name", "type", "auth", "health_check_url", "check_interval", "priority", "model_filter", "model_url",
@@ -76,7 +75,7 @@ def _server(source: Source, notes: Notes, draft: Draft) -> None:
 
 
 def _duration(value: Any) -> str | None:
-    """A duration that routes.yaml understands as it stands (`5s`, not Go's `1m30s`)."""
+    """A duration in the form of routes.yaml (`5s`); None for any other, such as Go's `1m30s`."""
     text = text_of(value)
     try:
         return text if text is not None and parse_duration(text) else None
@@ -98,7 +97,7 @@ def _endpoint(path: Path, endpoint: dict[str, Any], source: Source, notes: Notes
         notes.to_do(path, f"backend '{name}' needs the name of its model", hint)
     if kind == "auto":
         notes.changed((*path, "type"), "taken for a server that speaks OpenAI's API", "if it is a vLLM, delete engine")
-    say_cloud(entry.keys, (*path, "url"), notes, known=False)
+    mark_cloud(entry.keys, (*path, "url"), notes, known=False)
     if (key := _key(mapping(endpoint.get("auth")), (*path, "auth"), name, notes, keys)) is not None:
         entry.keys["api_key"] = key
     _health(endpoint, engine, entry.keys)
@@ -125,7 +124,7 @@ def _key(auth: dict[str, Any], path: Path, name: str, notes: Notes, keys: Keys) 
     if (file := text_of(auth.get(f"{field}_file"))) is not None:
         return f"${{file:{file}}}"
     written = text_of(auth.get(field))
-    return keys.kept(written, (*path, field), variable_name(f"{name}_API_KEY")) if written else None
+    return keys.reference_to(written, (*path, field), variable_name(f"{name}_API_KEY")) if written else None
 
 
 def _health(endpoint: dict[str, Any], engine: str | None, keys: dict[str, Any]) -> None:
@@ -140,7 +139,7 @@ def _health(endpoint: dict[str, Any], engine: str | None, keys: dict[str, Any]) 
 
 
 def _note_order(path: Path, endpoints: list[Any], notes: Notes) -> None:
-    """Priorities say which endpoint comes first for a model: here that is an alias."""
+    """Priorities become the order of steps in an alias, which nobody can infer: a note."""
     if len({text_of(mapping(endpoint).get("priority")) for endpoint in endpoints}) > 1:
         hint = "write aliases: {MODEL: [[FIRST, BESIDE IT], LATER]} with the endpoints that serve the same model"
         notes.to_do((*path, 0, "priority"), "priorities are the order of steps in an alias", hint)

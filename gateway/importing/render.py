@@ -14,7 +14,7 @@ from gateway.importing.draft import Draft, Entry
 from gateway.printable import visible
 
 _SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
-_FLOW_MOST = 3  # so many keys with simple values stand on one line
+_FLOW_MOST = 3  # keys of a mapping that is written on one line
 
 
 def render(draft: Draft) -> str:
@@ -34,12 +34,12 @@ def render(draft: Draft) -> str:
 
 
 def _comments(lines: list[str]) -> str:
-    return "".join(f"{visible(line)}\n" for line in lines)  # what is quoted there cannot end its comment
+    return "".join(f"{visible(line)}\n" for line in lines)  # no control character of a quoted value can end the comment
 
 
 def _dump(section: dict[str, Any]) -> str:
     yaml = YAML()
-    yaml.width = 1_000_000  # a line that is broken inside a value is hard to edit
+    yaml.width = 1_000_000  # never wrap inside a value
     yaml.indent(mapping=2, sequence=4, offset=2)
     out = io.StringIO()
     yaml.dump(CommentedMap(section), out)
@@ -47,7 +47,7 @@ def _dump(section: dict[str, Any]) -> str:
 
 
 def _entries(data: dict[str, Any], entries: dict[str, Entry]) -> CommentedMap:
-    """One mapping of named entries, each with its comment before it and its remarks behind its keys."""
+    """The entries by name, each with its comment before it and its remarks behind the keys."""
     made = CommentedMap()
     for name, keys in data.items():
         entry = entries[name]
@@ -65,8 +65,7 @@ def _entries(data: dict[str, Any], entries: dict[str, Entry]) -> CommentedMap:
 
 
 def _node(value: Any) -> Any:
-    """Lists and small mappings on one line, larger mappings one key a line, strings that would be read as something
-    else in quotes."""
+    """Lists and small mappings on one line, larger mappings one key per line, ambiguous strings in quotes."""
     if isinstance(value, dict):
         node = CommentedMap({_scalar(str(key)): _node(inner) for key, inner in value.items()})
         simple = not any(isinstance(inner, dict | list) for inner in value.values())
@@ -81,7 +80,7 @@ def _node(value: Any) -> Any:
 
 
 def _flow(node: CommentedMap | CommentedSeq) -> None:
-    """On one line, with all that is in it: flow style cannot hold block style, and `${X}` needs quotes there."""
+    """Write the node and all below it on one line: block style is not allowed inside of flow style."""
     node.fa.set_flow_style()
 
 

@@ -1,4 +1,4 @@
-"""Loads what was written as the gateway would, and compares it with what was meant."""
+"""Verifies a written routes.yaml: loads it as the gateway would, and compares it with the draft."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from gateway.config.document import read_document
 from gateway.config.load import Loaded, load_text
 from gateway.config.problems import Report
 from gateway.importing.draft import Draft
-from gateway.importing.keys import variable_name
+from gateway.importing.values import variable_name
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{([A-Za-z_]\w*)\}", re.ASCII)
 _FILE = re.compile(r"(?<!\$)\$\{file:([^{}]*)\}")
 _STAND_IN_URL = "http://127.0.0.1:9"
 
 
-class NotWhatWasMeant(Exception):
-    """The text says something else than the draft: a mistake of ours, told rather than written to a file."""
+class RoundTripMismatch(Exception):
+    """The text does not mean the same as the draft. A defect of the writer; nothing may be written then."""
 
 
 def variables(text: str) -> list[str]:
-    """The names that stand as `${NAME}` in the text's values, in order."""
+    """The names of all `${NAME}` in the text's values, in order."""
     report = Report("routes.yaml")
     return list(dict.fromkeys(_named(read_document(text, report))))
 
 
-def prove(text: str, draft: Draft, environ: Mapping[str, str], source: str = "routes.yaml") -> Loaded:
-    """What the gateway makes of `text`. Variables that `environ` does not have get a stand-in, and so do files
-    of secrets, which may be on another machine.
+def verify_round_trip(text: str, draft: Draft, environ: Mapping[str, str], source: str = "routes.yaml") -> Loaded:
+    """`text` as the gateway loads it. Variables that `environ` lacks, and files of secrets (which may be on another
+    machine), get a stand-in.
 
-    Raises ConfigError when it would not be loaded, NotWhatWasMeant when it is not what the draft says.
+    Raises ConfigError when it would not be loaded, RoundTripMismatch when it differs from the draft.
     """
     report = Report(source)
     read = read_document(text, report)
     report.finish()
     if read != draft.data():
-        raise NotWhatWasMeant(f"{source} would not say what was meant: {_difference(read, draft.data())}")
+        raise RoundTripMismatch(f"{source} would not say what was meant: {_difference(read, draft.data())}")
     stand_ins = {name: _stand_in(name, draft) for name in variables(text) if not environ.get(name)}
     without_files = _FILE.sub(lambda match: f"stands-for-{variable_name(match[1])}", text)
     return load_text(without_files, source, {**environ, **stand_ins})
 
 
 def _stand_in(name: str, draft: Draft) -> str:
-    """A value of the kind that is wanted: a URL where it is a backend's, else text that no other key equals."""
+    """A URL where the variable is a backend's URL, else text that is unique to the variable."""
     in_url = any(f"${{{name}}}" in str(entry.keys.get("url", "")) for entry in draft.backends.values())
     return _STAND_IN_URL if in_url else f"stands-for-{name}"
 

@@ -1,4 +1,4 @@
-"""What a server is and what it serves, by its answers to a few GETs. Pure: the asking is in gateway/cli/scanning.py."""
+"""What a server is and what it serves, by its answers to a few GETs. Pure; gateway/cli/discovery.py sends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`context` in tokens; None = not told, as with `tools` and `vision`. `ready`: it need not be loaded first.
+    """`context` in tokens; None = not reported, as with `tools` and `vision`. `ready`: it need not be loaded first.
     `also`: further names of the same model there."""
 
     name: str

@@ -10,7 +10,7 @@ from gateway.config.document import read_document
 from gateway.config.problems import Path, Report
 from gateway.importing.draft import Notes
 
-MOST = 10**12  # as far as routes.yaml counts
+MOST = 10**12  # the largest count in routes.yaml
 _TRUE = frozenset(("true", "yes", "on"))
 
 
@@ -42,7 +42,7 @@ def read_source(text: str, file: str) -> Source:
 
 
 def _merged(value: Any) -> Any:
-    """YAML 1.1's `<<: *anchor`, which the readers of these files know and routes.yaml does not."""
+    """Resolves YAML 1.1's `<<: *anchor`, which these formats have and routes.yaml does not."""
     if isinstance(value, list):
         return [_merged(inner) for inner in value]
     if not isinstance(value, dict):
@@ -55,7 +55,7 @@ def _merged(value: Any) -> Any:
     return own
 
 
-# -- values that may be anything --------------------------------------------------------------------------------------
+# -- values of any type -----------------------------------------------------------------------------------------------
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def text_of(value: Any) -> str | None:
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number, also one in quotes."""
+    """A finite number, in quotes or not; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -85,11 +85,11 @@ def number_of(value: Any) -> float | None:
 
 
 def count_of(value: Any) -> int | None:
-    """A whole number from 1 to MOST."""
+    """A whole number from 1 to MOST; None for anything else."""
     number = number_of(value)
     return int(number) if number is not None and 1 <= number <= MOST and number == int(number) else None
 
 
 def is_true(value: Any) -> bool:
-    """Also YAML 1.1's `yes` and `on`, which our reader takes for words."""
+    """True, or YAML 1.1's `yes` and `on`, which our YAML reader returns as text."""
     return value is True or (isinstance(value, str) and value.strip().lower() in _TRUE)

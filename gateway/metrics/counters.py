@@ -1,7 +1,7 @@
-"""Counts and histograms for the request path: plain attributes, turned into Prometheus' form when somebody scrapes.
+"""Counters and histograms for the request path: plain attributes, converted to Prometheus' form at a scrape.
 
-`prometheus_client`'s own children take a lock and some checks per observation, which at eight observations a request is
-a tenth of what the gateway costs (docs/performance.md). Here one thread writes, so nothing has to be locked.
+`prometheus_client`'s own children take a lock and some checks per observation, a tenth of the gateway's
+cost at eight observations per request (docs/performance.md). Here one thread writes, so that no lock is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 
 class Count:
-    """A counter: add to `value`."""
+    """A counter, or a gauge: change `value`."""
 
     __slots__ = ("value",)
 
@@ -23,8 +23,8 @@ class Count:
         self.value = 0
 
 
-class Spread:
-    """A histogram over `bounds` (upper bounds, ascending)."""
+class Histogram:
+    """A histogram. `bounds`: upper bounds, ascending; `counts`: observations per bucket, the last beyond all bounds."""
 
     __slots__ = ("_bounds", "counts", "total")
 
@@ -38,7 +38,7 @@ class Spread:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as Prometheus has them."""
+        """(upper bound, cumulative count), as Prometheus writes them."""
         result = []
         seen = 0
         for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self.counts, strict=True):
@@ -48,7 +48,7 @@ class Spread:
 
 
 class Family(Collector):
-    """One metric with labels; `child` gives the `Count` or `Spread` of a set of label values, made once."""
+    """One metric with labels; `child` returns the `Count` or `Histogram` of a set of label values."""
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str], bounds: Sequence[float] | None = None) -> None:
         self.name = name
@@ -60,24 +60,24 @@ class Family(Collector):
     def child(self, *values: str) -> Any:
         found = self._children.get(values)
         if found is None:
-            found = self._children[values] = Count() if self._bounds is None else Spread(self._bounds)
+            found = self._children[values] = Count() if self._bounds is None else Histogram(self._bounds)
         return found
 
     @property
     def bounds(self) -> Sequence[float]:
-        """A histogram's upper bounds; none of a counter."""
+        """The upper bounds of a histogram; empty for a counter."""
         return self._bounds or ()
 
     def items(self) -> Iterable[tuple[tuple[str, ...], Any]]:
-        """(label values, `Count` or `Spread`) of all children."""
+        """(label values, `Count` or `Histogram`) of all children."""
         return self._children.items()
 
     def inc(self, *values: str) -> None:
-        """One more, for what is counted too rarely to keep its child."""
+        """Add one, where counting is too rare to keep the child."""
         self.child(*values).value += 1
 
     def keep(self, label: str, values: Container[str]) -> None:
-        """Drop the children that have another value of this label, if it is one of ours."""
+        """Drop the children with another value of `label`, where the family has that label."""
         if label in self._labels:
             at = self._labels.index(label)
             self._children = {key: child for key, child in self._children.items() if key[at] in values}

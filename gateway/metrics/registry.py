@@ -1,13 +1,13 @@
-"""The Prometheus metrics that are counted as things happen (those that are read at a scrape: gauges.py). Label values
-come from routes.yaml or from fixed lists, never from a client's text."""
+"""The Prometheus metrics that are counted as things happen; observe/gauges.py has those that are read at a scrape.
+Label values come from routes.yaml or from fixed lists, never from a client's text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from gateway.metrics.counters import Count, Family, Spread
+from gateway.metrics.counters import Count, Family, Histogram
 from gateway.supervision import Failures
 
 OPEN = "open"  # the client label where routes.yaml has no `clients`
@@ -60,7 +60,6 @@ class Metrics:
         self.transitions = self._family(
             "gateway_backend_transitions_total", "Changes of a backend's state", "backend after"
         )
-        self.queue_depth: Callable[[], Iterable[tuple[str, int]]] = tuple  # of each backend; the waiting set's to tell
         self.cloud_usd = self._family(
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
@@ -74,13 +73,13 @@ class Metrics:
         self.connections_closed = self._family(
             "gateway_connections_closed_total", "Connections that the listener has closed or refused, by why", "reason"
         )
-        self.connections: Callable[[], int] = int  # open ones; the listener's to tell
+        self.open_connections = Count()  # kept by the listener
         self.shortages = self._family(
             "gateway_shortages_total",
             "Times that the gateway itself lacked something: files, memory, ports, threads, budget (`server.memory`)",
             "kind",
         )
-        self.seconds: Spread = self.request_seconds.child()
+        self.seconds: Histogram = self.request_seconds.child()
         self._routes: dict[tuple[str, str, str, str], Route] = {}
 
     def _family(self, name: str, meaning: str, labels: str, bounds: tuple[float, ...] | None = None) -> Family:
@@ -90,7 +89,7 @@ class Metrics:
         return family
 
     def route(self, client: str, alias: str, backend: str, endpoint: str) -> Route:
-        """The counters that a request of this client, alias, backend and endpoint needs."""
+        """The counters for requests of this client, alias, backend and endpoint."""
         key = (client, alias, backend, endpoint)
         route = self._routes.get(key)
         if route is None:
@@ -98,7 +97,7 @@ class Metrics:
         return route
 
     def keep(self, **names: Iterable[str]) -> None:
-        """Forget every series of a `backend`, `alias` or `client` that is none of these; and the few names of ours."""
+        """Drop the series of every `backend`, `alias` or `client` that is not among these names."""
         for label, values in names.items():
             kept = {"", OPEN, *values}
             for family in self._families:
@@ -114,11 +113,11 @@ class Route:
     def __init__(self, metrics: Metrics, client: str, alias: str, backend: str, endpoint: str) -> None:
         self.answered: Count = metrics.requests.child(alias, backend, endpoint, "200")
         self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
-        self.first_token: Spread = metrics.first_token.child(alias, backend)
-        self.inter_token: Spread = metrics.inter_token.child(backend)
+        self.first_token: Histogram = metrics.first_token.child(alias, backend)
+        self.inter_token: Histogram = metrics.inter_token.child(backend)
         kinds = ("prompt", "completion", "cached", "reasoning")
         self._tokens: dict[str, Count] = {kind: metrics.tokens.child(client, alias, backend, kind) for kind in kinds}
 
     def count_tokens(self, kind: str, tokens: int) -> None:
-        """`tokens`: as `read_usage` has read them."""
+        """`kind`: prompt, completion, cached or reasoning; `tokens`: from `read_usage`."""
         self._tokens[kind].value += tokens

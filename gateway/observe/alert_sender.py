@@ -1,4 +1,4 @@
-"""Carries messages to one channel, in order: tried again with growing pauses, from a queue that does not grow."""
+"""Sends messages to one channel, in order, from a bounded queue; failures are retried with growing pauses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
 
-QUEUE_MOST = 100  # messages that wait
+QUEUE_MOST = 100  # messages in the queue
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds. The pauses between tries are drawn from 0 up to `first`, 2 x `first`, ... `most`. One that a channel
-    asks for is kept, up to `asked`. After `give_up` a message is dropped: by then it is history."""
+class RetryPolicy:
+    """Seconds. The pauses between attempts are drawn from 0 up to `first`, 2 x `first`, ... `most`. A longer pause that
+    the channel asks for is kept, up to `asked`. After `give_up` a message is dropped as outdated."""
 
     first: float = 1.0
     most: float = 60.0
@@ -31,39 +31,41 @@ class Patience:
     give_up: float = 3600.0
 
 
-class _NotTaken(Exception):
+class _Rejected(Exception):
+    """The channel did not accept the message, and may do so later."""
+
     def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.said)
+        super().__init__(answer.detail)
         self.answer = answer
 
 
-class Courier:
-    """One task, which runs until `close`. `dropped` counts the messages that never arrived."""
+class AlertSender:
+    """Runs a task until `close`. `dropped` counts the messages that were not delivered."""
 
     def __init__(
         self,
         channel: Channel,
         client: httpx.AsyncClient,
-        patience: Patience | None = None,
+        retries: RetryPolicy | None = None,
         failures: Failures | None = None,
     ) -> None:
         self.channel = channel
         self.dropped = 0
         self._client = client
-        self._patience = patience or Patience()
+        self._retries = retries or RetryPolicy()
         self._queue: deque[Message] = deque()
-        self._news = asyncio.Event()
+        self._filled = asyncio.Event()
         self._failures = failures or Failures()
         self._task = self._failures.task("alerts", self._run, f"alerts to {channel.name}")
 
-    def put(self, message: Message) -> None:
-        """Never waits. Of too many the oldest goes: what is newer tells more."""
+    def enqueue(self, message: Message) -> None:
+        """Never waits. When the queue is full the oldest message is dropped, since newer ones say more."""
         if len(self._queue) >= QUEUE_MOST:
             self._queue.popleft()
             self.dropped += 1
-            log.error("%s: %d messages wait already; the oldest is dropped", self.channel.name, QUEUE_MOST)
+            log.error("%s: the queue is full (%d messages); the oldest is dropped", self.channel.name, QUEUE_MOST)
         self._queue.append(message)
-        self._news.set()
+        self._filled.set()
 
     async def close(self) -> None:
         self._task.cancel()
@@ -71,23 +73,23 @@ class Courier:
 
     async def _run(self) -> None:
         while True:
-            await self._news.wait()
+            await self._filled.wait()
             while self._queue:
-                await self._carry(self._queue.popleft())
-            self._news.clear()
+                await self._deliver(self._queue.popleft())
+            self._filled.clear()
 
-    async def _carry(self, message: Message) -> None:
-        retries = AsyncRetrying(
-            retry=retry_if_exception_type(_NotTaken),
+    async def _deliver(self, message: Message) -> None:
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(_Rejected),
             wait=self._pause,
-            stop=stop_after_delay(self._patience.give_up),
+            stop=stop_after_delay(self._retries.give_up),
         )
         try:
-            async for attempt in retries:
+            async for attempt in attempts:
                 with attempt:
                     await self._try(message, attempt.retry_state.attempt_number)
         except RetryError:
-            self._lost(f"not taken within {self._patience.give_up:.0f} s")
+            self._give_up(f"not accepted within {self._retries.give_up:.0f} s")
         except Exception:
             self.dropped += 1
             self._failures.note("alerts", f"sending a message to {self.channel.name}")
@@ -96,21 +98,21 @@ class Courier:
         answer = await self.channel.send(self._client, message, time.time())
         if answer.ok:
             if number > 1:
-                log.info("%s: taken at try %d", self.channel.name, number)
-        elif answer.again:
+                log.info("%s: accepted at attempt %d", self.channel.name, number)
+        elif answer.retry:
             if number == 1:
-                log.warning("%s: %s; it is tried again", self.channel.name, answer.said)
-            raise _NotTaken(answer)
+                log.warning("%s: %s; it is tried again", self.channel.name, answer.detail)
+            raise _Rejected(answer)
         else:
-            self._lost(f"refused: {answer.said}")
+            self._give_up(f"refused: {answer.detail}")
 
-    def _lost(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         self.dropped += 1
-        log.error("%s: an alert was not delivered, %s", self.channel.name, why)
+        log.error("%s: an alert was not delivered: %s", self.channel.name, why)
 
     def _pause(self, state: RetryCallState) -> float:
-        """At least as long as the channel asked for, within reason."""
-        grown = wait_random_exponential(multiplier=self._patience.first, max=self._patience.most)(state)
+        """Seconds until the next attempt: at least what the channel asked for, up to the policy's bound."""
+        grown = wait_random_exponential(multiplier=self._retries.first, max=self._retries.most)(state)
         error = state.outcome.exception() if state.outcome is not None else None
-        asked = error.answer.after if isinstance(error, _NotTaken) else None
-        return max(grown, min(asked or 0.0, self._patience.asked))
+        asked = error.answer.after if isinstance(error, _Rejected) else None
+        return max(grown, min(asked or 0.0, self._retries.asked))

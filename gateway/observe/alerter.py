@@ -1,6 +1,6 @@
-"""Looks at the fleet every few seconds and has told what alerts.py says must be told; pings the dead man's switch.
+"""Checks the fleet every few seconds, sends the alerts that alerts.py decides on, and pings the dead man's switch.
 
-Never on the request path: the hooks that others call only write something down.
+Nothing here is on the request path: the methods that other parts call only record a fact for the next check.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from gateway.config.snapshot import Alerts, Secret
-from gateway.observe.alert_sender import Courier, Patience
-from gateway.observe.alerts import Alert, AlertState, Timing
+from gateway.observe.alert_sender import AlertSender, RetryPolicy
+from gateway.observe.alerts import Alert, AlertState
 from gateway.observe.channels import TELEGRAM, Deadman, Message, channels_of, new_client
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.shortage import Kind as Shortage
@@ -23,15 +23,14 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.alerts")
 
-LOOK = 2.0  # seconds between two looks
-SHORT_FOR = 60.0  # seconds without another shortage until it is over
+CHECK_EVERY = 2.0  # seconds between two checks
+SHORT_FOR = 60.0  # seconds after the last shortage until it counts as over
 PING = 60.0  # seconds between two pings of the dead man's switch
 
 
 class Alerter:
-    """`alerts` of the snapshot in force count: a new one from the next look on. `spent` gives the share of each budget
-    that is spent, `failed` how often parts of the gateway have failed. The seconds and `telegram` (the bot API's base
-    URL) are others in tests only."""
+    """Sends to the channels in `alerts` of the snapshot in force; a new snapshot counts from the next check. `spent`:
+    budget -> share that is spent (1 = all). `failed`: part of the gateway -> how often it has failed."""
 
     def __init__(
         self,
@@ -40,54 +39,43 @@ class Alerter:
         *,
         failed: Callable[[], Mapping[str, int]] = dict,
         failures: Failures | None = None,
-        timing: Timing | None = None,
-        patience: Patience | None = None,
-        look: float = LOOK,
-        ping: float = PING,
-        telegram: str = TELEGRAM,
     ) -> None:
-        self.state = AlertState(timing)
-        self.couriers: tuple[Courier, ...] = ()
-        self.telegram = telegram
-        self.patience = patience or Patience()
-        self.every = look
-        self.ping_every = ping
+        self.state = AlertState()
+        self.senders: tuple[AlertSender, ...] = ()
+        self.telegram = TELEGRAM  # base URL of the bot API
+        self.retries = RetryPolicy()
+        self.check_every = CHECK_EVERY
+        self.ping_every = PING
         self.origin = socket.gethostname()
         self._status = status
         self._spent = spent
         self._failed = failed
         self._failures = failures or Failures()
-        self._budgets: dict[str, float] = {}
         self._refused: str | None = None
         self._short: dict[Shortage, float] = {}  # what the gateway has lacked -> when last, in monotonic seconds
         self._alerts = Alerts()
         self._client: httpx.AsyncClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    # -- what others say ------------------------------------------------------------------------------------------
-
-    def budget_reached(self, name: str, share: float) -> None:
-        """So much of a budget that `spent` does not know is spent (1 = all of it); told at 80 and 100 %. Say it also
-        when a new period has begun, with what is spent of that."""
-        self._budgets[name] = share
+    # -- facts that other parts report ----------------------------------------------------------------------------
 
     def edit_refused(self, problem: str) -> None:
-        """routes.yaml was edited and is not valid: what is wrong, in words."""
+        """routes.yaml was edited and is not valid; `problem` is for people."""
         self._refused = problem
 
     def short_of(self, kind: Shortage) -> None:
-        """The gateway itself has just lacked something."""
+        """The gateway process has just lacked a resource."""
         self._short[kind] = time.monotonic()
 
     @property
     def short(self) -> tuple[Shortage, ...]:
-        """What it has lately lacked."""
+        """The resources that it has lacked in the last SHORT_FOR seconds."""
         since = time.monotonic() - SHORT_FOR
         return tuple(sorted(kind for kind, at in self._short.items() if at > since))
 
     @property
     def refused(self) -> str | None:
-        """What is wrong with routes.yaml as it is now; None = it is in force."""
+        """The problem of routes.yaml as it is now; None = it is in force."""
         return self._refused
 
     def edit_taken(self) -> None:
@@ -103,7 +91,7 @@ class Alerter:
         ]
 
     async def close(self) -> None:
-        """What is not sent yet is dropped: a gateway that stops does not wait for a messenger."""
+        """Messages that are not sent yet are dropped, so that the gateway stops without delay."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -116,44 +104,43 @@ class Alerter:
     async def _watch(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.check()
             except Exception:
-                self._failures.note("alerts", "the look at what has to be told")
-            await asyncio.sleep(self.every)
+                self._failures.note("alerts", "the check for alerts")
+            await asyncio.sleep(self.check_every)
 
-    async def look(self) -> None:
-        """One look. Without channels nothing counts as told, so that what lasts is told once there are some."""
+    async def check(self) -> None:
+        """One check. Without channels nothing is recorded as sent: what lasts is sent as soon as there is a channel."""
         self._status.look()
         await self._connect(self._status.alerts)
-        if self.couriers:
-            budgets = {**self._budgets, **self._spent()}
-            picture = self._status.picture(budgets, self._refused, self._failed(), self.short)
-            self.tell(self.state.step(time.monotonic(), picture))
+        if self.senders:
+            picture = self._status.picture(self._spent(), self._refused, self._failed(), self.short)
+            self.send(self.state.step(time.monotonic(), picture))
 
-    def tell(self, alerts: list[Alert]) -> None:
-        """One message to every channel."""
+    def send(self, alerts: list[Alert]) -> None:
+        """Send the alerts, as one message, to every channel."""
         if not alerts:
             return
         for alert in alerts:
             log.info("alert: %s", alert.text)
         message = Message(tuple(alerts), self.origin, time.time())
-        for courier in self.couriers:
-            courier.put(message)
+        for sender in self.senders:
+            sender.enqueue(message)
 
     async def _connect(self, alerts: Alerts) -> None:
-        """A courier for each channel of `alerts`; those that lead to the same place as before go on."""
+        """Make a sender for each channel of `alerts`; the senders of unchanged channels stay."""
         if alerts == self._alerts:
             return
         self._alerts = alerts
         wanted = channels_of(alerts, self.telegram)
-        kept = {courier.channel: courier for courier in self.couriers if courier.channel in wanted}
-        gone = [courier for courier in self.couriers if courier.channel not in wanted]
-        self.couriers = tuple(
-            kept.get(channel) or Courier(channel, self._open_client(), self.patience, self._failures)
+        kept = {sender.channel: sender for sender in self.senders if sender.channel in wanted}
+        gone = [sender for sender in self.senders if sender.channel not in wanted]
+        self.senders = tuple(
+            kept.get(channel) or AlertSender(channel, self._open_client(), self.retries, self._failures)
             for channel in wanted
         )
-        for courier in gone:
-            await courier.close()
+        for sender in gone:
+            await sender.close()
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -163,7 +150,7 @@ class Alerter:
     # -- the dead man's switch ------------------------------------------------------------------------------------
 
     async def _ping(self) -> None:
-        """Failures are logged when they begin and when they end."""
+        """A failure is logged when it begins and when it ends."""
         well = True
         while True:
             began = time.monotonic()
@@ -175,10 +162,10 @@ class Alerter:
     async def _ping_once(self, url: Secret, well: bool) -> bool:
         deadman = Deadman(url)
         try:
-            answer = await deadman.ask(self._open_client())
+            answer = await deadman.ping(self._open_client())
         except Exception:
-            self._failures.note("alerts", f"asking {deadman.name}")
+            self._failures.note("alerts", f"pinging {deadman.name}")
             return False
         if answer.ok != well:
-            log.log(logging.INFO if answer.ok else logging.WARNING, "%s: %s", deadman.name, answer.said)
+            log.log(logging.INFO if answer.ok else logging.WARNING, "%s: %s", deadman.name, answer.detail)
         return answer.ok

@@ -1,7 +1,7 @@
-"""When to tell somebody what: a small state machine, with time passed in and no effects.
+"""Decides which alerts are sent when: a state machine, with time passed in and no effects.
 
-Alerts follow state, not traffic. What is as it should be is never told; what is not is told once when it has lasted,
-and once when it is over; only an alias without a backend and one on a cloud are told again while it lasts.
+Alerts follow state, not traffic. Trouble is alerted once when it has lasted, and once when it is over. Only an alias
+without a backend and an alias on a cloud are alerted again while the trouble lasts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ Kind = Literal[
     "shortage_over", "test",
 ]  # fmt: skip
 
-THRESHOLDS = (1.0, 0.8)  # shares of a budget that are told, the largest first
+THRESHOLDS = (1.0, 0.8)  # shares of a budget that are alerted, the largest first
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`name`: the backend, alias, budget or file. `good`: something is over. `at`: as the caller counts time."""
+    """`name`: the backend, alias, budget, part of the gateway, resource or file. `good`: trouble is over. `at`: seconds
+    of the caller's clock."""
 
     kind: Kind
     name: str
@@ -37,9 +38,9 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. `down_for`: out until a backend is told to be down. `settle`: how long anything else must have lasted.
-    `cloud_again`, `nothing_again`: until an alias is told again. `drift_quiet`: a difference that was not seen for so
-    long is told again when it comes back. `failed_again`: until further failures of a part of the gateway are told."""
+    """Seconds. `down_for`: how long a backend must be out to be alerted as down. `settle`: how long any other trouble
+    must last. `cloud_again`, `nothing_again`: until an alias is alerted again. `drift_quiet`: a difference that was not
+    seen for so long is alerted when it comes back. `failed_again`: between two alerts of a part that keeps failing."""
 
     down_for: float = 60.0
     settle: float = 10.0
@@ -50,34 +51,34 @@ class Timing:
 
 
 @dataclass(slots=True)
-class _Told:
-    """Of one backend or alias: what was told last ("" = nothing, it is well), and since when it is otherwise."""
+class _Reported:
+    """The last alert of one backend or alias; `kind` "" = none, or that the trouble was over."""
 
     kind: str = ""
-    at: float = 0.0  # when that was told
-    began: float = 0.0  # when the trouble that was told began
-    other_since: float | None = None  # since when it has not been as it was told
-    out_since: float | None = None  # of a backend: down, or on its way back from there
+    at: float = 0.0  # when it was alerted
+    began: float = 0.0  # when that trouble began
+    differs_since: float | None = None  # since when the state differs from the alert
+    out_since: float | None = None  # of a backend: since when it is down, or on its way back
 
 
 class AlertState:
-    """What was told already."""
+    """The alerts of one gateway so far; call `step` at every check."""
 
     def __init__(self, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
-        self._backends: dict[str, _Told] = {}
-        self._aliases: dict[str, _Told] = {}
+        self._backends: dict[str, _Reported] = {}
+        self._aliases: dict[str, _Reported] = {}
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
-        self._budgets: dict[str, float] = {}  # name -> the threshold that was told
+        self._budgets: dict[str, float] = {}  # name -> the threshold that was alerted
         self._refused: str | None = None
-        self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> the failures that were told, and when
+        self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
         self._short: set[Shortage] = set()
 
     def step(self, now: float, picture: Picture) -> list[Alert]:
-        """What has to be told at `now` (seconds that only grow). Nothing is told twice. What is no longer in the
-        picture is forgotten without a word."""
-        self._backends = {view.name: self._backends.get(view.name) or _Told() for view in picture.backends}
-        self._aliases = {view.name: self._aliases.get(view.name) or _Told() for view in picture.aliases}
+        """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
+        forgotten without an alert."""
+        self._backends = {view.name: self._backends.get(view.name) or _Reported() for view in picture.backends}
+        self._aliases = {view.name: self._aliases.get(view.name) or _Reported() for view in picture.aliases}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
         found: list[Alert] = []
         for backend in picture.backends:
@@ -93,39 +94,39 @@ class AlertState:
 
     # -- backends -------------------------------------------------------------------------------------------------
 
-    def _backend(self, told: _Told, view: BackendView, now: float) -> Iterator[Alert]:
+    def _backend(self, last: _Reported, view: BackendView, now: float) -> Iterator[Alert]:
         state = view.state
         out = state in (State.DOWN, State.WARMING) or view.trial
-        told.out_since = (now if told.out_since is None else told.out_since) if out else None
+        last.out_since = (now if last.out_since is None else last.out_since) if out else None
         if view.on_demand:
-            told.kind = ""
-        elif state is State.DOWN and told.kind != "down":
-            # Counted from the first time: one that dies again and again while it starts is down all the time.
-            assert told.out_since is not None
-            if now - told.out_since >= self.timing.down_for:
-                _tell(told, "down", told.out_since, now)
+            last.kind = ""
+        elif state is State.DOWN and last.kind != "down":
+            # Counted from the first failure: a backend that fails again while it starts has been down all the time.
+            assert last.out_since is not None
+            if now - last.out_since >= self.timing.down_for:
+                _record(last, "down", last.out_since, now)
                 yield Alert("backend_down", view.name, f"{view.name} is down: {view.reason}", now)
-        elif state is State.MISCONFIGURED and told.kind != "misconfigured":
-            since = _other(told, now)
+        elif state is State.MISCONFIGURED and last.kind != "misconfigured":
+            since = _differs_since(last, now)
             if now - since >= self.timing.settle:
-                _tell(told, "misconfigured", since, now)
+                _record(last, "misconfigured", since, now)
                 text = f"{view.name} is misconfigured: {view.reason}"
                 yield Alert("backend_misconfigured", view.name, text, now)
             return
-        elif state in WELL and told.kind:
-            took = lasted(now - told.began)
-            told.kind = ""
+        elif state in WELL and last.kind:
+            took = lasted(now - last.began)
+            last.kind = ""
             yield Alert("backend_back", view.name, f"{view.name} is back, after {took}", now, good=True)
-        told.other_since = None
+        last.differs_since = None
 
     def _differences(self, view: BackendView, now: float) -> Iterator[Alert]:
-        """Told once for each key of routes.yaml: the words beside it change with every answer of the model."""
+        """One alert for each key of routes.yaml: the text behind the key changes with every answer of the model."""
         for line in view.drift:
             key = (view.name, line.partition(":")[0])
             if key not in self._drift:
                 yield Alert("drift", view.name, f"{view.name} is not what routes.yaml says: {line}", now)
             self._drift[key] = now
-        if view.state not in WELL:  # what was seen of it is dropped meanwhile, which proves nothing
+        if view.state not in WELL:  # its observations are dropped meanwhile, which proves nothing
             for key in [key for key in self._drift if key[0] == view.name]:
                 self._drift[key] = now
         over = [k for k, seen in self._drift.items() if k[0] == view.name and now - seen >= self.timing.drift_quiet]
@@ -134,20 +135,20 @@ class AlertState:
 
     # -- aliases --------------------------------------------------------------------------------------------------
 
-    def _alias(self, told: _Told, view: AliasView, now: float) -> Iterator[Alert]:
+    def _alias(self, last: _Reported, view: AliasView, now: float) -> Iterator[Alert]:
         course = _trouble(view.course)
-        if course == told.kind:
-            told.other_since = None
+        if course == last.kind:
+            last.differs_since = None
             again = {"cloud": self.timing.cloud_again, "nothing": self.timing.nothing_again}.get(course)
-            if again is not None and now - told.at >= again:
-                told.at = now
-                yield Alert(_kind(course), view.name, _words(view, lasted(now - told.began)), now)
+            if again is not None and now - last.at >= again:
+                last.at = now
+                yield Alert(_kind(course), view.name, _words(view, lasted(now - last.began)), now)
             return
-        since = _other(told, now)
+        since = _differs_since(last, now)
         if now - since < self.timing.settle:
             return
-        before, began = told.kind, told.began if told.kind else since
-        _tell(told, course, began, now)
+        before, began = last.kind, last.began if last.kind else since
+        _record(last, course, began, now)
         if course:
             yield Alert(_kind(course), view.name, _words(view), now)
         elif before:
@@ -194,16 +195,16 @@ class AlertState:
         self._short = set(picture.short)
 
 
-def _other(told: _Told, now: float) -> float:
-    if told.other_since is None:
-        told.other_since = now
-    return told.other_since
+def _differs_since(last: _Reported, now: float) -> float:
+    if last.differs_since is None:
+        last.differs_since = now
+    return last.differs_since
 
 
-def _tell(told: _Told, kind: str, began: float, now: float) -> None:
-    if not told.kind:
-        told.began = began
-    told.kind, told.at, told.other_since = kind, now, None
+def _record(last: _Reported, kind: str, began: float, now: float) -> None:
+    if not last.kind:
+        last.began = began
+    last.kind, last.at, last.differs_since = kind, now, None
 
 
 def _trouble(course: Course) -> str:

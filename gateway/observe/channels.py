@@ -1,5 +1,5 @@
-"""How an alert leaves: a Telegram bot, a webhook; and the dead man's switch. Each is one HTTP request and what its
-answer means. Their URLs are secrets: no log and no message shows more of them than the host."""
+"""Where alerts are sent: a Telegram bot, a webhook; and the dead man's switch. Each is one HTTP request and the meaning
+of its answer. The URLs are secrets: logs and messages show nothing of them but the host."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gateway.transport.bounded import Oversized, async_client, identity, read
 TELEGRAM = "https://api.telegram.org"
 TELEGRAM_MOST = 4000  # characters of a message (Telegram: 4096, as UTF-16 counts them)
 PATIENCE = 10.0  # seconds for one request, from the connection to the end of its answer
-READ_MOST = 4096  # bytes of an answer that are looked at
-SAID_MOST = 200  # characters of it that are shown
-LATE = 120.0  # seconds after which a message says when it was written
+READ_MOST = 4096  # bytes of an answer that are read
+DETAIL_MOST = 200  # characters of it that are shown
+LATE = 120.0  # seconds after which a message shows when it was written
 
 _secret_url: ContextVar[bool] = ContextVar("secret_url", default=False)
 
@@ -41,14 +41,14 @@ class _NoSecretUrls(logging.Filter):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one look found, in one piece. `origin`: which gateway says so; `at`: Unix seconds."""
+    """The alerts of one check. `origin`: the host name of the gateway; `at`: Unix seconds."""
 
     alerts: Sequence[Alert]
     origin: str
     at: float
 
     def text(self, now: float) -> str:
-        """For people; says when it was written if that is a while ago."""
+        """The text for people; with its time when it was written more than LATE seconds ago."""
         lines = "\n".join(visible(alert.text) for alert in self.alerts)
         written = f" ({datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC)" if now - self.at > LATE else ""
         return f"[{self.origin}]{written} {lines}"
@@ -56,28 +56,29 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`again`: another try may help, not before `after` seconds."""
+    """How a channel answered. `detail`: status and text, without secrets. `retry`: another attempt may help, not before
+    `after` seconds."""
 
     ok: bool
-    said: str
-    again: bool = False
+    detail: str
+    retry: bool = False
     after: float | None = None
 
 
 class Channel(Protocol):
-    """`name` is for people and shows no secret. Equal channels lead to the same place."""
+    """`name` is for people and has no secret. Equal channels have the same recipient."""
 
     @property
     def name(self) -> str: ...
 
     async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
-        """One try. Raises nothing but cancellation."""
+        """One attempt at `now` (Unix seconds). Raises nothing but cancellation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Telegram:
-    """A bot's sendMessage. `base` is another server in tests only."""
+    """A bot's sendMessage. `base`: the bot API's server."""
 
     token: Secret
     chat: str
@@ -94,7 +95,7 @@ class Telegram:
             text = text[: TELEGRAM_MOST - 3] + "..."
         body = {"chat_id": self.chat, "text": text, "disable_web_page_preview": True}
         url = f"{self.base}/bot{self.token.reveal()}/sendMessage"
-        return await ask(client, "POST", url, body, (self.token,), self.patience)
+        return await request(client, "POST", url, body, (self.token,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,14 @@ class Webhook:
         return f"webhook ({host_of(self.url)})"
 
     async def send(self, client: httpx.AsyncClient, message: Message, now: float) -> Answer:
-        told = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
-        body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": told}
-        return await ask(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
+        alerts = [{"kind": a.kind, "name": a.name, "text": a.text, "good": a.good} for a in message.alerts]
+        body = {"text": for_slack(message.text(now)), "gateway": message.origin, "at": message.at, "alerts": alerts}
+        return await request(client, "POST", self.url.reveal(), body, (self.url,), self.patience)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadman:
-    """Asked while the gateway lives; whoever is behind the URL tells when that ends."""
+    """A URL that is pinged while the gateway runs; the service behind it raises the alarm when the pings stop."""
 
     url: Secret
 
@@ -124,12 +125,12 @@ class Deadman:
     def name(self) -> str:
         return f"deadman ({host_of(self.url)})"
 
-    async def ask(self, client: httpx.AsyncClient) -> Answer:
-        return await ask(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
+    async def ping(self, client: httpx.AsyncClient) -> Answer:
+        return await request(client, "GET", self.url.reveal(), None, (self.url,), PATIENCE)
 
 
 def channels_of(alerts: Alerts, telegram: str = TELEGRAM) -> tuple[Channel, ...]:
-    """Those that routes.yaml names."""
+    """The channels of `alerts`."""
     found: list[Channel] = []
     if alerts.telegram_token is not None and alerts.telegram_chat is not None:
         found.append(Telegram(alerts.telegram_token, alerts.telegram_chat, telegram))
@@ -139,14 +140,14 @@ def channels_of(alerts: Alerts, telegram: str = TELEGRAM) -> tuple[Channel, ...]
 
 
 def new_client() -> httpx.AsyncClient:
-    """For alerts only. From now on httpx' log is silent about what goes to a secret URL."""
+    """A client for alerts. Also installs a filter: httpx no longer logs requests to secret URLs."""
     httpx_log = logging.getLogger("httpx")
     if not any(isinstance(f, _NoSecretUrls) for f in httpx_log.filters):
         httpx_log.addFilter(_NoSecretUrls())
     return async_client(PATIENCE)
 
 
-async def ask(
+async def request(
     client: httpx.AsyncClient,
     method: str,
     url: str,
@@ -154,7 +155,7 @@ async def ask(
     secrets: Sequence[Secret],
     patience: float = PATIENCE,
 ) -> Answer:
-    """One request, and what its answer means. Nothing of `secrets` is in what it says."""
+    """One request and the meaning of its answer, whose detail has none of the `secrets`."""
     hidden = _secret_url.set(True)
     try:
         async with asyncio.timeout(patience):
@@ -163,14 +164,14 @@ async def ask(
             async with client.stream(method, url, content=content, headers=headers) as response:
                 answer = judge(response.status_code, response.headers, await _beginning(response))
     except (TimeoutError, httpx.TimeoutException):
-        answer = Answer(False, f"no answer within {patience:g} s", again=True)
+        answer = Answer(False, f"no answer within {patience:g} s", retry=True)
     except httpx.TransportError as error:
-        answer = Answer(False, f"no connection: {error or type(error).__name__}", again=True)
+        answer = Answer(False, f"no connection: {error or type(error).__name__}", retry=True)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError) as error:
-        answer = Answer(False, f"cannot be asked: {error or type(error).__name__}")
+        answer = Answer(False, f"cannot be sent: {error or type(error).__name__}")
     finally:
         _secret_url.reset(hidden)
-    return Answer(answer.ok, without(answer.said, secrets), answer.again, answer.after)
+    return Answer(answer.ok, without(answer.detail, secrets), answer.retry, answer.after)
 
 
 async def _beginning(response: httpx.Response) -> bytes:
@@ -181,18 +182,18 @@ async def _beginning(response: httpx.Response) -> bytes:
 
 
 def judge(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """2xx = taken. 408, 429 and 5xx may pass; everything else is for somebody to mend."""
-    said = visible(" ".join(body.decode("utf-8", "replace").split())[:SAID_MOST])
-    told = f"{status}: {said}" if said else str(status)
+    """2xx: accepted. 408, 425, 429 and 5xx: retry. Anything else needs a change of the configuration."""
+    text = visible(" ".join(body.decode("utf-8", "replace").split())[:DETAIL_MOST])
+    detail = f"{status}: {text}" if text else str(status)
     if 200 <= status < 300:
         return Answer(True, str(status))
     if status in (408, 425, 429) or status >= 500:
-        return Answer(False, told, again=True, after=retry_after(headers) or _telegrams_wait(body))
-    return Answer(False, told)
+        return Answer(False, detail, retry=True, after=retry_after(headers) or _retry_after_in(body))
+    return Answer(False, detail)
 
 
-def _telegrams_wait(body: bytes) -> float | None:
-    """`{"parameters": {"retry_after": seconds}}`: Telegram says it in the body too."""
+def _retry_after_in(body: bytes) -> float | None:
+    """`{"parameters": {"retry_after": seconds}}`, as Telegram has it in the body."""
     try:
         answer: Any = msgspec.json.decode(body)
         return max(0.0, float(answer["parameters"]["retry_after"]))
@@ -201,7 +202,7 @@ def _telegrams_wait(body: bytes) -> float | None:
 
 
 def without(text: str, secrets: Sequence[Secret]) -> str:
-    """`text` with `***` in the place of each secret, of a URL's path and of its query."""
+    """`text` with `***` for each secret, and for the path and the query of each that is a URL."""
     for secret in secrets:
         value = secret.reveal()
         hidden = [value]
@@ -222,5 +223,5 @@ def host_of(url: Secret) -> str:
 
 
 def for_slack(text: str) -> str:
-    """Slack takes `<...>` for links, and wants these three characters as entities."""
+    """Escaped for Slack, which reads `<...>` as a link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

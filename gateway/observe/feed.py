@@ -1,4 +1,4 @@
-"""Events as they happen, for readers that may be slow: each has a queue of its own, which never grows."""
+"""Events for readers that may be slow: each reader has a bounded queue of its own."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import suppress
 
 from gateway.domain.events import Event
 
-QUEUE_MOST = 100  # events that wait for one reader
+QUEUE_MOST = 100  # events in the queue of one reader
 
 Listeners = list[Callable[[Event], None]]
 
 
 class Subscription:
-    """A context in which events are collected. Of too many the oldest are dropped, and counted."""
+    """Collects events while its context is open. When the queue is full the oldest are dropped, and counted."""
 
     def __init__(self, listeners: Listeners) -> None:
         self._listeners = listeners
         self._queue: deque[Event] = deque()
-        self._news = asyncio.Event()
-        self.dropped = 0  # since `take` was last called
+        self._arrived = asyncio.Event()
+        self.dropped = 0  # since the last `drain`
 
     def __enter__(self) -> Subscription:
         self._listeners.append(self.put)
@@ -36,18 +36,18 @@ class Subscription:
             self._queue.popleft()
             self.dropped += 1
         self._queue.append(event)
-        self._news.set()
+        self._arrived.set()
 
-    def take(self) -> tuple[list[Event], int]:
-        """What has come since the last call, and how many before that were dropped."""
+    def drain(self) -> tuple[list[Event], int]:
+        """(the events since the last call, how many were dropped before them)."""
         events, dropped = list(self._queue), self.dropped
         self._queue.clear()
         self.dropped = 0
-        self._news.clear()
+        self._arrived.clear()
         return events, dropped
 
     async def wait(self, seconds: float) -> None:
-        """Until something has come, at most so long."""
+        """Until an event has arrived, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._arrived.wait()

@@ -1,5 +1,5 @@
-"""Metrics that are read at the moment of a scrape, not kept: how the backends, the aliases and the gateway itself are.
-Label values are names of routes.yaml and words of fixed lists."""
+"""Metrics that are read at a scrape: the states of backends, aliases and the gateway itself. Label values are names of
+routes.yaml and words of fixed lists."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def gauge(name: str, meaning: str, labels: str = "") -> GaugeMetricFamily:
 
 
 class BackendCollector(Collector):
-    """Every backend of the fleet; `waiting`: how many requests wait for each."""
+    """Every backend of the fleet; `waiting`: backend -> requests in its queue."""
 
     def __init__(self, fleet: Fleet, status: AliasStatusTracker, waiting: Callable[[], Mapping[str, int]]) -> None:
         self._fleet = fleet
@@ -64,7 +64,7 @@ class BackendCollector(Collector):
 
 
 def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, float]:
-    """What is known of a backend, by names of _BACKENDS."""
+    """The values of a backend by names of _BACKENDS; unknown ones are left out."""
     values: dict[str, float] = {
         "gateway_inflight": state.inflight,
         "gateway_foreign_sequences": state.foreign,
@@ -80,7 +80,7 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
 
 
 class AliasCollector(Collector):
-    """Every alias: who serves it, and for how long it has not been its first step."""
+    """Every alias: its course, and for how long another step than the first has served it."""
 
     def __init__(self, status: AliasStatusTracker) -> None:
         self._status = status
@@ -108,8 +108,8 @@ class AliasCollector(Collector):
 
 
 class GatewayCollector(Collector):
-    """The gateway itself. `budgets`: name -> share that is spent; `lost`: kind of record -> how many were given up;
-    `valid`: is routes.yaml as it is now in force? `connections`: how many are open."""
+    """The gateway itself. `budgets`: name -> share that is spent (1 = all); `lost`: kind of record -> how many were
+    dropped; `valid`: whether the present routes.yaml is in force; `connections`: how many are open."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class GatewayCollector(Collector):
 
 
 class MemoryCollector(Collector):
-    """What requests and answers hold of `server.memory`."""
+    """The memory of `server.memory` that requests and answers hold."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -177,7 +177,7 @@ class SharedFleet(Protocol):
 
 
 class SharedCollector(Collector):
-    """Several gateways in front of the fleet; without `server.shared` nothing."""
+    """Several gateways in front of one fleet; empty without `server.shared`."""
 
     def __init__(self, gateways: SharedFleet | None, fleet: Fleet) -> None:
         self._gateways = gateways
@@ -202,7 +202,7 @@ class SharedCollector(Collector):
 
 
 def excess(state: BackendState) -> int:
-    """Sequences that run there beyond its slots, as far as is known here."""
+    """Known sequences on the backend beyond its slots."""
     if state.backend.slots is None:
         return 0
     return max(0, state.under_way + state.foreign - state.backend.slots)

@@ -1,5 +1,5 @@
-"""The last hour in numbers, for people who look: sampled every few seconds from what is known anyway, kept in memory,
-off the request path."""
+"""Figures of the last hour for the page and `/status/history`: sampled every few seconds from counters and states that
+exist anyway, kept in memory, off the request path."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 from gateway.domain.backend import BackendState
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
-from gateway.observe.history_engine import EngineNow, Looks
-from gateway.observe.history_first_token import Percentiles, Recent
+from gateway.observe.rates import EngineRates, EngineSamples, HistogramWindow, Percentiles
 
 EVERY = 5.0  # seconds between two samples
 POINTS = 720  # samples that are kept: an hour
-FIRST_TOKEN_OVER = 60  # samples over which percentiles of the time to first token are taken: five minutes
-TOKENS_OVER = 12  # samples over which our own token counts make a rate: they come when an answer ends, in lumps
+FIRST_TOKEN_OVER = 60  # samples in the percentiles of the time to first token: five minutes
+TOKENS_OVER = 12  # samples in a rate of our own token counts, which rise only when an answer ends
 
 BACKEND_SERIES = ("decode", "prefill", "kv", "prefix_hits", "ttft_p50", "ttft_p95", "inflight", "queue")
 NODE_SERIES = ("memory_used", "temperature", "power", "gpu")
@@ -28,7 +27,7 @@ GATEWAY_SERIES = ("requests", "errors")
 
 
 class Series:
-    """The last POINTS values of one number; NaN = not known."""
+    """The last POINTS values of one figure; NaN = not known."""
 
     __slots__ = ("_values",)
 
@@ -44,8 +43,8 @@ class Series:
         return self._values[-count:].tolist()
 
 
-class Lines:
-    """Several series that are sampled together."""
+class SeriesGroup:
+    """Several series that are sampled together, by name."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._series = {name: Series() for name in names}
@@ -54,42 +53,45 @@ class Lines:
         for name, series in self._series.items():
             series.append(values.get(name))
 
-    def told(self) -> dict[str, list[float]]:
-        """The series in which something is known. They end now; a younger one is shorter."""
+    def known(self) -> dict[str, list[float]]:
+        """The series with at least one known value. All end now, so that a younger one is shorter."""
         found = ((name, series.last(POINTS)) for name, series in self._series.items())
         return {name: values for name, values in found if any(value == value for value in values)}  # NaN is not itself
 
 
 @dataclass(slots=True)
 class _Backend:
-    """What is kept of one backend between two samples."""
+    """One backend's series, and what its next sample needs."""
 
     identity: object
-    first_token: Recent
-    lines: Lines = field(default_factory=lambda: Lines(BACKEND_SERIES))
-    looks: Looks = field(default_factory=Looks)
+    first_token: HistogramWindow
+    lines: SeriesGroup = field(default_factory=lambda: SeriesGroup(BACKEND_SERIES))
+    samples: EngineSamples = field(default_factory=EngineSamples)
     completion: Series = field(default_factory=Series)
     prompt: Series = field(default_factory=Series)
 
 
 class History:
-    """Samples the fleet every EVERY seconds. `latest` is the newest sample, as `/events` sends it."""
+    """Samples the fleet every EVERY seconds. `waiting`: backend -> requests in its queue. `latest`: the newest sample,
+    as `/events` sends it."""
 
     def __init__(
         self,
         states: Callable[[], Mapping[str, BackendState]],
         machines: Callable[[], Mapping[str, Machine]],
+        waiting: Callable[[], Mapping[str, int]],
         metrics: Metrics,
     ) -> None:
         self._states = states
         self._machines = machines
+        self._waiting = waiting
         self._metrics = metrics
         self._backends: dict[str, _Backend] = {}
-        self._aliases: dict[str, Recent] = {}
-        self._nodes: dict[str, Lines] = {}
-        self._gateway = Lines(GATEWAY_SERIES)
+        self._aliases: dict[str, HistogramWindow] = {}
+        self._nodes: dict[str, SeriesGroup] = {}
+        self._gateway = SeriesGroup(GATEWAY_SERIES)
         self._at = Series()  # Unix seconds
-        self._counted = (0, 0)  # requests, and those that did not end well
+        self._counted = (0, 0)  # (requests, failures) since the start
         self._task: asyncio.Task[None] | None = None
         self.latest: dict[str, Any] = {"at": 0.0, "backends": {}, "aliases": {}, "nodes": {}, "gateway": {}}
 
@@ -112,30 +114,30 @@ class History:
     # -- one sample -----------------------------------------------------------------------------------------------
 
     def sample(self, at: float, now: float) -> None:
-        """Look at everything once. `at`: Unix, `now`: monotonic seconds."""
+        """Take one sample of everything. `at`: Unix, `now`: monotonic seconds."""
         states = self._states()
         self._follow(states)
         self._count_first_tokens()
         completion, prompt = self._count_tokens()
-        waiting = dict(self._metrics.queue_depth())
-        told = {}
+        waiting = self._waiting()
+        sampled = {}
         for name, state in states.items():
             kept = self._backends[name]
             kept.completion.append(completion.get(name, 0.0))
             kept.prompt.append(prompt.get(name, 0.0))
-            told[name] = _backend(state, kept, waiting.get(name, 0), now)
-            kept.lines.append(told[name])
+            sampled[name] = _backend(state, kept, waiting.get(name, 0), now)
+            kept.lines.append(sampled[name])
         self._at.append(round(at, 1))
         self.latest = {
             "at": round(at, 3),
-            "backends": told,
+            "backends": sampled,
             "aliases": {name: _first_token(recent.percentiles()) for name, recent in self._aliases.items()},
             "nodes": self._sample_nodes(),
             "gateway": self._sample_gateway(),
         }
 
     def _follow(self, states: Mapping[str, BackendState]) -> None:
-        """Backends come and go, and one of the same name may be another one."""
+        """Forget removed backends, and begin anew where a name belongs to another backend now."""
         for name in self._backends.keys() - states.keys():
             del self._backends[name]
         for name, state in states.items():
@@ -143,16 +145,16 @@ class History:
             if kept is None or kept.identity != state.backend.identity:
                 self._backends[name] = _Backend(state.backend.identity, self._recent())
 
-    def _recent(self) -> Recent:
-        return Recent(self._metrics.first_token.bounds, FIRST_TOKEN_OVER)
+    def _recent(self) -> HistogramWindow:
+        return HistogramWindow(self._metrics.first_token.bounds, FIRST_TOKEN_OVER)
 
     def _count_first_tokens(self) -> None:
         of_backend: dict[str, list[int]] = {}
         of_alias: dict[str, list[int]] = {}
-        for (alias, backend), spread in self._metrics.first_token.items():
+        for (alias, backend), histogram in self._metrics.first_token.items():
             for name, sums in ((backend, of_backend), (alias, of_alias)):
                 before = sums.get(name)
-                sums[name] = spread.counts if before is None else [*map(int.__add__, before, spread.counts)]
+                sums[name] = histogram.counts if before is None else [*map(int.__add__, before, histogram.counts)]
         for alias, counts in of_alias.items():
             self._aliases.setdefault(alias, self._recent()).tick(counts)
         for name, kept in self._backends.items():
@@ -160,7 +162,7 @@ class History:
                 kept.first_token.tick(of_backend[name])
 
     def _count_tokens(self) -> tuple[dict[str, float], dict[str, float]]:
-        """(completion, prompt) tokens per backend since the start, cached ones left out."""
+        """Tokens per backend since the start: (completion, prompt without cached)."""
         completion: dict[str, float] = {}
         prompt: dict[str, float] = {}
         for (_, _, backend, kind), count in self._metrics.tokens.items():
@@ -174,10 +176,10 @@ class History:
         machines = self._machines()
         for name in self._nodes.keys() - machines.keys():
             del self._nodes[name]
-        told = {name: {key: getattr(machine, key) for key in NODE_SERIES} for name, machine in machines.items()}
-        for name, values in told.items():
-            self._nodes.setdefault(name, Lines(NODE_SERIES)).append(values)
-        return told
+        sampled = {name: {key: getattr(machine, key) for key in NODE_SERIES} for name, machine in machines.items()}
+        for name, values in sampled.items():
+            self._nodes.setdefault(name, SeriesGroup(NODE_SERIES)).append(values)
+        return sampled
 
     def _sample_gateway(self) -> dict[str, float | None]:
         """Requests and failures per second since the last sample."""
@@ -187,37 +189,37 @@ class History:
             failed += 0 if code == "200" or code.startswith("client_") else count.value
         before = self._counted
         self._counted = (every, failed)
-        told: dict[str, float | None] = {
+        sampled: dict[str, float | None] = {
             "requests": round((every - before[0]) / EVERY, 2),
             "errors": round((failed - before[1]) / EVERY, 2),
         }
-        self._gateway.append(told)
-        return told
+        self._gateway.append(sampled)
+        return sampled
 
-    # -- for those who look ---------------------------------------------------------------------------------------
+    # -- for readers ----------------------------------------------------------------------------------------------
 
     def of_alias(self, name: str) -> dict[str, float | None]:
         """`{ttft_p50, ttft_p95}` in seconds, over the last minutes."""
         found: dict[str, float | None] = self.latest["aliases"].get(name) or _first_token(None)
         return found
 
-    def told(self) -> Iterator[tuple[str, Any]]:
-        """The last hour piece by piece, so that nobody else has to wait for all of it: ("at", [...]), ("gateway",
-        {series: [...]}), then ("backends" or "nodes", (name, {series: [...]})). All lists end now."""
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """The last hour in parts, so that the caller can yield to other tasks in between: ("at", [Unix seconds]),
+        ("gateway", {series: [...]}), then ("backends" or "nodes", (name, {series: [...]})). All lists end now."""
         yield "at", self._at.last(POINTS)
-        yield "gateway", self._gateway.told()
+        yield "gateway", self._gateway.known()
         for name, kept in list(self._backends.items()):
-            yield "backends", (name, kept.lines.told())
+            yield "backends", (name, kept.lines.known())
         for name, lines in list(self._nodes.items()):
-            yield "nodes", (name, lines.told())
+            yield "nodes", (name, lines.known())
 
 
 def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> dict[str, Any]:
     """The numbers of one backend now; `from`: whether its rates are the engine's own or the gateway's counts."""
-    engine = EngineNow()
+    engine = EngineRates()
     if state.progress.last is not None:
-        kept.looks.take(state.progress.last)
-        engine = kept.looks.now(now)
+        kept.samples.add(state.progress.last)
+        engine = kept.samples.rates(now)
     own = state.progress.last is None
     decode, prefill = (_rate(kept.completion), _rate(kept.prompt)) if own else (engine.decode, engine.prefill)
     return {

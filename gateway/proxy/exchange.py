@@ -137,17 +137,15 @@ class AsgiExchange:
         connection = self._scope.get("extensions", {}).get(CONNECTION)
         if connection is None:
             self._watcher = asyncio.get_running_loop().create_task(self._watch(callback))
-        elif connection.gone:
-            asyncio.get_running_loop().call_soon(callback)
         else:
-            connection.on_leave = callback
+            connection.on_leave(callback)
 
     def stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
         elif not self._finished and (connection := self._scope.get("extensions", {}).get(CONNECTION)) is not None:
-            connection.on_leave = None  # once finished, what is set there is the next request's
+            connection.on_leave(None)  # once finished, the callback is the next request's
 
     async def _watch(self, callback: Callable[[], object]) -> None:
         while (await self._receive())["type"] != "http.disconnect":

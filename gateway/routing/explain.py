@@ -32,7 +32,7 @@ def explain_asked(
     over_budget: Callable[[Snapshot, Client | None], OverBudget | None] = lambda *_: None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
-    `read` makes a request of an alias and a decoded body (`dialects.any_body.read_request`). `over_budget` gives the
+    `read` makes a request of an alias and a decoded body (`dialects.registry.read_request`). `over_budget` gives the
     check of budgets for a client (`Accounts.broke`). Raises `model_not_found`, `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):

@@ -28,8 +28,8 @@ from gateway.metrics.registry import Metrics
 from gateway.observe.alerter import Alerter
 from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
 from gateway.observe.history import History
-from gateway.observe.history_usage import Usage
 from gateway.observe.log_writer import LogWriter
+from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
@@ -90,8 +90,10 @@ class Gateway:
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
             self.shared = Membership(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
-        self.history = History(lambda: self.fleet.states, lambda: self.prober.machines, self.metrics)
-        self.usage = Usage(self.accounts.ledger.path, failures)
+        self.history = History(
+            lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
+        )
+        self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.alerter = Alerter(self.alias_status, self._budgets, failed=self._failed, failures=failures)
         self.reloader: Reloader | None = None  # of one that was started from a file
         self._register_gauges()
@@ -198,9 +200,9 @@ class Gateway:
 
     def _register_gauges(self) -> None:
         metrics, registry = self.metrics, self.metrics.registry
-        registry.register(BackendCollector(self.fleet, self.alias_status, lambda: dict(metrics.queue_depth())))
+        registry.register(BackendCollector(self.fleet, self.alias_status, self.admission.queue_depth))
         registry.register(AliasCollector(self.alias_status))
-        valid, connections = lambda: self.alerter.refused is None, lambda: metrics.connections()
+        valid, connections = lambda: self.alerter.refused is None, lambda: metrics.open_connections.value
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
         registry.register(MemoryCollector(self.memory))
         registry.register(SharedCollector(self.shared, self.fleet))

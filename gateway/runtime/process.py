@@ -1,19 +1,19 @@
-"""What the process itself is told before it serves: how to keep memory, when to look for cycles, how many files."""
+"""Settings of the process: memory allocator, garbage collector, limit of open files."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 
-# glibc's mallopt parameters (malloc.h). Bodies of 100 KB and more come and go with every agent's request; by default
-# each of them is mapped anew and given back, page fault by page fault. Those of 4 MiB and more are: they are rare, and
-# between small ones that stay they would leave holes of their size, so that what a few of them took stayed for ever.
+# glibc's mallopt parameters (malloc.h). Bodies of 100 KB and more are allocated and freed with every agent's request;
+# by default each is mapped and unmapped, page fault by page fault. From 4 MiB on that is kept: such bodies are rare,
+# and their holes between small blocks of the heap would never be given back to the system.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_FILES = 1024 * 1024  # more open files than this are never needed
+_FILES = 1024 * 1024  # more open files are never needed
 
 
 def tune() -> None:
-    """For a long-running server; measured in docs/performance.md. Does nothing where it cannot."""
+    """Tune the process for a long-running server (measured in docs/performance.md), as far as the platform allows."""
     raise_file_limit()
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
@@ -22,7 +22,7 @@ def tune() -> None:
         mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)
         mallopt(_TRIM_THRESHOLD, 128 * 1024 * 1024)
         mallopt(_TOP_PAD, 4 * 1024 * 1024)
-    # What was imported stays: no need to walk it again and again. And a request leaves few cycles behind.
+    # Imported objects stay: the collector need not visit them again. And a request leaves few cycles behind.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
@@ -39,7 +39,7 @@ def file_limit() -> int:
 
 
 def raise_file_limit() -> None:
-    """As far as the system lets this process: the soft limit is often 1,024, for the sake of programs of long ago."""
+    """Raise the soft limit, often 1,024 for the sake of old programs, as far as the system allows."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

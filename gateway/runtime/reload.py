@@ -1,5 +1,5 @@
-"""Keeps a running gateway at what its routes.yaml says: a valid edit is put in force at once, an invalid one changes
-nothing and is told everywhere."""
+"""Reloads routes.yaml: a valid edit is put in force at once; an invalid one changes nothing and is reported in the log,
+`/status`, events, metrics and alerts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gateway.shortage import Kind, shortage_of
 
 log = logging.getLogger("gateway.config")
 
-AGAIN = 0.3  # seconds until a file with mistakes is read once more: it may be half written
-SHORT = 1.0  # seconds until it is tried again when the gateway lacks what it takes to read files
-TOLD_MOST = 5  # mistakes in an alert
-SHOWN_MOST = 20  # changes in a line of the log
+REREAD = 0.3  # seconds until a file with mistakes is read once more: it may be half written
+RETRY = 1.0  # seconds until the next attempt when the process lacks a resource to read files
+ALERTED_MOST = 5  # mistakes in an alert
+LOGGED_MOST = 20  # changes in a line of the log
 
 Adapt = Callable[[Snapshot], Awaitable[Snapshot]]
 
@@ -57,9 +57,9 @@ class Reloadable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A version that was put in force. `changes`: one line each, without secrets. `restart`: the keys of `server` that
-    wait for a restart."""
+class Applied:
+    """A version of the file that was put in force `at` (Unix seconds). `changes`: one line each, without secrets.
+    `restart`: the keys of `server` that need a restart."""
 
     at: float
     changes: tuple[str, ...]
@@ -68,13 +68,13 @@ class Taken:
 
 
 class Reloader:
-    """`loaded` is what the gateway was started with, from `path`. `adapt` makes of a snapshot of the file the one that
-    is served (the demo's simulated fleet)."""
+    """Watches `path` while it is open. `loaded`: the file as the gateway was started with it. `adapt` turns the file's
+    snapshot into the one that is served (for the demo's simulated fleet)."""
 
     def __init__(self, gateway: Reloadable, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
         self.path = path
         self.loaded_at = time.time()
-        self.refused_at: float | None = None  # None = the file as it is now is in force
+        self.refused_at: float | None = None  # Unix seconds; None = the present file is in force
         self.problems: tuple[Problem, ...] = ()
         self.restart: tuple[str, ...] = ()
         self._gateway = gateway
@@ -82,24 +82,24 @@ class Reloader:
         self._started_with = loaded.snapshot.server
         self._loaded = loaded
         self._known = loaded.sources
-        self._kept_local = local_keys(loaded.snapshot.clients)  # since the start, or the last opening that was meant
-        self._one_at_a_time = asyncio.Lock()
+        self._kept_local = local_keys(loaded.snapshot.clients)  # since the start, or the last confirmed opening
+        self._lock = asyncio.Lock()
         self._opened = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self._asked: set[asyncio.Task[None]] = set()
+        self._requested: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Watch from now on, for what has changed since the file was loaded."""
+        """Begin to watch, for changes since the file was loaded."""
         self._opened.set()
         if self.path.exists() and not self.path.is_file():
-            log.warning("%s is no file that could be read again: edits need a restart", self.path)
+            log.warning("%s is not a regular file and cannot be watched: edits need a restart", self.path)
             return
         self._watching = self._gateway.metrics.failures.task("reload", self._watch, f"watching {self.path}")
 
     async def close(self) -> None:
-        tasks = [*self._asked, *([self._watching] if self._watching is not None else [])]
+        tasks = [*self._requested, *([self._watching] if self._watching is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -107,20 +107,20 @@ class Reloader:
     def ask(self) -> None:
         """Reload soon (SIGHUP), at the earliest when the gateway is open."""
         task = self._gateway.metrics.failures.once("reload", self._try(), "reload")
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
 
     async def _watch(self) -> None:
-        """Restarted when it breaks: an operator who edits the file in a year must not find it dead."""
+        """Restarts after every failure, so that edits are noticed as long as the gateway runs."""
         while True:
             try:
                 async with aclosing(edits(lambda: self._known)) as noticed:
                     async for _ in noticed:
                         await self._try()
             except Exception as error:
-                if not self._is_short(error):
+                if not self._lacks_resource(error):
                     self._gateway.metrics.failures.note("reload", f"the watch on {self.path}")
-                await asyncio.sleep(SHORT)
+                await asyncio.sleep(RETRY)
 
     async def _try(self) -> None:
         await self._opened.wait()
@@ -128,31 +128,31 @@ class Reloader:
             try:
                 await self.reload()
             except Exception as error:
-                if self._is_short(error):
-                    await asyncio.sleep(SHORT)
+                if self._lacks_resource(error):
+                    await asyncio.sleep(RETRY)
                     continue
-                if not isinstance(error, ConfigError):  # which was told
+                if not isinstance(error, ConfigError):  # reported already
                     self._gateway.metrics.failures.note("reload", f"loading {self.path}")
                     self._known = await asyncio.to_thread(look, tuple(self._known))  # not again before the next edit
             return
 
-    def _is_short(self, error: Exception) -> bool:
-        """Could the files only not be read, because the gateway itself lacks something? That says nothing of them, and
-        passes."""
+    def _lacks_resource(self, error: Exception) -> bool:
+        """Could the file not be read because the process lacks a resource? That is temporary, and not the file's
+        fault."""
         kind = error.kind if isinstance(error, NotRead) else shortage_of(error)
         if kind is None:
             return False
-        log.warning("%s is read again later: %s", self.path, error)
+        log.warning("%s could not be read and is tried again: %s", self.path, error)
         self._gateway.short_of(kind)
         return True
 
     # -- one reload -----------------------------------------------------------------------------------------------
 
-    async def reload(self, *, may_open: bool = False) -> Taken:
-        """Read the file and put it in force. Raises `ConfigError` when it is not valid, or would open the gateway
-        without `may_open`: nothing has changed then, and it was told; `NotRead` when the gateway lacks what it takes to
-        read it."""
-        async with self._one_at_a_time:
+    async def reload(self, *, may_open: bool = False) -> Applied:
+        """Read the file and put it in force. Raises `ConfigError` (already reported, nothing is changed) when it is not
+        valid, or would open the gateway to more callers without `may_open`; `NotRead` when the process lacks a resource
+        to read it."""
+        async with self._lock:
             try:
                 loaded = await self._load(may_open)
             except NotRead:
@@ -160,14 +160,14 @@ class Reloader:
             except ConfigError as error:
                 self._refuse(error)
                 raise
-            return await self._take(loaded, may_open)
+            return await self._apply(loaded, may_open)
 
     async def _load(self, may_open: bool) -> Loaded:
-        """Twice where there are mistakes: a file may be half written."""
+        """Read the file, and once more after mistakes: it may be half written."""
         try:
             return await self._read(may_open)
         except ConfigError:
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(REREAD)
             return await self._read(may_open)
 
     async def _read(self, may_open: bool) -> Loaded:
@@ -181,7 +181,7 @@ class Reloader:
             raise error
         return loaded
 
-    async def _take(self, loaded: Loaded, may_open: bool) -> Taken:
+    async def _apply(self, loaded: Loaded, may_open: bool) -> Applied:
         before, after = self._loaded.snapshot, loaded.snapshot
         snapshot = after if self._adapt is None else await self._adapt(after)
         await self._gateway.take(replace(snapshot, server=self._gateway.snapshot.server))
@@ -190,23 +190,23 @@ class Reloader:
         found += [f"~ {key} (waits for a restart)" for key in needs_restart(before.server, after.server)]
         warnings = [str(warning) for warning in loaded.warnings]
         news = [warning for warning in warnings if warning not in {str(w) for w in self._loaded.warnings}]
-        taken = Taken(time.time(), tuple(found), tuple(restart), tuple(warnings))
+        applied = Applied(time.time(), tuple(found), tuple(restart), tuple(warnings))
         self._loaded, self._known = loaded, loaded.sources
         self._kept_local = local_keys(after.clients) | (frozenset() if may_open else self._kept_local)
-        self.loaded_at, self.refused_at, self.problems, self.restart = taken.at, None, (), taken.restart
-        self._tell_taken(taken, news)
-        return taken
+        self.loaded_at, self.refused_at, self.problems, self.restart = applied.at, None, (), applied.restart
+        self._report(applied, news)
+        return applied
 
-    def _tell_taken(self, taken: Taken, news: Iterable[str]) -> None:
-        what = listed(taken.changes, SHOWN_MOST) or "nothing has changed"
+    def _report(self, applied: Applied, news: Iterable[str]) -> None:
+        what = listed(applied.changes, LOGGED_MOST) or "nothing has changed"
         log.info("%s was read and is in force: %s", self.path, what)
         for warning in news:
             log.warning("%s", warning)
-        if taken.restart:
-            log.warning("restart the gateway for %s: until then the old value counts", ", ".join(taken.restart))
-        self._gateway.metrics.reloads.inc("taken" if taken.changes else "unchanged")
+        if applied.restart:
+            log.warning("restart the gateway for %s: until then the old value counts", ", ".join(applied.restart))
+        self._gateway.metrics.reloads.inc("taken" if applied.changes else "unchanged")
         self._gateway.alerter.edit_taken()
-        self._gateway.emit(Event(taken.at, "config", "", what, after="taken"))
+        self._gateway.emit(Event(applied.at, "config", "", what, after="taken"))
 
     def _refuse(self, error: ConfigError) -> None:
         self.problems = error.problems
@@ -214,15 +214,15 @@ class Reloader:
         self._known = error.sources
         log.error("%s is not valid, what was before stays in force:\n%s", self.path, error)
         self._gateway.metrics.reloads.inc("refused")
-        what = listed([str(problem) for problem in error.problems], TOLD_MOST)
+        what = listed([str(problem) for problem in error.problems], ALERTED_MOST)
         self._gateway.alerter.edit_refused(what)
         self._gateway.emit(Event(self.refused_at, "config", "", what, after="refused"))
 
-    # -- what is shown --------------------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """For `/status`: `{path, loaded_at, error, refused_at, restart, warnings}`. `error`: every mistake of the file
-        as it is now, a line each; None = it is in force."""
+        """`{path, loaded_at, error, refused_at, restart, warnings}` for `/status`; times in Unix seconds. `error`: the
+        mistakes of the present file, a line each; None = it is in force."""
         return {
             "path": str(self.path),
             "loaded_at": self.loaded_at,
@@ -234,7 +234,7 @@ class Reloader:
 
 
 def listed(lines: Iterable[str], most: int) -> str:
-    """Some lines as one."""
+    """At most `most` of the lines, joined to one."""
     lines = list(lines)
     more = len(lines) - most
     return "; ".join(lines[:most]) + (f"; and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-// The page: what is known, where it comes from, and when it is shown anew.
+// The page: its state, the requests that fill it, and when it is drawn again.
 
 import { aliasesOf } from "./aliases.js";
 import { canariesOf, evidenceOf } from "./canaries.js";
@@ -17,7 +17,7 @@ const SOON = 200; // ms in which several events are one
 
 const page = { status: null, usage: null, gone: null, connected: false, chosen: null, pending: new Set() };
 
-// -- what is shown ----------------------------------------------------------------------------------------------------
+// -- drawing --------------------------------------------------------------------------------------------------------
 
 function render() {
   const { status, gone, usage } = page;
@@ -45,7 +45,7 @@ function render() {
   show(at("events"), eventsOf(status.events));
 }
 
-/** For those who do not see it: once, when what is wrong has changed. */
+/** Announce the problems to screen readers, once per change. */
 let announced = "";
 function announce(problems) {
   const text = problems.map((problem) => problem.text).join(" ");
@@ -68,7 +68,7 @@ function notice(text, level = "ok") {
   at("notice").textContent = text;
 }
 
-// -- where it comes from ----------------------------------------------------------------------------------------------
+// -- loading --------------------------------------------------------------------------------------------------------
 
 async function loadStatus() {
   page.status = await read("/status");
@@ -87,7 +87,7 @@ function statusSoon() {
   soon = setTimeout(() => quietly(loadStatus), SOON);
 }
 
-/** What fails here is told by the stream, which fails too. */
+/** Errors are ignored here: the event stream fails too, and shows them. */
 async function quietly(load) {
   try {
     await load();

@@ -1,4 +1,4 @@
-// Charts of the last hour: uPlot on what /status/history had and every sample since.
+// Charts of the last hour: uPlot on /status/history and every sample since.
 
 import { at, h, show } from "./dom.js";
 import { number, percent, seconds, short, time } from "./format.js";
@@ -36,7 +36,7 @@ export function setHistory(told) {
   draw();
 }
 
-/** One more point on every line. */
+/** Add one sample to every line. */
 export function addSample(sample) {
   if (!history || sample.at <= (history.at.at(-1) || 0) + 1) return;
   history.at.push(sample.at);
@@ -77,7 +77,7 @@ function colour(index) {
 const inUnits = (values, unit) => (unit ? values.map((value) => (value === null ? null : value / unit)) : values);
 const moves = (values) => values && values.some((value) => value);
 
-/** The names that a chart draws: those that have been more than nothing, the largest where there are too many. */
+/** The series that a chart draws: those with a value above zero, at most the largest few. */
 function linesOf(chart) {
   const group = history[chart.from];
   const names = Object.keys(group).sort(chart.from === "nodes" ? undefined : () => 0).filter((name) => moves(group[name][chart.id]) && !(chart.from === "backends" && hidden.has(name)));

@@ -1,4 +1,4 @@
-// How the page talks to its gateway: with the key of this tab, if it was asked for one, and to nobody else.
+// Requests to the gateway, and to nobody else; with the key of this tab where one is required.
 
 const KEY = "gateway-key";
 const SILENCE = 20_000; // ms without a byte of the stream (a sample comes every 5 s) after which it is given up
@@ -17,7 +17,7 @@ function headers(more = {}) {
   return given ? { ...more, authorization: `Bearer ${given}` } : more;
 }
 
-/** An answer, whatever its status. Throws NeedsKey on 401, TypeError when nobody answers. */
+/** Fetch an answer of any status. Throws NeedsKey on 401, TypeError without an answer. */
 export async function ask(path, { method = "GET", body = undefined, signal = undefined } = {}) {
   const more = body === undefined ? {} : { "content-type": "application/json" };
   const answer = await fetch(path, {
@@ -33,7 +33,7 @@ export async function read(path) {
   return answer.json();
 }
 
-/** What an error answer says. */
+/** The message of an error answer. */
 export async function messageOf(answer) {
   try {
     return (await answer.json()).error.message;

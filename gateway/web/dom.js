@@ -1,5 +1,5 @@
-// Elements from data. Each part of the page is made anew from what is known, and `show` changes only what differs: the
-// focus, a selection and an open detail stay where they are. Text is only ever text, never markup.
+// Elements from data. Each part of the page is built anew from the state, and `show` changes only what differs, so that
+// the focus, a selection and an open detail are kept. Text is always text, never markup.
 
 export const at = (id) => document.getElementById(id);
 
@@ -15,7 +15,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Make the content of `place` these elements. Those with the same `data-key` are the same thing. */
+/** Replace the content of `place` by these elements. Elements with the same `data-key` are updated in place. */
 export function show(place, ...children) {
   morphChildren(place, h("div", {}, ...children)); // false and null are nothing
 }
@@ -60,7 +60,7 @@ function morphChildren(old, wanted) {
   }
 }
 
-/** A table with its roles said: on a phone its rows are laid out as cards, which would hide them. */
+/** A table with explicit ARIA roles: the card layout of phones would remove the implicit ones. */
 export function table(attributes, head, bodies) {
   const columns = head.map((name) => h("th", { role: "columnheader", scope: "col" }, name));
   return h(
@@ -72,7 +72,7 @@ export function table(attributes, head, bodies) {
 
 const SAYS_NOTHING = /^(–[\s/–]*\d*)?$/; // a dash, "– / –", "– / 4"
 
-/** A cell; what says nothing is left out where rows are cards. */
+/** A cell; an empty one is left out in the card layout. */
 export function cell(label, attributes, ...children) {
   const element = h("td", { role: "cell", "data-label": label, ...attributes }, ...children);
   if (SAYS_NOTHING.test(element.textContent)) element.classList.add("void");

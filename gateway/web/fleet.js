@@ -3,7 +3,7 @@
 import { cell, h, meter, rowHead, table } from "./dom.js";
 import { DASH, gibibytes, number, percent, seconds, short, span, time } from "./format.js";
 
-/** State -> [level, mark]: never told by colour alone. */
+/** State -> [level, mark]: colour is never the only sign. */
 export const MARKS = {
   unknown: ["off", "?"],
   warming: ["warn", "◔"],
@@ -35,7 +35,7 @@ export function fleetOf(status, pending) {
   return table({ class: "cards fleet" }, head, bodies);
 }
 
-/** The machines in the order of routes.yaml, what stands on several, what has no machine, the clouds. */
+/** Groups of backends: machines in the order of routes.yaml, several machines, no machine, clouds. */
 function groupsOf(status) {
   const nodes = Object.keys(status.nodes);
   const groups = new Map(nodes.map((name) => [name, { title: name, nodes: [name], names: [], header: true }]));
@@ -109,7 +109,7 @@ function row(name, backend, status, pending) {
   );
 }
 
-/** Our own counts are of ended answers: a guess at what is going on now. */
+/** The gateway counts tokens when an answer ends, so its own rates are estimates. */
 const rate = (now, key) => (now.from === "gateway" && now[key] ? `≈ ${short(now[key])}` : short(now[key]));
 const GONE = new Set(["parked", "down", "misconfigured"]);
 
@@ -121,7 +121,7 @@ function slotsTitle(backend) {
   return `${backend.inflight} of ours${elsewhere}${others}${backend.slots_assumed ? "; the number of slots is assumed" : ""}`;
 }
 
-/** What other gateways hold of its slots; without them, what may be used here. */
+/** The slots that other gateways hold; while they are unreachable, this gateway's share. */
 function sharing(backend, status) {
   if (!status.shared || backend.room === null) return null;
   const told = !status.shared.joined ? `share: ${backend.room}` : backend.elsewhere ? `${backend.elsewhere} at other gateways` : null;
@@ -133,7 +133,7 @@ function rateTitle(now, learned) {
   return learned ? `${what}; one alone: ${short(learned)} tok/s` : what;
 }
 
-/** Per position of the draft: 82 · 64 · 41 %. */
+/** Acceptance by position of the draft: 82 · 64 · 41 %. */
 function drafts(accepted) {
   if (!accepted.length) return DASH;
   const shares = accepted.map((share) => Math.round(share * 100));

@@ -1,4 +1,4 @@
-// Numbers and times as people read them. What is not known is a dash.
+// Numbers and times for people. An unknown value is a dash.
 
 export const DASH = "–";
 
@@ -46,7 +46,7 @@ export function usd(value) {
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
-/** Unix seconds as the reader's own clock; with the day where it is not today's. */
+/** Unix seconds as local time, with the date where it is not today. */
 export function time(at) {
   const date = new Date(at * 1000);
   const today = new Date().toDateString() === date.toDateString();

@@ -1,11 +1,11 @@
-// What is wrong, from what /status says: the banner, and the verdict in one line.
+// The problems in /status: the banner, and a summary in one line.
 
 import { h } from "./dom.js";
 import { number, percent, span, time, usd } from "./format.js";
 
 const OUT = new Set(["down", "misconfigured", "suspect", "warming"]);
 
-/** [{level: bad | warn, text, more, since}], the worst first. `text` and `more` hold no time that runs. */
+/** [{level: bad | warn, text, more, since}], the worst first. `text` and `more` contain no running time. */
 export function problemsOf(status, gone) {
   const found = [];
   const add = (level, text, more = "", since = null) => found.push({ level, text, more, since });
@@ -47,7 +47,7 @@ export function problemsOf(status, gone) {
   return found.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
 }
 
-/** The aliases that are not served by their first step, those that fare alike together. */
+/** The aliases that are not served by their first step, grouped by cause. */
 function awayOf(status) {
   const groups = new Map();
   for (const [name, alias] of Object.entries(status.aliases)) {

@@ -71,7 +71,7 @@ async function send() {
   }
 }
 
-/** Show the answer as it comes; how it ended. */
+/** Show the answer as it arrives. Returns how it ended. */
 async function take(answer, route, since) {
   let outcome = "the stream broke: it had no end";
   for await (const [name, data] of eventsOf(answer)) {

@@ -1,4 +1,4 @@
-// What clients have used, and what has happened.
+// Usage by client, and recent events.
 
 import { cell, h, rowHead, table } from "./dom.js";
 import { number, percent, short, time, usd } from "./format.js";

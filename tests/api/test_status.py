@@ -242,11 +242,11 @@ def test_a_slow_reader_loses_the_oldest_and_is_told() -> None:
     with Subscription(told) as subscription:
         for number in range(QUEUE_MOST + 50):
             told[0](Event(float(number), "drift", "a", ""))
-        events, dropped = subscription.take()
+        events, dropped = subscription.drain()
         assert [event.at for event in events] == [float(n) for n in range(50, QUEUE_MOST + 50)]
         assert dropped == 50
         told[0](Event(1.0, "drift", "a", ""))
-        assert subscription.take() == ([Event(1.0, "drift", "a", "")], 0)
+        assert subscription.drain() == ([Event(1.0, "drift", "a", "")], 0)
     assert told == []
 
 

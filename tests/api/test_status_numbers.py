@@ -122,7 +122,7 @@ async def test_many_who_look_read_the_ledger_once(monkeypatch: pytest.MonkeyPatc
         reads += 1
         return []
 
-    monkeypatch.setattr("gateway.observe.history_usage.sums_since", counted)
+    monkeypatch.setattr("gateway.observe.usage_report.sums_since", counted)
     async with two() as (gateway, _, _):
         gateway.gateway.accounts.ledger.path.parent.mkdir(exist_ok=True)
         gateway.gateway.accounts.ledger.path.touch()

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.bench.benchmark import Benchmark, Subject
 from gateway.bench.report import as_json
 from gateway.bench.session import Settings
-from gateway.cli.urls import checked
+from gateway.cli.options import server_url
 from gateway.config.snapshot import Snapshot
 from simulator import SimOllama, SimVllm
 from tests.support import RunningGateway
@@ -34,7 +34,7 @@ async def measured(
     **more: Any,
 ) -> tuple[Benchmark, dict[str, Any]]:
     """The benchmark of an alias of the gateway, or without one of a URL, run in this loop; and its JSON."""
-    subject = Subject(checked(name)) if gateway is None else Subject(gateway.url, name)
+    subject = Subject(server_url(name)) if gateway is None else Subject(gateway.url, name)
     benchmark = Benchmark(subject._replace(**more), settings, snapshot)
     await benchmark.run()
     return benchmark, as_json("x", benchmark.settings, benchmark.results)

@@ -20,8 +20,8 @@ from gateway.accounting.prices import NO_TOKENS
 from gateway.bench.report import show
 from gateway.bench.results import Results
 from gateway.cli import explain, probe
-from gateway.cli.frame import View
 from gateway.cli.top import StatusPoller
+from gateway.cli.top_view import View
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
 from gateway.observe.channels import judge
@@ -101,7 +101,7 @@ def test_a_traceback_keeps_its_lines() -> None:
 
 
 def test_what_an_alert_channel_answers_is_shown() -> None:
-    assert harmless(judge(400, {}, EVIL.encode()).said)
+    assert harmless(judge(400, {}, EVIL.encode()).detail)
 
 
 async def run_command(*arguments: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
-from gateway.cli.writing import write
+from gateway.cli.output import write
 from gateway.config.load import load
 from tests.importing.support import DATA
 

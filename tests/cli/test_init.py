@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import scanning
+from gateway.cli import discovery as scanning
+from gateway.cli.discovery import BadTarget, targets
 from gateway.cli.main import cli
-from gateway.cli.scanning import BadTarget, targets
 from gateway.config.load import load
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
@@ -138,7 +138,7 @@ async def test_ports_of_a_host_are_looked_through_and_others_are_told(tmp_path: 
         ports = sorted(host.rpartition(":")[2] for host in (*hosts, other))
         done = await run("127.0.0.1", "--ports", ",".join(ports), "--no-probe")
     assert done.code == 0, done.err
-    assert "Looking at 3 ports of 127.0.0.1 ..." in done.err
+    assert "Scanning 3 ports of 127.0.0.1 ..." in done.err
     assert f"http://{other}  answers, but is no model server" in done.err
     assert f"http://{hosts[1]}  wants a key" in done.err
     assert len(load(tmp_path / "routes.yaml", {}).snapshot.backends) == 1
@@ -201,7 +201,7 @@ async def test_at_a_terminal_it_asks(tmp_path: Path) -> None:
     async with found(sim) as hosts:
         refused = await run_at_terminal(f"{hosts[0]}\nn\nn\n")
         assert refused.code == 1
-        assert "Hosts to look at" in refused.err
+        assert "Hosts to scan" in refused.err
         assert "nothing is written" in refused.err
         assert not (tmp_path / "routes.yaml").exists()
         done = await run_at_terminal("n\ny\n", *hosts)

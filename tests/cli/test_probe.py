@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.main import cli
-from gateway.cli.probe import told
-from gateway.cli.probing import address
+from gateway.cli.probe import deviations
+from gateway.cli.probe_run import address
 from gateway.config.snapshot import Backend, Server
 from gateway.domain.facts import Observation
 from gateway.health.checks import ALL
@@ -243,7 +243,7 @@ def test_wrong_usage_exits_2(tmp_path: Path) -> None:
     )
     assert invoke("--config", str(tmp_path / "none.yaml"))[0] == 2
     code, said = invoke("qwn", "--config", file)
-    assert (code, "Did you mean 'qwen'?" in said) == (2, True)
+    assert (code, "did you mean 'qwen'?" in said) == (2, True)
     code, said = invoke("asr", "--config", file)
     assert (code, "audio server" in said) == (2, True)
 
@@ -295,4 +295,4 @@ def test_a_no_is_a_problem_where_better_is_promised(declared: dict[str, Any], ch
 def test_reasons_that_are_the_same_are_told_once() -> None:
     checks = {"plain": {"result": "yes", "seen": "x"}, "stream": {"result": "untested", "seen": "y"}}
     checks["window"] = checks["stream"]
-    assert told({"checks": checks}) == {("untested", "y"): ["stream", "window"]}
+    assert deviations({"checks": checks}) == {("untested", "y"): ["stream", "window"]}

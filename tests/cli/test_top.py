@@ -24,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gateway.cli.frame import View
 from gateway.cli.main import cli
 from gateway.cli.status_fields import ago, short
 from gateway.cli.top import StatusPoller
+from gateway.cli.top_view import View
 from simulator import SimVllm
 from tests.demo_process import ROOT
 from tests.scripted import answer

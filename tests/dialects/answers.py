@@ -73,7 +73,7 @@ def message(answer: bytes) -> dict[str, Any]:
 
 
 def streamed(events: Sequence[bytes]) -> bytes:
-    return MessageStream("r").take(events)
+    return MessageStream("r").translate(events)
 
 
 def told(stream: bytes) -> list[dict[str, Any]]:

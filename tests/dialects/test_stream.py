@@ -136,7 +136,7 @@ def test_the_bytes_are_the_same_however_the_events_arrive(data: st.DataObject, a
     places = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=6)))
     stream = MessageStream("r")
     parts = [events[a:b] for a, b in pairwise([0, *places, len(events)])]
-    assert b"".join(stream.take(part) for part in parts) == streamed(events)
+    assert b"".join(stream.translate(part) for part in parts) == streamed(events)
 
 
 @given(st.data(), answers())
@@ -144,7 +144,7 @@ def test_every_event_is_answered_at_once_but_for_white_space(data: st.DataObject
     """A client's watchdog must see that something comes; and nothing is kept for later."""
     stream = MessageStream("r")
     for event in data.draw(streams(answer)):
-        out = stream.take([event])
+        out = stream.translate([event])
         assert out or b'"finish_reason":null' not in event.replace(b" ", b"")
         assert event != COMMENT or out == COMMENT
 
@@ -195,18 +195,20 @@ def test_a_block_ends_when_another_kind_begins() -> None:
 def test_a_call_ends_when_the_next_begins() -> None:
     """Claude Code begins to run it then."""
     stream = MessageStream("r")
-    stream.take([chunk(called(0, "a", "now", '{"x":')), chunk(called(0, arguments=" 1}"))])
-    begun = stream.take([chunk(called(1, "b", "now", ""))])
+    stream.translate([chunk(called(0, "a", "now", '{"x":')), chunk(called(0, arguments=" 1}"))])
+    begun = stream.translate([chunk(called(1, "b", "now", ""))])
     assert kinds(begun) == ["content_block_stop", "content_block_start"]
 
 
 def test_a_call_that_is_not_whole_yet_is_not_ended_by_the_next() -> None:
     stream = MessageStream("r")
-    stream.take([chunk(called(0, "a", "now", '{"x":'))])
-    assert kinds(stream.take([chunk(called(1, "b", "now", '{"y": 2}'))]))[0] == "content_block_start"
-    [late] = told(stream.take([chunk(called(0, arguments=" 1}"))]))
+    stream.translate([chunk(called(0, "a", "now", '{"x":'))])
+    assert kinds(stream.translate([chunk(called(1, "b", "now", '{"y": 2}'))]))[0] == "content_block_start"
+    [late] = told(stream.translate([chunk(called(0, arguments=" 1}"))]))
     assert (late["index"], late["delta"]["partial_json"]) == (0, " 1}")
-    stops = [event["index"] for event in told(stream.take(Answer().end())) if event["type"] == "content_block_stop"]
+    stops = [
+        event["index"] for event in told(stream.translate(Answer().end())) if event["type"] == "content_block_stop"
+    ]
     assert sorted(stops) == [0, 1]
 
 
@@ -254,14 +256,14 @@ def test_like_pieces_go_into_the_block_that_is_open() -> None:
 def test_a_piece_that_looks_alike_but_says_more_is_read() -> None:
     so_far = {"prompt_tokens": 12, "completion_tokens": 3}
     stream = MessageStream("r")
-    stream.take([ROLE, *pieces("content", ["a", "b"]), chunk({"content": "c"}, "length", usage=so_far)])
-    assert told(stream.take([DONE]))[1]["delta"]["stop_reason"] == "max_tokens"
+    stream.translate([ROLE, *pieces("content", ["a", "b"]), chunk({"content": "c"}, "length", usage=so_far)])
+    assert told(stream.translate([DONE]))[1]["delta"]["stop_reason"] == "max_tokens"
 
 
 def test_an_empty_piece_is_a_heartbeat() -> None:
     stream = MessageStream("r")
-    stream.take([ROLE, *pieces("content", ["a", "b"])])
-    assert stream.take(pieces("content", [""])) == PING
+    stream.translate([ROLE, *pieces("content", ["a", "b"])])
+    assert stream.translate(pieces("content", [""])) == PING
 
 
 # -- heartbeats and tokens --------------------------------------------------------------------------------------------
@@ -269,19 +271,19 @@ def test_an_empty_piece_is_a_heartbeat() -> None:
 
 def test_the_first_heartbeat_begins_the_message_and_the_others_are_pings() -> None:
     stream = MessageStream("r")
-    assert kinds(stream.take([BEAT])) == ["message_start"]
-    assert stream.take([BEAT]) == PING
-    assert stream.take([BEAT, BEAT]) == PING + PING
+    assert kinds(stream.translate([BEAT])) == ["message_start"]
+    assert stream.translate([BEAT]) == PING
+    assert stream.translate([BEAT, BEAT]) == PING + PING
 
 
 def test_a_chunk_that_says_something_is_no_heartbeat() -> None:
     stream = MessageStream("r")
-    stream.take([ROLE])
-    assert "ping" not in kinds(stream.take([chunk({"content": "a"}), chunk({"content": "b"}), *Answer().end()]))
+    stream.translate([ROLE])
+    assert "ping" not in kinds(stream.translate([chunk({"content": "a"}), chunk({"content": "b"}), *Answer().end()]))
 
 
 def test_the_message_is_named_by_the_request_and_its_tokens_are_not_counted_yet() -> None:
-    begun = told(MessageStream("my-id").take([ROLE]))[0]["message"]
+    begun = told(MessageStream("my-id").translate([ROLE]))[0]["message"]
     assert (begun["id"], begun["model"], begun["role"]) == ("msg_my-id", "main", "assistant")
     assert begun["usage"] == {"input_tokens": 0, "output_tokens": 0}
 
@@ -290,8 +292,8 @@ def test_a_backend_that_counts_as_it_goes_is_believed() -> None:
     """vLLM's continuous_usage_stats."""
     so_far = {"prompt_tokens": 12, "completion_tokens": 1}
     stream = MessageStream("r")
-    assert told(stream.take([chunk({"content": "a"}, usage=so_far)]))[0]["message"]["usage"]["input_tokens"] == 12
-    ended = told(stream.take(Answer().end()))[-2]
+    assert told(stream.translate([chunk({"content": "a"}, usage=so_far)]))[0]["message"]["usage"]["input_tokens"] == 12
+    ended = told(stream.translate(Answer().end()))[-2]
     assert ended["usage"] == {"input_tokens": 12, "output_tokens": 14}
 
 
@@ -299,21 +301,21 @@ def test_a_backend_that_counts_as_it_goes_is_believed() -> None:
 
 
 def test_comments_go_through_as_they_are() -> None:
-    assert MessageStream("r").take([COMMENT]) == COMMENT
+    assert MessageStream("r").translate([COMMENT]) == COMMENT
 
 
 @pytest.mark.parametrize("event", [b"data: {oops\n\n", b"data: []\n\n", b'data: "\xff"\n\n', b"id: 7\n\n"])
 def test_what_is_no_chunk_goes_through_as_it_is(event: bytes) -> None:
     stream = MessageStream("r")
-    stream.take([ROLE])
-    assert stream.take([event]) == event
+    stream.translate([ROLE])
+    assert stream.translate([event]) == event
 
 
 def test_an_error_is_an_event_of_its_own_and_nothing_ends() -> None:
     stream = MessageStream("my-id")
-    stream.take([ROLE, chunk({"content": "a"})])
+    stream.translate([ROLE, chunk({"content": "a"})])
     error = GatewayError("stream_interrupted", STREAM_INTERRUPTED)
-    [event] = told(stream.take([b"data: " + error.envelope() + b"\n\n"]))
+    [event] = told(stream.translate([b"data: " + error.envelope() + b"\n\n"]))
     assert event == {
         "type": "error",
         "error": {"type": "api_error", "message": STREAM_INTERRUPTED, "code": "stream_interrupted"},

@@ -12,7 +12,7 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.engines.base import Refused
 from gateway.engines.registry import ENGINES
 from simulator import SimOllama
-from simulator.ollama_format import check_format
+from simulator.ollama_request import check_format
 from tests.engines.ollama_lines import ollama
 from tests.engines.ollama_tools import (
     CITY,

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 
 from gateway.engines.base import Refused
 from gateway.engines.ollama.schema import Definitions, any_value
-from simulator.ollama_format import BadFormat, check_format, plain_schema
-from simulator.say import example
+from simulator.ollama_request import BadFormat, check_format, plain_schema
+from simulator.replies import example
 
 TEXT = {"type": "string"}
 

@@ -10,7 +10,7 @@ from gateway.config.snapshot import Snapshot
 from gateway.importing.draft import Draft, Note
 from gateway.importing.formats import FORMATS
 from gateway.importing.render import render
-from gateway.importing.round_trip import prove
+from gateway.importing.round_trip import verify_round_trip
 from gateway.importing.source import read_source
 
 DATA = Path(__file__).parents[1] / "data" / "importing"
@@ -36,7 +36,7 @@ class Imported:
 def imported(kind: str, text: str, file: str = "source.yaml") -> Imported:
     draft = FORMATS[kind](read_source(dedent(text), file))
     written = render(draft)
-    return Imported(draft, written, prove(written, draft, {}).snapshot)
+    return Imported(draft, written, verify_round_trip(written, draft, {}).snapshot)
 
 
 def imported_file(kind: str, name: str) -> Imported:

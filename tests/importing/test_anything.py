@@ -11,7 +11,7 @@ from gateway.engines.ollama.models import INSTALLED, LOADED
 from gateway.importing import llama_swap, olla
 from gateway.importing.draft import Draft
 from gateway.importing.render import render
-from gateway.importing.round_trip import prove
+from gateway.importing.round_trip import verify_round_trip
 from gateway.importing.servers import MODELS, OLLAMA_VERSION, Kind, Reply, identify
 from gateway.importing.source import Source, read_source
 
@@ -74,7 +74,7 @@ def source(data: dict[str, Any]) -> Source:
 
 def is_loaded(draft: Draft) -> None:
     if draft.backends:
-        prove(render(draft), draft, {})
+        verify_round_trip(render(draft), draft, {})
 
 
 @settings(max_examples=50)

@@ -10,9 +10,9 @@ import pytest
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
 from gateway.engines.ollama.models import INSTALLED, LOADED
-from gateway.importing.fleet import draft_of, short, take_findings
 from gateway.importing.render import render
-from gateway.importing.round_trip import prove
+from gateway.importing.round_trip import verify_round_trip
+from gateway.importing.server_draft import apply_findings, draft_of, short
 from gateway.importing.servers import MODELS, OLLAMA_VERSION, SHOW, Model, Reply, Server, identify
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
@@ -98,7 +98,7 @@ def test_what_else_may_answer(replies: dict[str, Reply], kind: str) -> None:
 def written(*servers: Server, **exporters: str) -> tuple[str, Snapshot]:
     draft = draft_of(servers, exporters)
     text = render(draft)
-    return text, prove(text, draft, {}).snapshot
+    return text, verify_round_trip(text, draft, {}).snapshot
 
 
 FLEET = (
@@ -191,9 +191,9 @@ def after_probe(model: str, kind: Any = "vllm", **results: str | tuple[str, str]
         check: seen if isinstance(seen, tuple) else (seen, "x") for check, seen in {"plain": "yes", **results}.items()
     }
     checks = {check: {"result": result, "seen": seen} for check, (result, seen) in pairs.items()}
-    take_findings(draft, [{"backend": name, "checks": checks}])
+    apply_findings(draft, [{"backend": name, "checks": checks}])
     text = render(draft)
-    prove(text, draft, {})
+    verify_round_trip(text, draft, {})
     keys = draft.backends[name].keys
     return text, {key: value for key, value in keys.items() if key not in ("engine", "url", "model", "node")}
 

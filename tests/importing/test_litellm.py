@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.importing.litellm import convert
 from gateway.importing.render import render
-from gateway.importing.round_trip import prove
+from gateway.importing.round_trip import verify_round_trip
 from gateway.importing.source import Source, read_source
 from tests.importing.support import Imported, imported, imported_file
 
@@ -355,4 +355,4 @@ def test_whatever_stands_in_the_file_what_comes_out_is_loaded(models: list[Any],
     source = read_source("{}", "s.yaml")
     draft = convert(Source("s.yaml", {"model_list": models, **more}, source.report))
     if draft.backends:
-        prove(render(draft), draft, {})
+        verify_round_trip(render(draft), draft, {})

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gateway.config.document import read_document
 from gateway.config.problems import Report
 from gateway.importing.draft import Draft, Entry, alias_name, backend_name, shown_path, unique
-from gateway.importing.keys import is_no_key, reference, variable_name
 from gateway.importing.launch_flags import backend_keys
 from gateway.importing.render import render
-from gateway.importing.round_trip import NotWhatWasMeant, prove, variables
+from gateway.importing.round_trip import RoundTripMismatch, variables, verify_round_trip
+from gateway.importing.values import is_no_key, reference, variable_name
 
 
 @pytest.mark.parametrize(
@@ -114,5 +114,5 @@ def test_variables_are_those_of_values_not_of_comments() -> None:
 def test_a_text_that_says_something_else_is_not_let_through() -> None:
     draft = Draft(backends={"a": Entry({"url": "http://h:1"})})
     text = render(draft).replace("http://h:1", "http://h:2")
-    with pytest.raises(NotWhatWasMeant, match=r"backends\.a\.url"):
-        prove(text, draft, {})
+    with pytest.raises(RoundTripMismatch, match=r"backends\.a\.url"):
+        verify_round_trip(text, draft, {})

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.config.snapshot import Alerts, Secret
 from gateway.observe import channels
-from gateway.observe.alert_sender import QUEUE_MOST, Courier, Patience
+from gateway.observe.alert_sender import QUEUE_MOST, AlertSender, RetryPolicy
 from gateway.observe.alerts import Alert
 from gateway.observe.channels import (
     Answer,
@@ -32,7 +32,7 @@ from tests.observe.hook import HANG, OK, PATIENCE, Hook, hooked, refusal
 from tests.waiting import until
 
 TOKEN = "123456:very-secret-token"
-QUICK = Patience(first=0.01, most=0.05, give_up=PATIENCE)
+QUICK = RetryPolicy(first=0.01, most=0.05, give_up=PATIENCE)
 
 
 def message(*texts: str, at: float | None = None) -> Message:
@@ -41,13 +41,13 @@ def message(*texts: str, at: float | None = None) -> Message:
 
 
 @asynccontextmanager
-async def courier_to(channel: Channel, patience: Patience = QUICK) -> AsyncIterator[Courier]:
+async def sender_to(channel: Channel, patience: RetryPolicy = QUICK) -> AsyncIterator[AlertSender]:
     async with new_client() as client:
-        courier = Courier(channel, client, patience)
+        sender = AlertSender(channel, client, patience)
         try:
-            yield courier
+            yield sender
         finally:
-            await courier.close()
+            await sender.close()
 
 
 def webhook(hook: Hook) -> Webhook:
@@ -58,8 +58,8 @@ def webhook(hook: Hook) -> Webhook:
 
 
 async def test_a_webhook_gets_a_text_for_slack_and_each_alert() -> None:
-    async with hooked() as hook, courier_to(webhook(hook)) as courier:
-        courier.put(message("a is down: <think> & so on", "b is down"))
+    async with hooked() as hook, sender_to(webhook(hook)) as sender:
+        sender.enqueue(message("a is down: <think> & so on", "b is down"))
         await hook.until_asked(1)
         asked = hook.asked[0]
         assert (asked.method, asked.path) == ("POST", "/services/very-secret-path?key=very-secret-query")
@@ -74,8 +74,8 @@ async def test_a_webhook_gets_a_text_for_slack_and_each_alert() -> None:
 
 
 async def test_telegram_gets_a_plain_message() -> None:
-    async with hooked() as hook, courier_to(Telegram(Secret(TOKEN), "-100123", hook.url)) as courier:
-        courier.put(message("a is down: <think>", "x" * 5000))
+    async with hooked() as hook, sender_to(Telegram(Secret(TOKEN), "-100123", hook.url)) as sender:
+        sender.enqueue(message("a is down: <think>", "x" * 5000))
         await hook.until_asked(1)
         asked = hook.asked[0]
         assert (asked.method, asked.path) == ("POST", f"/bot{TOKEN}/sendMessage")
@@ -101,12 +101,12 @@ def test_the_channels_are_those_of_the_file() -> None:
 
 @pytest.mark.parametrize("status", ["500 Internal Server Error", "502 Bad Gateway", "408 Request Timeout"])
 async def test_what_may_pass_is_tried_again(status: str) -> None:
-    async with hooked(refusal(status), refusal(status), OK) as hook, courier_to(webhook(hook)) as courier:
-        courier.put(message("first"))
-        courier.put(message("second"))
+    async with hooked(refusal(status), refusal(status), OK) as hook, sender_to(webhook(hook)) as sender:
+        sender.enqueue(message("first"))
+        sender.enqueue(message("second"))
         await hook.until_asked(4)
         assert [text.split()[1] for text in hook.texts()] == ["first", "first", "first", "second"]
-        assert courier.dropped == 0
+        assert sender.dropped == 0
 
 
 @pytest.mark.parametrize(
@@ -118,27 +118,27 @@ async def test_what_may_pass_is_tried_again(status: str) -> None:
     ids=["header", "telegram"],
 )
 async def test_a_channel_is_not_asked_before_it_wants_to_be(wait: bytes) -> None:
-    async with hooked(wait, OK) as hook, courier_to(webhook(hook)) as courier:
-        courier.put(message())
+    async with hooked(wait, OK) as hook, sender_to(webhook(hook)) as sender:
+        sender.enqueue(message())
         await hook.until_asked(2)
         assert hook.asked[1].at - hook.asked[0].at >= 1.0
-        assert courier.dropped == 0
+        assert sender.dropped == 0
 
 
 async def test_a_wait_of_days_is_not_kept() -> None:
     days = refusal("429 Too Many Requests", "retry-after: 1000000")
-    async with hooked(days, OK) as hook, courier_to(webhook(hook), replace(QUICK, asked=0.1)) as courier:
-        courier.put(message())
+    async with hooked(days, OK) as hook, sender_to(webhook(hook), replace(QUICK, asked=0.1)) as sender:
+        sender.enqueue(message())
         await hook.until_asked(2)
         assert hook.asked[1].at - hook.asked[0].at >= 0.1
 
 
 @pytest.mark.parametrize("begun", [HANG, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n"], ids=["silent", "begun"])
 async def test_a_channel_that_hangs_is_left_and_tried_again(begun: bytes) -> None:
-    async with hooked(begun, OK) as hook, courier_to(replace(webhook(hook), patience=0.1)) as courier:
-        courier.put(message())
+    async with hooked(begun, OK) as hook, sender_to(replace(webhook(hook), patience=0.1)) as sender:
+        sender.enqueue(message())
         await hook.until_asked(2)
-        assert courier.dropped == 0
+        assert sender.dropped == 0
 
 
 async def test_a_channel_that_is_not_there_is_tried_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ async def test_a_channel_that_is_not_there_is_tried_until_it_is(monkeypatch: pyt
 
     monkeypatch.setattr(Webhook, "send", noted)
     late = Hook((OK,))
-    async with courier_to(Webhook(Secret(f"http://127.0.0.1:{port}/x"))) as courier:
-        courier.put(message())
+    async with sender_to(Webhook(Secret(f"http://127.0.0.1:{port}/x"))) as sender:
+        sender.enqueue(message())
         await until(lambda: len(tries) >= 3)
         assert not any(answer.ok for answer in tries), "nobody is there"
         server = await asyncio.start_server(late.accept, "127.0.0.1", port)
@@ -168,45 +168,45 @@ async def test_a_channel_that_is_not_there_is_tried_until_it_is(monkeypatch: pyt
 @pytest.mark.parametrize("status", ["400 Bad Request", "403 Forbidden", "404 Not Found", "302 Found"])
 async def test_a_refusal_is_logged_and_not_repeated(status: str, caplog: pytest.LogCaptureFixture) -> None:
     refused = refusal(status, body={"description": "chat not found"})
-    async with hooked(refused, OK) as hook, courier_to(webhook(hook)) as courier:
-        courier.put(message("first"))
-        courier.put(message("second"))
+    async with hooked(refused, OK) as hook, sender_to(webhook(hook)) as sender:
+        sender.enqueue(message("first"))
+        sender.enqueue(message("second"))
         await hook.until_asked(2)
         assert [text.split()[1] for text in hook.texts()] == ["first", "second"]
-        assert courier.dropped == 1
+        assert sender.dropped == 1
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "chat not found" in record.getMessage()
 
 
 async def test_after_an_hour_a_message_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    patience = Patience(first=0.01, most=0.02, give_up=0.2)
-    async with hooked(refusal("500 No")) as hook, courier_to(webhook(hook), patience) as courier:
-        courier.put(message("first"))
-        await until(lambda: courier.dropped)
+    patience = RetryPolicy(first=0.01, most=0.02, give_up=0.2)
+    async with hooked(refusal("500 No")) as hook, sender_to(webhook(hook), patience) as sender:
+        sender.enqueue(message("first"))
+        await until(lambda: sender.dropped)
         hook.answers = (OK,)
         asked = len(hook.asked)
-        courier.put(message("second"))
+        sender.enqueue(message("second"))
         await hook.until_asked(asked + 1)
         assert hook.texts()[-1].endswith("second")
-    assert "not taken within" in caplog.text
+    assert "not accepted within" in caplog.text
 
 
 async def test_the_queue_does_not_grow() -> None:
-    async with hooked(HANG) as hook, courier_to(webhook(hook)) as courier:
-        courier.put(message("under way"))
+    async with hooked(HANG) as hook, sender_to(webhook(hook)) as sender:
+        sender.enqueue(message("under way"))
         await hook.until_asked(1)
         for number in range(3 * QUEUE_MOST):
-            courier.put(message(str(number)))
-        assert len(courier._queue) == QUEUE_MOST
-        assert courier._queue[-1].alerts[0].text == str(3 * QUEUE_MOST - 1)
-        assert courier.dropped == 2 * QUEUE_MOST
+            sender.enqueue(message(str(number)))
+        assert len(sender._queue) == QUEUE_MOST
+        assert sender._queue[-1].alerts[0].text == str(3 * QUEUE_MOST - 1)
+        assert sender.dropped == 2 * QUEUE_MOST
 
 
 async def test_an_answer_without_end_is_not_read() -> None:
     endless = b"HTTP/1.1 404 No\r\ncontent-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n" + b"x" * 20_000
     async with hooked(endless) as hook, new_client() as client:
         answer = await webhook(hook).send(client, message(), 0.0)
-        assert answer.said == "404: " + "x" * channels.SAID_MOST
+        assert answer.detail == "404: " + "x" * channels.DETAIL_MOST
 
 
 # -- secrets ----------------------------------------------------------------------------------------------------------
@@ -221,23 +221,23 @@ async def test_no_secret_is_logged_or_said(caplog: pytest.LogCaptureFixture) -> 
             async with hooked(refusal("500 No", body=echo), refusal("404 No", body=echo), OK) as hook:
                 telegram = secret.startswith("/bot")
                 channel = Telegram(Secret(TOKEN), "1", hook.url) if telegram else Webhook(Secret(hook.url + path))
-                courier = Courier(channel, client, QUICK)
-                courier.put(message("first"))
-                courier.put(message("second"))
+                sender = AlertSender(channel, client, QUICK)
+                sender.enqueue(message("first"))
+                sender.enqueue(message("second"))
                 await hook.until_asked(3)
-                await courier.close()
+                await sender.close()
         async with hooked(refusal("404 No", body={"echo": path})) as hook:
-            answer = await Deadman(Secret(hook.url + path)).ask(client)
-            assert "***" in answer.said
+            answer = await Deadman(Secret(hook.url + path)).ping(client)
+            assert "***" in answer.detail
         nowhere = await Webhook(Secret("http://127.0.0.1:1" + path)).send(client, message(), 0.0)
     assert "tried again" in caplog.text
-    assert "very-secret" not in caplog.text + answer.said + nowhere.said
+    assert "very-secret" not in caplog.text + answer.detail + nowhere.detail
 
 
 def test_what_is_not_a_url_is_an_answer_too() -> None:
     async def send(url: str) -> str:
         async with new_client() as client:
-            return (await Webhook(Secret(url)).send(client, message(), 0.0)).said
+            return (await Webhook(Secret(url)).send(client, message(), 0.0)).detail
 
     for url in ("http://", "http://[::1", "https://x:99999/very-secret", "http://\u2028/very-secret"):
         said = asyncio.run(send(url))

@@ -20,9 +20,8 @@ from gateway.domain.progress import Sample
 from gateway.engines.vllm.metrics import read_counters
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
-from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Lines, Series
-from gateway.observe.history_engine import STALE, EngineNow, Looks
-from gateway.observe.history_first_token import Recent, quantile
+from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Series, SeriesGroup
+from gateway.observe.rates import STALE, EngineRates, EngineSamples, HistogramWindow, quantile
 from tests.sliced import whole
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
@@ -34,7 +33,7 @@ def state(name: str, url: str = "http://10.0.0.1:1") -> BackendState:
 
 
 def history(states: Mapping[str, BackendState], metrics: Metrics, **machines: Machine) -> History:
-    return History(lambda: states, lambda: machines, metrics)
+    return History(lambda: states, lambda: machines, dict, metrics)
 
 
 # -- engines ----------------------------------------------------------------------------------------------------------
@@ -48,15 +47,15 @@ def test_a_real_engines_prefix_cache_and_drafts_are_read() -> None:
 
 
 def test_rates_are_of_the_last_seconds_and_shares_of_the_last_minutes() -> None:
-    looks = Looks()
-    looks.take(Sample(0.0, queries=100.0, hits=100.0, drafts=10.0, accepted=(10.0, 10.0)))
-    looks.take(
+    samples = EngineSamples()
+    samples.add(Sample(0.0, queries=100.0, hits=100.0, drafts=10.0, accepted=(10.0, 10.0)))
+    samples.add(
         Sample(
             100.0, generated=1000.0, prompted=5000.0, queries=1100.0, hits=900.0, drafts=110.0, accepted=(90.0, 50.0)
         )
     )
-    assert looks.now(100.0) == EngineNow(10.0, (5000.0 - 800.0) / 100.0, 0.0, 0.8, (0.8, 0.4))
-    looks.take(
+    assert samples.rates(100.0) == EngineRates(10.0, (5000.0 - 800.0) / 100.0, 0.0, 0.8, (0.8, 0.4))
+    samples.add(
         Sample(
             110.0,
             generated=1500.0,
@@ -68,32 +67,32 @@ def test_rates_are_of_the_last_seconds_and_shares_of_the_last_minutes() -> None:
             accepted=(90.0, 50.0),
         )
     )
-    assert looks.now(110.0) == EngineNow(50.0, 0.0, 0.5, 0.8, (0.8, 0.4))
+    assert samples.rates(110.0) == EngineRates(50.0, 0.0, 0.5, 0.8, (0.8, 0.4))
 
 
 def test_an_engine_that_was_started_anew_begins_anew() -> None:
-    looks = Looks()
-    looks.take(Sample(0.0, generated=1000.0))
-    looks.take(Sample(10.0, generated=5.0, kv=0.1))
-    assert looks.now(10.0) == EngineNow(kv=0.1)
-    looks.take(Sample(20.0, generated=105.0))
-    assert looks.now(20.0).decode == 10.0
+    samples = EngineSamples()
+    samples.add(Sample(0.0, generated=1000.0))
+    samples.add(Sample(10.0, generated=5.0, kv=0.1))
+    assert samples.rates(10.0) == EngineRates(kv=0.1)
+    samples.add(Sample(20.0, generated=105.0))
+    assert samples.rates(20.0).decode == 10.0
 
 
 def test_of_an_engine_that_is_not_looked_at_any_more_nothing_is_said() -> None:
-    looks = Looks()
-    assert looks.now(0.0) == EngineNow()
-    looks.take(Sample(0.0))
-    looks.take(Sample(10.0, generated=100.0))
-    assert looks.now(10.0 + STALE).decode == 10.0
-    assert looks.now(10.1 + STALE) == EngineNow()
+    samples = EngineSamples()
+    assert samples.rates(0.0) == EngineRates()
+    samples.add(Sample(0.0))
+    samples.add(Sample(10.0, generated=100.0))
+    assert samples.rates(10.0 + STALE).decode == 10.0
+    assert samples.rates(10.1 + STALE) == EngineRates()
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 6), min_size=1, max_size=30))
 def test_whatever_is_counted_shares_are_shares_and_rates_are_not_negative(rows: list[tuple[float, ...]]) -> None:
-    looks = Looks()
+    samples = EngineSamples()
     for at, (generated, prompted, hits, queries, drafts, right) in enumerate(rows):
-        looks.take(
+        samples.add(
             Sample(
                 at * 7.0,
                 generated=generated,
@@ -104,7 +103,7 @@ def test_whatever_is_counted_shares_are_shares_and_rates_are_not_negative(rows: 
                 accepted=(right,),
             )
         )
-        now = looks.now(at * 7.0)
+        now = samples.rates(at * 7.0)
         assert now.decode is None or now.decode >= 0.0
         assert now.prefill is None or now.prefill >= 0.0
         assert now.prefix_hits is None or 0.0 <= now.prefix_hits <= 1.0
@@ -137,7 +136,7 @@ def test_what_lies_beyond_the_last_bound_is_told_as_that_bound() -> None:
 
 
 def test_only_the_window_counts() -> None:
-    recent = Recent(BOUNDS, 2)
+    recent = HistogramWindow(BOUNDS, 2)
     assert recent.percentiles() is None
     recent.tick(spread_over([0.15] * 9))
     first = recent.percentiles()
@@ -166,10 +165,10 @@ def test_an_hour_is_kept_and_no_more() -> None:
 
 
 def test_what_is_not_known_is_a_gap_and_what_never_was_is_left_out() -> None:
-    lines = Lines(("a", "b"))
+    lines = SeriesGroup(("a", "b"))
     for value in (1.0, None, 2.0):
         lines.append({"a": value})
-    told = lines.told()
+    told = lines.known()
     assert list(told) == ["a"]
     assert [None if isnan(v) else v for v in told["a"]] == [1.0, None, 2.0]
 
@@ -222,7 +221,7 @@ def test_a_backend_that_is_another_one_begins_anew_and_one_that_went_is_forgotte
     states["a"] = state("a", "http://10.0.0.2:1")
     del states["b"]
     sampled(of)
-    told = dict(value for part, value in of.told() if part == "backends")
+    told = dict(value for part, value in of.parts() if part == "backends")
     assert set(told) == {"a"}
     assert len(told["a"]["inflight"]) == 1
 
@@ -237,4 +236,4 @@ def test_an_hour_of_thirty_backends_takes_little_room() -> None:
         of.sample(1000.0 + number * EVERY, number * EVERY)
     held = sum(len(s._values) for kept in of._backends.values() for s in kept.lines._series.values())
     assert held * 8 < 3_000_000
-    assert all(len(values) == POINTS for part, values in of.told() if part == "at")
+    assert all(len(values) == POINTS for part, values in of.parts() if part == "at")

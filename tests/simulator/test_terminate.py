@@ -13,9 +13,9 @@ import pytest
 
 from simulator import SimOllama, SimVllm
 from simulator.base import Ending
-from simulator.checks import ENGINE_DEAD
 from simulator.control import Control
 from simulator.server import SimServer
+from simulator.validation import ENGINE_DEAD
 from tests.simulator.wire import Conversation, Reply, ask, chat, connected, said
 
 CHAT = "/v1/chat/completions"

@@ -53,7 +53,7 @@ POSTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a choice of a tool that is not offered": (CHAT, {**HI, "tools": [], "tool_choice": NAMED}),
     "usage asked for": (CHAT, {**HI, **THOUGHT, "stream_options": {"include_usage": True}}),
 }
-# Streams that the gateway.sim is known to write otherwise, and how; an entry goes when the gateway.sim is mended.
+# Streams that the simulator is known to write otherwise, and how; an entry goes when the simulator is mended.
 DIFFERENT: dict[str, str] = {}
 
 

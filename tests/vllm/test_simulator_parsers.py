@@ -19,7 +19,7 @@ CASES = ("a call", "text, then a call", "text", "hermes' call", "an XML call", "
 _GRAMMAR = "the real one forces the format with auto too, and this text ends in a 500"
 _NONE = "the real one leaves such a text (without its special tokens) in content"
 _STREAM = "the real one streams nothing at all where tools are offered"
-# (parser, case) -> how the gateway.sim is known to differ; an entry goes when the gateway.sim is mended. A key of three
+# (parser, case) -> how the simulator is known to differ; an entry goes when the simulator is mended. A key of three
 # with "stream" or "whole" is about that alone.
 DIFFERENT: dict[tuple[str, ...], str] = {
     ("llama3_json", "text, then a call", "whole"): "the real one finds a call anywhere in the text",

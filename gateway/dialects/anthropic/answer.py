@@ -1,4 +1,4 @@
-"""A chat answer as a message: its blocks, why it ended, and its tokens."""
+"""A chat answer as a message: its blocks, stop reason and tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder(Any).decode
 class _Choice(msgspec.Struct):
     message: dict[str, Any] = {}
     finish_reason: Any = None
-    stop_reason: Any = None  # vLLM's: the stop string that was met, or the id of a token
+    stop_reason: Any = None  # vLLM's: the stop string, or the id of the stop token
 
 
 class _Answer(msgspec.Struct):
@@ -37,20 +37,20 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def to_message(body: bytes, id_: str) -> bytes:
-    """The body of a chat answer (`fault_in_message` finds nothing in it) as that of a message. Raises ProtocolFailure
-    for what is none."""
+    """The body of a chat answer (which `fault_in_message` has passed) as the body of a message. Raises ProtocolFailure
+    when it cannot be translated."""
     try:
         answer = _decode_answer(body)
         choice = answer.choices[0]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
-        raise ProtocolFailure(f"its answer cannot be told as a message: {error}") from None
+        raise ProtocolFailure(f"its answer cannot be translated to a message: {error}") from None
     why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
     message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
     return _encode({**message, "stop_reason": why, "stop_sequence": sequence})
 
 
 def head(id_: str, model: object) -> dict[str, Any]:
-    """A message that says nothing yet."""
+    """An empty message."""
     named = model if isinstance(model, str) else None
     begun: dict[str, Any] = {"id": id_, "type": "message", "role": "assistant", "model": named, "content": []}
     return {**begun, "stop_reason": None, "stop_sequence": None, "usage": usage_of(None)}
@@ -64,25 +64,26 @@ def stop_of(finish_reason: object, stop_reason: object) -> tuple[str, str | None
 
 
 def usage_of(usage: Any) -> dict[str, int]:
-    """Anthropic counts what came from the prefix cache apart. Where a backend does not say, nothing is said of it."""
+    """Token counts in Anthropic's form, where cached prompt tokens are counted separately. Without a valid count of
+    cached tokens the field is left out."""
     used = read_usage(usage)
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if type(cached) is not int or cached != used.cached:  # it does not say, or nothing that can be
+    if type(cached) is not int or cached != used.cached:  # not reported, or not plausible
         return {"input_tokens": used.prompt, "output_tokens": used.completion}
     fresh = max(0, used.prompt - cached)
     return {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": used.completion}
 
 
-def thoughts_of(said: dict[str, Any]) -> str:
-    """The reasoning in a message or a delta, under either of its names."""
-    thoughts = said.get("reasoning") or said.get("reasoning_content")
+def thoughts_of(message: dict[str, Any]) -> str:
+    """The reasoning of a message or a delta, under either of its names; "" for none."""
+    thoughts = message.get("reasoning") or message.get("reasoning_content")
     return thoughts if isinstance(thoughts, str) else ""
 
 
-def text_of(said: dict[str, Any]) -> str:
-    text = said.get("content") or said.get("refusal")
-    if isinstance(text, list):  # of parts, as some clouds send it
+def text_of(message: dict[str, Any]) -> str:
+    text = message.get("content") or message.get("refusal")
+    if isinstance(text, list):  # a list of parts, as some clouds send it
         text = "".join(part["text"] for part in text if isinstance(part.get("text"), str))
     return text if isinstance(text, str) else ""
 
@@ -102,21 +103,21 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def call_id_of(call: dict[str, Any]) -> str | None:
-    """A call's id, as Anthropic's clients want it: a text. (Some servers count.)"""
+    """A call's id as text, which Anthropic's clients require; some servers send a number."""
     id_ = call.get("id")
     return id_ if id_ is None else str(id_)
 
 
 def _input(function: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments, which have to be an object here. Those that are none are kept as text, for the tool to refuse
-    and the model to see."""
+    """A call's arguments, which must be an object here. Others are kept as text: the tool refuses them, and the model
+    sees why."""
     text = function.get("arguments") or "{}"
     arguments = arguments_of(text)
     return arguments if arguments is not None else {"arguments": text}
 
 
 def arguments_of(text: str) -> dict[str, Any] | None:
-    """A call's arguments; None where they are not the whole of an object."""
+    """A call's arguments; None when the text is not a complete JSON object."""
     try:
         arguments = _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

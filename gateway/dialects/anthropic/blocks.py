@@ -1,4 +1,4 @@
-"""Content blocks of a message as parts of a chat message, and what is said where that cannot be."""
+"""Content blocks of a message as parts of a chat message, and the errors for blocks that cannot be translated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError:
-    """`where` is the field, as Anthropic's own errors write it: `messages.3.content.0`. Words in `what` that an agent
-    would act on are the client's own, quoted, and are not repeated."""
+    """`where`: the field in Anthropic's notation, `messages.3.content.0`. Quotes of the client's text in `what` that
+    agents would act on are masked."""
     code = "input_unsupported" if unsupported else "invalid_request_body"
     return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
 
 
 def expected(where: str, what: str, found: Any) -> GatewayError:
-    """`what` should have been there."""
+    """The error for a field that must be `what`, and is `found` (None = missing)."""
     if found is None:
         return invalid(where, f"is missing: it must be {what}.")
     shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"
@@ -31,12 +31,12 @@ def expected(where: str, what: str, found: Any) -> GatewayError:
 
 
 def brief(found: Any) -> str:
-    """A value in a message."""
+    """A value in an error message, at most 40 characters of it."""
     return repr(found if len(found) <= 40 else found[:40] + "...") if isinstance(found, str) else type(found).__name__
 
 
 def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
-    """(where, block) of each; a string is one text."""
+    """(where, block) of each block; a string is one text block."""
     if isinstance(content, str):
         return [(where, text_part(content))]
     if not isinstance(content, list):
@@ -56,7 +56,7 @@ def string(block: Block, name: str, where: str) -> str:
 
 
 def text_of(block: Block, where: str) -> str:
-    """The text of a block that can only be one."""
+    """The text of a block that must be of type text."""
     if block["type"] != "text":
         raise expected(f"{where}.type", "text", block["type"])
     return string(block, "text", where)
@@ -67,7 +67,7 @@ def text_part(text: str) -> Part:
 
 
 def parts_of(block: Block, where: str) -> list[Part]:
-    """The block as what a chat message can carry. Kinds that are not known here are told to the model as they are."""
+    """The block as parts of a chat message. A block of an unknown type is passed to the model as JSON text."""
     kind = block["type"]
     if kind == "text":
         text = string(block, "text", where)
@@ -85,13 +85,13 @@ def parts_of(block: Block, where: str) -> list[Part]:
 
 
 def _strings(block: Block, *names: str) -> list[Part]:
-    """Those fields that say something, as one text."""
+    """The non-empty fields, joined to one text."""
     text = "\n".join(value for name in names if isinstance(value := block.get(name), str) and value)
     return [text_part(text)] if text else []
 
 
 def _picture(source: Any, where: str) -> str:
-    """An image's URL; with the image inside where it came so."""
+    """The URL of an image; a data URL for an inline image."""
     kind = source.get("type") if isinstance(source, dict) else None
     if kind == "url":
         return string(source, "url", f"{where}.source")

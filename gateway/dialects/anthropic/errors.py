@@ -1,4 +1,4 @@
-"""Errors in Anthropic's envelope, in the words its clients act on."""
+"""Errors in Anthropic's envelope, with the messages that its clients act on."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def final(status: int) -> dict[bytes, bytes]:
-    """The header that tells a client not to ask again, where that cannot help. Claude Code repeats even a 401, for
+def retry_header(status: int) -> dict[bytes, bytes]:
+    """`x-should-retry: false` for errors that a retry cannot solve; without it Claude Code repeats even a 401 for
     minutes."""
     return {b"x-should-retry": b"false"} if 400 <= status < 500 and status != 429 else {}
 
 
 def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
-    """OpenAI's envelope as Anthropic's. `code` is ours (docs/errors.md), and stays; inside a stream, where there is no
-    `status`, it tells the type."""
+    """OpenAI's envelope as Anthropic's. The gateway's `code` (docs/errors.md) is kept. `status` None = inside a stream:
+    the code decides the type."""
     error = _error_of(body)
-    said, code = error.get("message"), error.get("code")
-    message = said if isinstance(said, str) else brief(said)
+    text, code = error.get("message"), error.get("code")
+    message = text if isinstance(text, str) else brief(text)
     if status is None:
         status = CATALOGUE[code].status if isinstance(code, str) and code in CATALOGUE else 500
     if overflow := _OVERFLOW.search(message):
@@ -48,12 +48,12 @@ def envelope(status: int | None, body: bytes, request_id: str) -> bytes:
         message = (_TOO_LONG if tokens > window else _TOO_LONG_TOGETHER).format(window=window, tokens=tokens)
     elif "maximum context length is not known" in message:
         message = "prompt is too long"
-    told = {"type": _TYPES.get(status, "api_error"), "message": message, "code": code}
-    return _encode({"type": "error", "error": told, "request_id": request_id})
+    fields = {"type": _TYPES.get(status, "api_error"), "message": message, "code": code}
+    return _encode({"type": "error", "error": fields, "request_id": request_id})
 
 
 def _error_of(body: bytes) -> dict[str, Any]:
-    """The error in OpenAI's envelope; whatever else stands there is its message."""
+    """The error object in OpenAI's envelope; anything else becomes its message."""
     found = _decode(body)
     error = found.get("error") if isinstance(found, dict) else found
     return error if isinstance(error, dict) else {"message": error}

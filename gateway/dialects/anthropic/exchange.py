@@ -1,4 +1,4 @@
-"""An exchange with a client that speaks Messages, which the request path sees as one that speaks chat."""
+"""The exchange with a client of the Messages API, which the request path sees as a chat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.dialects.anthropic.answer import to_message
-from gateway.dialects.anthropic.errors import envelope, final
+from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.anthropic.stream import MessageStream
 from gateway.proxy.exchange import Exchange, Headers, nothing
@@ -16,8 +16,8 @@ _LENGTH = b"content-length"
 
 
 class MessagesExchange:
-    """An `Exchange` (exchange.py) around another. A stream is translated as it comes; an answer in one piece, errors
-    among them, when it is there, so its head waits for it."""
+    """An `Exchange` (proxy/exchange.py) around another. A stream is translated as it arrives. A whole answer or an
+    error is translated when it is complete; its head is sent then, because the length changes."""
 
     __slots__ = ("_framer", "_head", "_inner", "_request_id", "_stream", "headers", "share")
 
@@ -42,7 +42,7 @@ class MessagesExchange:
         return self._inner.task()
 
     async def read_body(self, limit: int) -> bytes:
-        """The body of the chat request that it means."""
+        """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
         chat = to_chat(body)
         if len(chat) > len(body):
@@ -56,10 +56,10 @@ class MessagesExchange:
         self._inner.stop_watching()
 
     async def start(self, status: int, headers: Headers) -> None:
-        told = dict(headers)
-        self._request_id = told[b"x-request-id"].decode("latin-1")
-        head = [*told.items(), (b"request-id", told[b"x-request-id"])]
-        if told[b"content-type"].startswith(b"text/event-stream"):
+        fields = dict(headers)
+        self._request_id = fields[b"x-request-id"].decode("latin-1")
+        head = [*fields.items(), (b"request-id", fields[b"x-request-id"])]
+        if fields[b"content-type"].startswith(b"text/event-stream"):
             self._stream = MessageStream(self._request_id)
             await self._inner.start(status, head)
         else:
@@ -77,10 +77,10 @@ class MessagesExchange:
         ok = status < 300
         body = to_message(data, "msg_" + self._request_id) if ok else envelope(status, data, self._request_id)
         self._head = None
-        told = dict(head) | {_LENGTH: str(len(body)).encode()} | final(status)
-        await self._inner.start(status, told.items())
+        fields = dict(head) | {_LENGTH: str(len(body)).encode()} | retry_header(status)
+        await self._inner.start(status, fields.items())
         await self._inner.finish(body, progress)
 
     def _translated(self, data: bytes) -> bytes:
         assert self._stream is not None  # only streams are written in parts
-        return self._stream.take(self._framer.feed(data))
+        return self._stream.translate(self._framer.feed(data))

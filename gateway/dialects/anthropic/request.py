@@ -14,14 +14,12 @@ from gateway.dialects.anthropic.turns import Turns
 from gateway.domain.request import read_fields
 from gateway.errors import GatewayError
 
-# Anthropic's own, of no meaning to any other server: hints for its cache and its billing, and edits of the history that
-# its server would make before the model reads it.
+# Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.
 _HINTS = ("metadata", "service_tier", "cache_control", "context_management", "inference_geo", "speed", "betas")
-_DROPPED = (*_HINTS, "n")  # a chat's number of answers: a message is one
-# These change what the answer is, and nobody but Anthropic can do it.
+_DROPPED = (*_HINTS, "n")  # the number of answers of a chat; a message has one
+# They change the answer, and only Anthropic can serve them.
 _REFUSED = ("mcp_servers", "container")
-# Claude Code's attribution: it differs from version to version and would be the first words of every prompt, so that
-# no prefix cache could ever be shared.
+# Claude Code's attribution differs between versions; at the beginning of every prompt it would defeat the prefix cache.
 _BILLING = "x-anthropic-billing-header"
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -30,11 +28,11 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 def to_chat(body: bytes) -> bytes:
-    """The same request for `/chat/completions`. What both APIs call alike, and what neither of them knows, goes on as
-    it is. Raises `invalid_request_body`, `input_unsupported`."""
+    """The body of the same request for `/chat/completions`. Fields that both APIs share, and unknown fields, are passed
+    on unchanged. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
     try:
         return _encode(_translated(read_fields(body)))
-    except RecursionError:  # what could just be read may not be written one level deeper
+    except RecursionError:  # reading succeeded, but the translation is one level deeper
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
@@ -54,12 +52,12 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
             for becomes, value in translate(_value(fields.pop(name), name)).items():
                 _put(fields, becomes, value)
     if b'"disabled"' in bytes(fields.get("thinking", b"")):
-        fields.pop("reasoning_effort", None)  # none is wanted, however hard
+        fields.pop("reasoning_effort", None)  # thinking is switched off
     if "tools" not in fields:
         fields.pop("tool_choice", None)
         fields.pop("parallel_tool_calls", None)
     if fields.get("stream") == Raw(b"true"):
-        fields["stream_options"] = _USAGE  # a message's end tells its tokens
+        fields["stream_options"] = _USAGE  # the end of a message has its token counts
     return fields
 
 
@@ -83,9 +81,9 @@ def _list(raw: Raw | None, name: str) -> list[Any]:
 
 
 def _system(raw: Raw | None) -> list[dict[str, Any]]:
-    """The system prompt as the first message; none where it says nothing."""
-    said = _value(raw, "system") if raw is not None else None
-    blocks = blocks_of(said, "system") if said is not None else []
+    """The system prompt as the first message; no message when it is empty."""
+    content = _value(raw, "system") if raw is not None else None
+    blocks = blocks_of(content, "system") if content is not None else []
     texts = [text_of(block, where) for where, block in blocks]
     text = "\n".join(text for text in texts if text and not text.startswith(_BILLING))
     return [{"role": "system", "content": text}] if text else []
@@ -96,8 +94,8 @@ def _stop(sequences: Any) -> dict[str, Any]:
 
 
 def _thinking(thinking: Any) -> dict[str, Any]:
-    """As it is: `engines/thinking.py` knows these words. (`display: omitted` is not heeded: thoughts must come back
-    with the calls that they led to.)"""
+    """Passed on: `gateway/engines/thinking.py` understands it. (`display: omitted` is ignored, because the thoughts
+    must come back with the calls that they led to.)"""
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if thinking is not None and kind not in ("enabled", "disabled", "adaptive"):
         raise expected("thinking.type", "enabled, disabled or adaptive", kind)
@@ -105,16 +103,16 @@ def _thinking(thinking: Any) -> dict[str, Any]:
 
 
 def _output_config(config: Any) -> dict[str, Any]:
-    """`effort` is a wish for thinking; `format` a JSON schema for the answer."""
+    """`effort`: how much thinking; `format`: a JSON schema for the answer."""
     if not isinstance(config, dict):
         return {}
     return {"reasoning_effort": config.get("effort"), **_output_format(config.get("format"))}
 
 
-def _output_format(said: Any) -> dict[str, Any]:
-    if not isinstance(said, dict):
+def _output_format(form: Any) -> dict[str, Any]:
+    if not isinstance(form, dict):
         return {}
-    schema = {"name": "answer", "schema": said.get("schema"), "strict": True}
+    schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
@@ -122,6 +120,6 @@ _TRANSLATED: dict[str, Callable[[Any], dict[str, Any]]] = {
     "tool_choice": chat_tool_choice,
     "stop_sequences": _stop,
     "output_config": _output_config,
-    "output_format": _output_format,  # the name it had before
+    "output_format": _output_format,  # the older name of `output_config.format`
     "thinking": _thinking,
 }

@@ -1,8 +1,8 @@
 """The events of a chat stream as those of a message, without effects.
 
-A message's text, thoughts and calls are blocks, one after the other, each begun and ended; a chat has deltas alone. So
-a block begins with the first delta of its kind and ends with the first of another. Only where parts of several calls
-come in turns do their blocks stay open beside each other: what ends is taken for whole.
+The text, thoughts and calls of a message are blocks with a beginning and an end, one after the other; a chat has only
+deltas. So a block begins with the first delta of its kind and ends with the first delta of another kind. Only the
+blocks of interleaved calls stay open side by side, because clients treat a block as complete when it ends.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ class _Call:
 
 
 class MessageStream:
-    """One message. `take` is fed whole events and returns the bytes to send; it raises ProtocolFailure for a chunk of
-    which no part of a message can be made."""
+    """One message. `translate` takes whole events and returns the bytes to send; it raises ProtocolFailure for a chunk
+    that cannot be translated."""
 
     __slots__ = ("_begun", "_blocks", "_calls", "_frame", "_open", "_out", "_request_id", "_stop", "_usage", "_white")
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
         self._begun = False
-        self._blocks = 0  # begun so far
-        self._open: object = None  # what the open block holds: _THINKING, _TEXT, or the index of a call
-        self._frame: tuple[bytes, bytes, bytes] | None = None  # see `_take_piece`
-        self._white = ""  # text that has come and may have to begin one
-        self._calls: dict[object, _Call] = {}  # by the index that the chat gives it
+        self._blocks = 0  # blocks begun so far
+        self._open: object = None  # kind of the open block: _THINKING, _TEXT, or the index of a call
+        self._frame: tuple[bytes, bytes, bytes] | None = None  # see `_translate_fast`
+        self._white = ""  # white space that may turn out to begin a text block
+        self._calls: dict[object, _Call] = {}  # by the call's index in the chat
         self._stop: tuple[str, str | None] = ("end_turn", None)
         self._usage: Any = None
         self._out: list[bytes] = []
 
-    def take(self, events: Iterable[bytes]) -> bytes:
+    def translate(self, events: Iterable[bytes]) -> bytes:
         for event in events:
-            if self._frame is None or not self._take_piece(event, self._frame):
-                self._take_one(event)
+            if self._frame is None or not self._translate_fast(event, self._frame):
+                self._translate_event(event)
         out = b"".join(self._out)
         self._out.clear()
         return out
 
-    def _take_piece(self, event: bytes, frame: tuple[bytes, bytes, bytes]) -> bool:
+    def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes, bytes]) -> bool:
         """An event that is like one before in the same block, but for its text: nearly all are. `frame`: what stands
         around the text there, and before it in what is sent. Text keeps its bytes: both ends write JSON strings."""
         before, after, head = frame
@@ -111,7 +111,7 @@ class MessageStream:
             delta_end = _DELTA % (self._blocks - 1, kind[1].encode(), kind[0].encode(), b'""')
             self._frame = before + found, b'"' + after, delta_end.removesuffix(_DELTA_END)
 
-    def _take_one(self, event: bytes) -> None:
+    def _translate_event(self, event: bytes) -> None:
         data = data_of(event)
         if data == DONE:
             self._end()
@@ -120,35 +120,35 @@ class MessageStream:
             chunk = _decode(data) if data is not None else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             chunk = None
-        if chunk is None:  # a comment, or not ours to judge
+        if chunk is None:  # a comment, or an event that is not JSON
             self._out.append(event)
         elif chunk.error is not None:
             assert data is not None
             self._out.append(b"event: error\ndata: " + envelope(None, data, self._request_id) + b"\n\n")
         else:
-            self._take_chunk(chunk)
+            self._translate_chunk(chunk)
             if self._frame is None:
                 self._learn_frame(event, chunk)
 
-    def _take_chunk(self, chunk: _Chunk) -> None:
+    def _translate_chunk(self, chunk: _Chunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         before = len(self._out)
         if not self._begun:
             self._begun = True
             message = {**head("msg_" + self._request_id, chunk.model), "usage": usage_of(chunk.usage)}
-            self._say("message_start", message=message)
+            self._send("message_start", message=message)
         for choice in chunk.choices or ():
             if (fault := fault_in_delta(choice.delta)) is not None:
                 raise ProtocolFailure(fault)
             if choice.delta:
-                self._take_delta(choice.delta)
+                self._translate_delta(choice.delta)
             if choice.finish_reason is not None:
                 self._stop = stop_of(choice.finish_reason, choice.stop_reason)
             elif len(self._out) == before:
                 self._out.append(_PING)  # a heartbeat
 
-    def _take_delta(self, delta: dict[str, Any]) -> None:
+    def _translate_delta(self, delta: dict[str, Any]) -> None:
         if thoughts := thoughts_of(delta):
             self._add(_THINKING, thoughts)
         if text := text_of(delta):
@@ -158,7 +158,7 @@ class MessageStream:
             self._add_to_call(index if isinstance(index, int) else 0, call_id_of(call), call.get("function") or {})
 
     def _add_text(self, text: str) -> None:
-        """White space alone (models put some around thoughts and calls) makes no block."""
+        """White space alone, which models put around thoughts and calls, begins no block."""
         if self._open is not _TEXT:
             text = self._white + text
             self._white = text if text.isspace() else ""
@@ -185,7 +185,7 @@ class MessageStream:
         if not isinstance(arguments, str):
             return
         if not call.arguments:
-            arguments = arguments.lstrip()  # the anthropic SDK fails where white space is all there is yet
+            arguments = arguments.lstrip()  # the anthropic SDK fails on a first part of white space only
         if arguments and not call.ended:
             call.arguments.append(arguments)
             self._out.append(_DELTA % (call.block, b"input_json_delta", b"partial_json", _encode(arguments)))
@@ -194,28 +194,28 @@ class MessageStream:
         self._close()
         self._frame = None
         self._white = ""
-        self._say("content_block_start", index=self._blocks, content_block=block)
+        self._send("content_block_start", index=self._blocks, content_block=block)
         self._open = holds
         self._blocks += 1
 
     def _close(self) -> None:
-        """The open block ends. Not that of a call whose arguments are not whole: the rest may come behind others."""
+        """End the open block, unless it is a call with incomplete arguments: the rest may come after other calls."""
         open_, self._open = self._open, None
         call = self._calls.get(open_)
         if call is not None:
             call.ended = arguments_of("".join(call.arguments)) is not None
         if open_ is not None and (call is None or call.ended):
-            self._say("content_block_stop", index=self._blocks - 1)
+            self._send("content_block_stop", index=self._blocks - 1)
 
     def _end(self) -> None:
         self._close()
         for call in self._calls.values():
             if not call.ended:
-                self._say("content_block_stop", index=call.block)
+                self._send("content_block_stop", index=call.block)
         why, sequence = self._stop
-        told = {"stop_reason": why, "stop_sequence": sequence}
-        self._say("message_delta", delta=told, usage=usage_of(self._usage))
+        end = {"stop_reason": why, "stop_sequence": sequence}
+        self._send("message_delta", delta=end, usage=usage_of(self._usage))
         self._out.append(_STOP)
 
-    def _say(self, type_: str, **fields: object) -> None:
+    def _send(self, type_: str, **fields: object) -> None:
         self._out.append(b"event: %b\ndata: %b\n\n" % (type_.encode(), _encode({"type": type_, **fields})))

@@ -7,26 +7,26 @@ from typing import Any
 from gateway.dialects.anthropic.blocks import Block, brief, expected, invalid, string
 from gateway.dialects.anthropic.turns import Turns
 
-_SEARCH = "tool_search_tool"  # begins the type of Anthropic's own search among tools that are held back
+_SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_tools(tools: list[Any], turns: Turns) -> list[dict[str, Any]]:
-    """Those that the model may call now. One with `defer_loading` is held back until the conversation names it, and
-    comes last then, so that the prompt stays the same as far as it can. Where Anthropic's own search would find them
-    none is held back: nobody else can search."""
+    """The tools that the model may call now. A tool with `defer_loading` is left out until the conversation has loaded
+    it, and then comes last, so that the beginning of the prompt stays the same. With Anthropic's own tool search no
+    tool is deferred, because no other server can search."""
     declared = [_checked(tool, f"tools.{i}") for i, tool in enumerate(tools)]
     searched = any(_kind(tool).startswith(_SEARCH) for tool in declared)
     offered: dict[str, Block] = {}
-    held: dict[str, Block] = {}
+    deferred: dict[str, Block] = {}
     for i, tool in enumerate(declared):
         where = f"tools.{i}"
         if _kind(tool).startswith(_SEARCH):
             continue
         _refuse_foreign(tool, where)
         waits = tool.get("defer_loading") is True and not searched
-        (held if waits else offered)[string(tool, "name", where)] = tool
-    offered |= {name: held[name] for name in turns.loaded if name in held}
+        (deferred if waits else offered)[string(tool, "name", where)] = tool
+    offered |= {name: deferred[name] for name in turns.loaded if name in deferred}
     for name, (where, tool) in turns.added.items():
         _refuse_foreign(tool, where)
         offered[name] = tool
@@ -41,13 +41,13 @@ def chat_tool_choice(choice: Any) -> dict[str, Any]:
         raise expected("tool_choice", "an object with a `type`", choice)
     kind = choice.get("type")
     if kind == "tool":
-        said: object = {"type": "function", "function": {"name": string(choice, "name", "tool_choice")}}
+        translated: object = {"type": "function", "function": {"name": string(choice, "name", "tool_choice")}}
     else:
-        said = _CHOICES.get(kind) if isinstance(kind, str) else None
-        if said is None:
+        translated = _CHOICES.get(kind) if isinstance(kind, str) else None
+        if translated is None:
             raise expected("tool_choice.type", "auto, any, tool or none", kind)
     parallel = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {}
-    return {"tool_choice": said, **parallel}
+    return {"tool_choice": translated, **parallel}
 
 
 def _checked(tool: Any, where: str) -> Block:
@@ -62,7 +62,7 @@ def _kind(tool: Block) -> str:
 
 
 def _refuse_foreign(tool: Block, where: str) -> None:
-    """A tool that a server of Anthropic's runs, or whose parameters only its models know."""
+    """Raises for a tool that only Anthropic runs, or whose parameters only its models know."""
     kind = _kind(tool)
     if kind != "custom" and "input_schema" not in tool:
         what = f"is of type {brief(kind)}, which Anthropic alone runs or defines. Leave it out, or add `input_schema`."

@@ -1,4 +1,4 @@
-"""The `messages` of a Messages body as those of a chat: turns that follow each other, and what they say of tools."""
+"""The `messages` of a Messages body as the messages of a chat, and the changes of tools in them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Turns:
-    """Read once, at the start. `chat`: the messages. `loaded`: tools that were held back (`defer_loading`) and named
-    since, in that order. `added`: (where, definition) of those that came later, by name. `removed`: names that are
-    gone."""
+    """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
+    `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools."""
 
     def __init__(self, messages: list[Any]) -> None:
         self.loaded: dict[str, None] = {}
@@ -29,7 +28,7 @@ class Turns:
             self.chat += self._assistant(blocks) if side == "assistant" else self._user(blocks)
 
     def _user(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
-        """The results of calls first, as chats want them, then whatever the user says and shows."""
+        """First the results of calls, as chats require, then the user's text and pictures."""
         parts: list[Part] = []
         spoken = False
         for where, block in blocks:
@@ -43,13 +42,13 @@ class Turns:
             else:
                 parts += parts_of(block, where)
             spoken = spoken or kind == "tool_result"
-        if parts or not spoken:  # a turn that says nothing is one all the same: else two of the assistant's would meet
+        if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
             alone = len(parts) == 1 and parts[0]["type"] == "text"
             yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
 
     def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
-        """What it thought goes back with what it said and called: models that reason between calls need it."""
-        said, thought, calls = [], [], []
+        """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts."""
+        texts, thought, calls = [], [], []
         for where, block in blocks:
             kind = block["type"]
             if kind == "thinking":
@@ -58,9 +57,9 @@ class Turns:
                 arguments = _encode(block.get("input") or {}).decode()
                 function = {"name": string(block, "name", where), "arguments": arguments}
                 calls.append({"id": string(block, "id", where), "type": "function", "function": function})
-            elif kind != "redacted_thinking":  # which nobody but Anthropic can read
-                said += [part["text"] for part in parts_of(block, where) if part["type"] == "text"]
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(said) or (None if calls else "")}
+            elif kind != "redacted_thinking":  # encrypted for Anthropic
+                texts += [part["text"] for part in parts_of(block, where) if part["type"] == "text"]
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
         if thoughts := "".join(thought):
             message["reasoning_content"] = thoughts
         if calls:
@@ -68,7 +67,7 @@ class Turns:
         yield message
 
     def _result(self, block: Block, where: str) -> tuple[str, list[Part]]:
-        """A call's result: its text, and its pictures, for which a tool's message has no place."""
+        """A call's result: (its text, its pictures, which a tool message cannot hold)."""
         texts, pictures = [], []
         content = block.get("content")
         for place, inner in blocks_of(content, f"{where}.content") if content is not None else []:
@@ -89,7 +88,7 @@ class Turns:
         return text, pictures
 
     def _change(self, kind: str, tool: Any, where: str) -> None:
-        """A tool that comes or goes in the middle of a conversation, by its name or with its definition."""
+        """Add or remove a tool within the conversation, by its name or with its definition."""
         if not isinstance(tool, dict):
             raise expected(f"{where}.tool", "an object", tool)
         definition = tool.get("definition")
@@ -106,9 +105,9 @@ class Turns:
 
 
 def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
-    """(user | assistant, blocks), never the same side twice in a row: it is Anthropic's rule, and many chat templates
-    refuse anything else. They refuse a system message that is not the first, too: as part of the user's turn, marked as
-    Claude Code marks what it adds there itself, it keeps its place, and all before it stays in the prefix cache."""
+    """(user | assistant, blocks) in turn: equal roles in a row are joined, as Anthropic does and many chat templates
+    require. They also refuse a system message that is not the first. It becomes a part of the user's turn, marked like
+    Claude Code's own reminders, so that it keeps its place and everything before it stays in the prefix cache."""
     turns: list[tuple[str, list[tuple[str, Block]]]] = []
     for i, message in enumerate(messages):
         where = f"messages.{i}"
@@ -118,7 +117,7 @@ def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
         if side is None:
             raise expected(f"{where}.role", "user, assistant or system", role)
         content = message.get("content")
-        if role == "system":  # it may have settings alone
+        if role == "system":  # it may have settings only
             content = content if content is not None else []
         blocks = blocks_of(content, f"{where}.content")
         if role == "system":
@@ -131,7 +130,7 @@ def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
 
 
 def _reminder(block: Block) -> Block:
-    """A system message's block, as it stands in the user's turn."""
+    """A system message's block as a part of the user's turn."""
     text = block.get("text")
     if block["type"] != "text" or not isinstance(text, str) or not text:
         return block

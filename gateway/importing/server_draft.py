@@ -1,5 +1,4 @@
-"""A routes.yaml for servers that were found: backends as they showed themselves, and aliases with fallbacks to begin
-with."""
+"""A draft for discovered servers: a backend for each model, and suggested aliases with fallbacks."""
 
 from __future__ import annotations
 
@@ -9,16 +8,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.domain.families import family_of
-from gateway.importing.addresses import host_words, say_cloud
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
-from gateway.importing.keys import variable_name
 from gateway.importing.servers import Model, Server
+from gateway.importing.values import host_words, mark_cloud, variable_name
 
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
 _RANK = {"vllm": 0, "openai": 1, "ollama": 2}
-_FALLBACKS = 2  # further steps that an alias is given
+_FALLBACKS = 2  # steps after the first that a suggested alias gets
 _MISSING_PARSER = "--tool-call-parser"
 
 CLOUD_BLOCK = """\
@@ -49,7 +47,7 @@ HEAD = (
 
 
 def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = None) -> Draft:
-    """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics, where it has one."""
+    """Backends, suggested aliases and commented blocks. `exporters`: host -> URL of its metrics exporter."""
     servers = list(servers)
     exporters = exporters or {}
     draft = Draft(head=list(HEAD), server={"listen": "0.0.0.0:4000"})
@@ -61,7 +59,7 @@ def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = No
             name = unique(backend_name(short(model.name)), draft.backends, *host_words(server.url))
             draft.backends[name] = _backend(server, model, _host(server.url) if remote else None)
             if model.chat:
-                names.setdefault(_same(model), []).append(name)
+                names.setdefault(_model_key(model), []).append(name)
     if exporters and remote:
         draft.nodes = {backend_name(host): Entry(_node(exporters.get(host))) for host in hosts}
     _suggest_aliases(draft, list(names.values()), _further_names(servers))
@@ -78,7 +76,7 @@ def short(model: str) -> str:
     return name
 
 
-def _same(model: Model) -> str:
+def _model_key(model: Model) -> str:
     return short(model.name)
 
 
@@ -93,7 +91,7 @@ def _node(exporter: str | None) -> dict[str, Any]:
 def _backend(server: Server, model: Model, host: str | None) -> Entry:
     keys: dict[str, Any] = {} if server.kind == "vllm" else {"engine": server.kind}
     keys["url"] = server.url
-    say_cloud(keys, (), Notes("", lambda _: None), known=True)
+    mark_cloud(keys, (), Notes("", lambda _: None), known=True)
     if host is not None:
         keys["node"] = backend_name(host)
     keys["model"] = model.name
@@ -110,7 +108,7 @@ def _backend(server: Server, model: Model, host: str | None) -> Entry:
 
 
 def _locked(servers: list[Server]) -> list[str]:
-    """Servers that want a key, as lines to be completed."""
+    """Commented lines for the servers that require a key."""
     lines = []
     for server in servers:
         if server.kind == "locked":
@@ -124,7 +122,7 @@ def _locked(servers: list[Server]) -> list[str]:
 
 
 def _further_names(servers: list[Server]) -> dict[str, tuple[str, ...]]:
-    """A model -> its further names, where they lead nowhere else."""
+    """Model -> its further names, except names of other models."""
     found: dict[str, tuple[str, ...]] = {}
     taken = {short(model.name) for server in servers for model in server.models}
     for server in servers:
@@ -132,12 +130,12 @@ def _further_names(servers: list[Server]) -> dict[str, tuple[str, ...]]:
             fresh = tuple(name for name in model.also if short(name) not in taken and alias_name(name) == name)
             taken.update(short(name) for name in fresh)
             if fresh:
-                found[_same(model)] = fresh
+                found[_model_key(model)] = fresh
     return found
 
 
 def _suggest_aliases(draft: Draft, groups: list[list[str]], further: dict[str, tuple[str, ...]]) -> None:
-    """The same model on several servers stands side by side; the next best ones stand in for it."""
+    """An alias for each model: its servers are one step, the next best models are the later steps."""
     ranked = sorted(groups, key=lambda group: _rank(draft, group))
     if not ranked:
         return
@@ -155,7 +153,7 @@ def _suggest_aliases(draft: Draft, groups: list[list[str]], further: dict[str, t
 
 
 def _rank(draft: Draft, group: list[str]) -> tuple[int, int]:
-    """vLLM before others before Ollama, larger windows first."""
+    """Sort key: vLLM, then OpenAI-compatible servers, then Ollama; larger windows first."""
     keys = draft.backends[group[0]].keys
     return _RANK[keys.get("engine", "vllm")], -int(keys.get("context") or 0)
 
@@ -164,12 +162,11 @@ def _step(group: list[str]) -> Any:
     return group[0] if len(group) == 1 else list(group)
 
 
-# -- what a probe saw -------------------------------------------------------------------------------------------------
+# -- findings of a probe ----------------------------------------------------------------------------------------------
 
 
-def take_findings(draft: Draft, found: Iterable[Findings]) -> None:
-    """Write down what the backends did when they were asked: tools, reasoning, thinking. What was not seen is not
-    declared."""
+def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
+    """Declare what a probe has observed: tools, reasoning, thinking. What was not observed is not declared."""
     for findings in found:
         entry = draft.backends[findings["backend"]]
         checks = findings["checks"]

@@ -1,4 +1,4 @@
-"""LiteLLM's providers: which engine serves them here, and where they live."""
+"""LiteLLM's providers: which engine serves them here, and at which URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["vllm", "ollama", "openai", "litellm"]
 
 OLLAMA = "http://localhost:11434"
 
-# Local servers that speak OpenAI's API, and what their address is called.
+# Local servers that speak OpenAI's API.
 _COMPATIBLE = frozenset(
     (
         "openai", "custom_openai", "text-completion-openai", "openai_like", "aiohttp_openai", "litellm_proxy",
@@ -20,7 +20,7 @@ _COMPATIBLE = frozenset(
     )
 )  # fmt: skip
 
-# Clouds that speak it: base URL (with its /vN or /openai) and the variable that usually holds the key.
+# Clouds that speak OpenAI's API: base URL (with its /vN or /openai) and the variable that usually holds the key.
 _CLOUDS = {
     "openai": ("https://api.openai.com/v1", "OPENAI_API_KEY"),
     "text-completion-openai": ("https://api.openai.com/v1", "OPENAI_API_KEY"),
@@ -57,7 +57,7 @@ _SDK_ONLY = frozenset(("vertex_ai", "vertex_ai_beta", "bedrock", "bedrock_conver
                        "watsonx", "databricks", "snowflake", "oci", "ai21", "cloudflare", "github_copilot", "zai",
                        "dashscope", "volcengine", "minimax", "friendliai", "featherless_ai", "meta_llama"))  # fmt: skip
 
-# Names without a provider that LiteLLM knows by heart.
+# Beginnings of model names for which LiteLLM infers the provider.
 _BARE = (
     (("gpt-", "o1", "o3", "o4", "chatgpt-", "text-embedding-", "whisper-", "tts-", "ft:gpt"), "openai"),
     (("claude-",), "anthropic"),
@@ -69,8 +69,8 @@ _BARE = (
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`url`: where it lives when nothing else is said; None = it has to be said (engine `litellm`: or the SDK knows).
-    `model`: the name that it is asked by. `key`: the variable that usually holds its key."""
+    """`model`: the name for requests. `url`: the default; None = it must be given (engine `litellm`: or the SDK has
+    one). `key`: the variable that usually holds the key. `needs_url`: there is no default."""
 
     name: str
     engine: Kind
@@ -80,13 +80,13 @@ class Provider:
     needs_url: bool = False
 
 
-def provider_of(model: str, said: str | None, *, has_url: bool) -> Provider | None:
-    """The provider of LiteLLM's `model` (`provider/name`, or a bare name), where `said` is `custom_llm_provider`.
+def provider_of(model: str, declared: str | None, *, has_url: bool) -> Provider | None:
+    """The provider of LiteLLM's `model` (`provider/name`, or a bare name), where `declared` is `custom_llm_provider`.
 
-    None = it cannot be told, or is not one of LiteLLM's.
+    None = it cannot be inferred, or LiteLLM has no such provider.
     """
     prefix, slash, rest = model.partition("/")
-    name = said or (prefix if slash else None)
+    name = declared or (prefix if slash else None)
     plain = rest if slash and prefix == name else model
     if name in ("hosted_vllm", "vllm"):
         return Provider("vllm", "vllm", plain, needs_url=True)
@@ -94,7 +94,7 @@ def provider_of(model: str, said: str | None, *, has_url: bool) -> Provider | No
         return Provider("ollama", "ollama", plain, OLLAMA)
     if name is not None and (found := _cloud_or_sdk(name, plain, model, has_url=has_url)) is not None:
         return found
-    if has_url:  # LiteLLM itself takes such a name for one of an OpenAI-compatible server
+    if has_url:  # LiteLLM treats such a name as a model of an OpenAI-compatible server
         return Provider("openai", "openai", model)
     bare = next((found for starts, found in _BARE if model.startswith(starts)), None)
     return _cloud_or_sdk(bare, model, f"{bare}/{model}", has_url=False) if bare is not None else None

@@ -1,4 +1,4 @@
-"""What vLLM 0.32 refuses before its engine sees it, with its status codes and texts."""
+"""Validates requests as vLLM 0.32 does before they reach its engine, with its status codes and texts."""
 
 from __future__ import annotations
 

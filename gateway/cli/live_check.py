@@ -1,4 +1,4 @@
-"""`gateway check --live`: does every backend answer, and does it serve what routes.yaml says?"""
+"""`gateway check --live`: checks that every backend answers and serves what routes.yaml declares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME_SHOWN = 100  # characters of a model's name
 
 @dataclass(frozen=True)
 class Answer:
-    """What one backend said. `problems` are differences from the file, or that it did not answer when it should."""
+    """The answer of one backend, in words. `problems`: differences from the file, or that there is no answer."""
 
     name: str
     said: str
@@ -30,7 +30,7 @@ class Answer:
 
 
 async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
-    """Every backend at once, in the file's order, then `server.shared` when it is set."""
+    """One answer per backend in the file's order, then `server.shared` when it is set. All are asked in parallel."""
     async with async_client(WAIT) as client:
         answers = await asyncio.gather(*(_ask(client, backend) for backend in snapshot.backends.values()))
     shared = snapshot.server.shared

@@ -1,4 +1,4 @@
-"""What a simulated model says: deterministic raw text, in the format its family writes."""
+"""The replies of a simulated model: deterministic raw text, in the format of its family."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FILLER = (
 _ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
 _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
 _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
-_AT_ONCE = re.compile(r"\bat once\b", re.I)  # asks for several calls in one answer
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # which Claude Code adds to what is said
+_AT_ONCE = re.compile(r"\bat once\b", re.I)  # in a prompt that asks for several calls in one answer
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # added to prompts by Claude Code
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One model's way to speak: `thoughts` None = it never thinks."""
+    """How a model writes: its name, its format of tool calls, its markers of thoughts (None = it never thinks)."""
 
     name: str
     family: Format
@@ -51,34 +51,34 @@ def raw_reply(request: Request, voice: Voice, thinking: bool, force_call: bool =
     """The model's raw text for a chat request."""
     thought = "The user wants an answer. I will keep it short."
     messages = [m for m in request.get("messages", []) if isinstance(m, dict)]
-    said, result = _turn(messages)
+    prompt, result = _turn(messages)
     answering_tool = result is not None
-    calls = [] if answering_tool and not force_call else _calls(request, said, force_call)
+    calls = [] if answering_tool and not force_call else _calls(request, prompt, force_call)
     if calls:
         thought = f"I should call {calls[0][0]}."
         body = voice.family.render(calls)
     elif (schema := _schema(request)) is not None:
-        body = json.dumps(example(schema, "answer", said), ensure_ascii=False)
+        body = json.dumps(example(schema, "answer", prompt), ensure_ascii=False)
     elif answering_tool:
         body = f"The tool answered: {(result or '')[:200]}"
     else:
-        body = sentence(said, voice.name)
+        body = sentence(prompt, voice.name)
     return think(thought, voice) + body if thinking and voice.thoughts else body
 
 
 def _turn(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """(what the user said, what a tool answered or None) since the model's last turn. Agents put messages of their own
-    behind the user's, and behind a tool's result (OpenClaw does both)."""
+    """(the user's text, the last result of a tool or None) since the model's last turn. Agents put messages of their
+    own behind the user's, and behind a tool's result (OpenClaw does both)."""
     last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=-1)
-    said = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "user"]
+    prompt = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "user"]
     results = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "tool"]
-    if not said:
-        said = [text_of(m.get("content")) for m in messages if m.get("role") == "user"][-1:]
-    return _REMINDER.sub("", "\n".join(said)), results[-1] if results else None
+    if not prompt:
+        prompt = [text_of(m.get("content")) for m in messages if m.get("role") == "user"][-1:]
+    return _REMINDER.sub("", "\n".join(prompt)), results[-1] if results else None
 
 
 def think(thought: str, voice: Voice) -> str:
-    """A thought in the marks of this model's family."""
+    """A thought between the markers of the model's family."""
     rules = voice.thoughts
     if rules is None:
         return ""
@@ -87,13 +87,13 @@ def think(thought: str, voice: Voice) -> str:
     return f"{rules.opening}\n{thought}\n{rules.closing}\n\n"
 
 
-def sentence(said: str, name: str) -> str:
-    """A short answer to `said`; `N words` in it asks for a text of that length, `A*B` for a product."""
-    if product := _PRODUCT.search(said):
+def sentence(prompt: str, name: str) -> str:
+    """A short answer to `prompt`; `N words` in it asks for a text of that length, `A*B` for a product."""
+    if product := _PRODUCT.search(prompt):
         return f"{product[1]}*{product[2]} is {int(product[1]) * int(product[2])}."
-    if words := _WORDS.search(said):
+    if words := _WORDS.search(prompt):
         return "".join(filler(i) for i in range(int(words[1]))).lstrip()
-    quoted = " ".join(said.split())[:80]
+    quoted = " ".join(prompt.split())[:80]
     return f'This is {name}, simulated. You said: "{quoted}"' if quoted else f"This is {name}, simulated."
 
 
@@ -102,31 +102,31 @@ def _objects(value: Any) -> list[Any]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _calls(request: Request, said: str, force: bool) -> list[tuple[str, dict[str, Any]]]:
+def _calls(request: Request, prompt: str, force: bool) -> list[tuple[str, dict[str, Any]]]:
     functions = [t["function"] for t in _objects(request.get("tools")) if isinstance(t.get("function"), dict)]
     if not functions:
         return []
     choice = request.get("tool_choice")
-    mentioned = next((f for f in functions if _mentions(said, f["name"])), None)
+    mentioned = next((f for f in functions if _mentions(prompt, f["name"])), None)
     if isinstance(choice, dict):
         name = choice.get("function", {}).get("name")
         chosen = next((f for f in functions if f["name"] == name), functions[0])
-    elif choice == "required" or force or mentioned or _ASKS.search(said):
+    elif choice == "required" or force or mentioned or _ASKS.search(prompt):
         chosen = mentioned or functions[0]
     else:
         return []
     parameters = chosen.get("parameters") or {}
-    several = request.get("parallel_tool_calls") is not False and _AT_ONCE.search(said) is not None
-    questions = _PLACE.findall(said) if several else []
+    several = request.get("parallel_tool_calls") is not False and _AT_ONCE.search(prompt) is not None
+    questions = _PLACE.findall(prompt) if several else []
     return [(chosen["name"], example(parameters, "", f"in {place}")) for place in dict.fromkeys(questions)] or [
-        (chosen["name"], example(parameters, "", said))
+        (chosen["name"], example(parameters, "", prompt))
     ]
 
 
-def _mentions(said: str, tool: str) -> bool:
+def _mentions(prompt: str, tool: str) -> bool:
     """Whole words only, and a name that is a plain word ("read", "exec") only where something asks for a call."""
     name = re.escape(tool.lower()).replace("_", "[_ ]")
-    return ("_" in tool or _ASKS.search(said) is not None) and re.search(rf"\b{name}\b", said.lower()) is not None
+    return ("_" in tool or _ASKS.search(prompt) is not None) and re.search(rf"\b{name}\b", prompt.lower()) is not None
 
 
 def _schema(request: Request) -> Mapping[str, Any] | None:
@@ -139,30 +139,30 @@ def _schema(request: Request) -> Mapping[str, Any] | None:
     return outputs.get("json") if isinstance(outputs.get("json"), dict) else None
 
 
-def example(schema: Mapping[str, Any], key: str, said: str) -> Any:
+def example(schema: Mapping[str, Any], key: str, prompt: str) -> Any:
     """A value that satisfies a JSON schema: required properties filled by type, the rest left out."""
     for fixed in ("const", "default"):
         if fixed in schema:
             return schema[fixed]
     if schema.get("enum"):
-        return next((v for v in schema["enum"] if str(v).lower() in said.lower()), schema["enum"][0])
+        return next((v for v in schema["enum"] if str(v).lower() in prompt.lower()), schema["enum"][0])
     for union in ("anyOf", "oneOf"):
         if schema.get(union):
-            return example(schema[union][0], key, said)
+            return example(schema[union][0], key, prompt)
     kind = schema.get("type", "object" if "properties" in schema or not key else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
         properties = schema.get("properties") or {}
         required = schema.get("required", list(properties) if key == "answer" else [])
-        return {name: example(properties.get(name, {"type": "string"}), name, said) for name in required}
+        return {name: example(properties.get(name, {"type": "string"}), name, prompt) for name in required}
     if kind == "array":
-        return [example(schema.get("items") or {"type": "string"}, key, said)] * schema.get("minItems", 1)
-    return _scalar(kind, schema, key, said)
+        return [example(schema.get("items") or {"type": "string"}, key, prompt)] * schema.get("minItems", 1)
+    return _scalar(kind, schema, key, prompt)
 
 
-def _scalar(kind: str, schema: Mapping[str, Any], key: str, said: str) -> Any:
+def _scalar(kind: str, schema: Mapping[str, Any], key: str, prompt: str) -> Any:
     if kind in ("integer", "number"):
-        number = re.search(r"\b\d{1,4}\b", said)
+        number = re.search(r"\b\d{1,4}\b", prompt)
         low, high = schema.get("minimum", 1), schema.get("maximum", 10**9)
         value = min(max(int(number[0]) if number else 1, low), high)
         return int(value) if kind == "integer" else float(value)
@@ -170,7 +170,7 @@ def _scalar(kind: str, schema: Mapping[str, Any], key: str, said: str) -> Any:
         return True
     if kind == "null":
         return None
-    place = _PLACE.search(said)
+    place = _PLACE.search(prompt)
     if key.lower() in ("city", "location", "place"):
         return place[1] if place else "Oslo"
     return key or "text"

@@ -1,4 +1,4 @@
-"""Writing a routes.yaml for somebody: never over a file that is there, and only what the gateway would load."""
+"""Writes a generated routes.yaml: never over an existing file without --force, and only what the gateway would load."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def output_options(command: click.decorators.FC) -> click.decorators.FC:
         show_default=True,
         help="Where to write; - = to stdout.",
     )
-    force = click.option("--force", is_flag=True, help="Replace the file if it is there.")
+    force = click.option("--force", is_flag=True, help="Replace the file if it exists.")
     return output(force(command))
 
 
 def refuse_to_overwrite(output: Path, *, force: bool) -> None:
-    """Raises UsageError. Asked before the work, and once more while writing."""
+    """Raises UsageError when the file exists. Called before the work, and by `write`."""
     if output != STDOUT and output.exists() and not force:
-        raise click.UsageError(f"'{output}' is there already: replace it with --force, or write elsewhere with -o FILE")
+        raise click.UsageError(f"'{output}' exists already: replace it with --force, or write elsewhere with -o FILE")
 
 
 def write(text: str, output: Path, *, force: bool) -> None:
-    """The whole text or nothing: a gateway that watches the file never sees half of it."""
+    """Write the file atomically, so that a gateway that watches it never reads a part."""
     if output == STDOUT:
         click.echo(text, nl=False)
         return
@@ -47,7 +47,7 @@ def write(text: str, output: Path, *, force: bool) -> None:
         if force:
             aside.replace(output)
         else:
-            os.link(aside, output)  # fails where the file has come meanwhile
+            os.link(aside, output)  # fails if the file was created meanwhile
             aside.unlink()
     except FileExistsError:
         aside.unlink(missing_ok=True)
@@ -57,20 +57,20 @@ def write(text: str, output: Path, *, force: bool) -> None:
         fail(f"cannot write '{output}': {error.strerror or error}")
 
 
-def made(draft: Draft, output: Path) -> tuple[str, Loaded]:
-    """(the file's text, what the gateway makes of it). Exits 1 when it would not be loaded: then nothing is written."""
+def render_and_verify(draft: Draft, output: Path) -> tuple[str, Loaded]:
+    """(the file's text, the loaded file). Exits 1 when the gateway would not load it."""
     from gateway.config.problems import ConfigError
     from gateway.importing.render import render
-    from gateway.importing.round_trip import NotWhatWasMeant, prove
+    from gateway.importing.round_trip import RoundTripMismatch, verify_round_trip
 
     text = render(draft)
     name = "routes.yaml" if output == STDOUT else str(output)
     try:
-        return text, prove(text, draft, os.environ, name)
+        return text, verify_round_trip(text, draft, os.environ, name)
     except ConfigError as error:
         click.echo(str(error), err=True)
-        fail("the gateway would not load this, so nothing is written")
-    except NotWhatWasMeant as error:
+        fail("the gateway would not load this file; nothing is written")
+    except RoundTripMismatch as error:
         fail(f"{error}; nothing is written")
 
 

@@ -1,4 +1,4 @@
-"""How `gateway init` looks for servers: a few GETs to each port, all ports at once, and nothing waits long."""
+"""Discovers servers for `gateway init`: a few GETs to each port, all ports at once, with short timeouts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from gateway.transport.bounded import Oversized, async_client, fetch
 PORTS = (8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434)
 EXPORTER = 9835  # the port of a Spark's exporter
 CONNECT, READ = 1.0, 4.0  # seconds
-AT_ONCE = 32  # ports
+AT_ONCE = 32  # ports at a time
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
 SHOWING = 20.0  # seconds for the details of one server's models
-_MOST_SHOWN = 40  # models of one Ollama that are asked for
+_MOST_SHOWN = 40  # models of one Ollama whose details are read
 
 OnSeen = Callable[[Server], None]
 
 
 class BadTarget(Exception):
-    """Not a host, host:port or URL; the text says so."""
+    """Not a host, host:port or URL; the text says what to write."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """`servers` answered, in the order of the targets; `exporters` are hosts with metrics of their own."""
+    """`servers` answered, in the order of the targets; `exporters` are the hosts with a metrics exporter (host ->
+    URL)."""
 
     servers: list[Server]
     exporters: dict[str, str]
@@ -57,27 +58,27 @@ def targets(hosts: Iterable[str], ports: Iterable[int]) -> list[str]:
 
 
 async def scan(urls: list[str], on_seen: OnSeen) -> Scan:
-    """Look at all of them. `on_seen` is called for each that answers, as it does."""
+    """Scan all URLs. `on_seen` is called for each server when it has answered."""
     limits = asyncio.Semaphore(AT_ONCE)
     timeout = httpx.Timeout(READ, connect=CONNECT)
     async with async_client(timeout) as client:
 
-        async def look(url: str) -> Server | None:
+        async def identified(url: str) -> Server | None:
             async with limits:
-                server = await _look(client, url)
+                server = await _identify(client, url)
             if server is not None:
                 on_seen(server)
             return server
 
-        seen = await asyncio.gather(*(look(url) for url in urls))
+        seen = await asyncio.gather(*(identified(url) for url in urls))
         servers = [server for server in seen if server is not None]
         hosts = list(dict.fromkeys(urlsplit(server.url).hostname or "" for server in servers))
         found = await asyncio.gather(*(_exporter(client, host) for host in hosts))
     return Scan(servers, {host: url for host, url in zip(hosts, found, strict=True) if url is not None})
 
 
-async def _look(client: httpx.AsyncClient, url: str) -> Server | None:
-    """None = nobody listens, or nobody answers."""
+async def _identify(client: httpx.AsyncClient, url: str) -> Server | None:
+    """The server at `url`; None = no answer."""
     first = await _get(client, url, MODELS)
     if first is None:
         return None
@@ -114,7 +115,7 @@ async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any)
 
 
 async def _exporter(client: httpx.AsyncClient, host: str) -> str | None:
-    """The URL of the host's own metrics, where they are at the usual port."""
+    """The URL of the host's metrics exporter, where one answers at its usual port; else None."""
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{EXPORTER}/metrics"
     reply = await _ask(client, "GET", url)

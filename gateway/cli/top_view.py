@@ -310,7 +310,7 @@ def clients(usage: Fields) -> Table:
     return table
 
 
-# -- tables ------------------------------------------------------------------------
+# -- tables -----------------------------------------------------------------------------------------------------------
 
 _RIGHT = frozenset(
     {"elsewhere", "share", "queue", "tok/s", "first", "KV", "requests", "failed", "prompt", "answer", "USD", "ago"}

@@ -1,4 +1,4 @@
-"""How `gateway probe` has backends asked: by the running gateway, or from here."""
+"""Probes backends for `gateway probe` and `gateway init`: through the running gateway, or directly from here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.config.snapshot import Backend, Server, Snapshot
 from gateway.printable import visible, visible_all
 from gateway.transport.bounded import Oversized, async_client, fetch, identity, lines, read
 
-WAIT = 5.0  # seconds for the gateway to say that it is there
+WAIT = 5.0  # seconds for the gateway's /health
 NDJSON = "application/x-ndjson"
 REFUSAL_MOST = 64 * 1024  # bytes of a refusal
 MESSAGE_SHOWN = 500  # characters of its message
@@ -35,7 +35,7 @@ class _Seen(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """A line of the gateway's: one check that is done, or with `checks` the findings."""
+    """A line of the gateway's answer: one finished check, or with `checks` the findings."""
 
     check: str = ""
     result: Result = "untested"
@@ -52,17 +52,17 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class NotAsked(Exception):
-    """Nothing was asked; the text says why and what to do."""
+    """No backend was probed; the text says why and what to do."""
 
 
 def address(server: Server) -> str:
-    """Where the gateway of this file listens, as seen from its own machine."""
+    """The URL of the gateway of this file, as seen from its own machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
     return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
 
 
 async def is_running(url: str) -> bool:
-    """Does a gateway answer there? Raises NotAsked when something else does."""
+    """Does a gateway answer at `url`? Raises NotAsked when something else does."""
     try:
         async with async_client(WAIT) as client:
             answer = await fetch(client, "GET", url + "/health", most=REFUSAL_MOST, seconds=WAIT)
@@ -72,25 +72,26 @@ async def is_running(url: str) -> bool:
         return False
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         pass
-    raise NotAsked(
-        f"what listens at {url} does not answer as a gateway: with --direct the backends are asked from here"
-    )
+    raise NotAsked(f"what listens at {url} does not answer as a gateway; use --direct to ask the backends from here")
 
 
 # -- by the running gateway -------------------------------------------------------------------------------------------
 
 
-async def by_gateway(
+async def probe_by_gateway(
     url: str, key: str | None, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
 ) -> list[Findings]:
-    """In the order given; servers side by side, the backends of one server one after the other. Raises NotAsked."""
+    """The findings in the order of `backends`; servers are probed in parallel, the backends of one server in turn.
+    Raises NotAsked."""
     headers = {"accept": NDJSON} | ({"authorization": f"Bearer {key}"} if key else {})
     timeout = httpx.Timeout(WAIT, read=None)  # the gateway bounds every check
     async with async_client(timeout, base_url=url, headers=identity(headers)) as client:
         try:
-            return await _side_by_side(backends, lambda backend: _post(client, backend.name, on_seen, now))
+            return await _by_server(backends, lambda backend: _post(client, backend.name, on_seen, now))
         except httpx.HTTPError as error:
-            raise NotAsked(f"the gateway at {url} broke off: {visible(str(error)) or type(error).__name__}") from None
+            raise NotAsked(
+                f"the gateway at {url} broke off the answer: {visible(str(error)) or type(error).__name__}"
+            ) from None
         except (ValueError, RecursionError):
             raise NotAsked(f"what listens at {url} does not answer as a gateway") from None
 
@@ -102,18 +103,18 @@ async def _post(client: httpx.AsyncClient, name: str, on_seen: OnSeen, now: bool
             raise NotAsked(_refusal(answer.status_code, await _refused(answer)))
         findings: Findings | None = None
         async for line in lines(answer, ANSWER_MOST):
-            told = _decode_line(line)
-            if told.checks is not None:
-                findings = visible_all({**msgspec.to_builtins(told), **json.loads(line)})
+            report = _decode_line(line)
+            if report.checks is not None:
+                findings = visible_all({**msgspec.to_builtins(report), **json.loads(line)})
             else:
-                on_seen(name, visible(told.check), told.result)
+                on_seen(name, visible(report.check), report.result)
     if findings is None:
         raise NotAsked(f"the gateway stopped while it probed '{name}'")
     return findings
 
 
 async def _refused(answer: httpx.Response) -> bytes:
-    """The beginning of an answer that refuses."""
+    """The first bytes of a refusal's body."""
     try:
         return await read(answer, REFUSAL_MOST)
     except Oversized as error:
@@ -133,7 +134,9 @@ def _refusal(status: int, body: bytes) -> str:
 # -- from here --------------------------------------------------------------------------------------------------------
 
 
-async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool) -> list[Findings]:
+async def probe_directly(
+    snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
+) -> list[Findings]:
     """The same without a gateway. What is seen counts for nobody else."""
     from gateway.domain.fleet import Fleet
     from gateway.health.prober import Prober, probe_of
@@ -154,14 +157,14 @@ async def directly(snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnS
         return told
 
     try:
-        return await _side_by_side(backends, look)
+        return await _by_server(backends, look)
     finally:
         await prober.close()
         await fleet.close()
 
 
-async def _side_by_side(backends: Iterable[Backend], look: Callable[[Backend], Awaitable[Findings]]) -> list[Findings]:
-    """Servers at once, but one server's backends in turn: an Ollama would load its models against each other."""
+async def _by_server(backends: Iterable[Backend], look: Callable[[Backend], Awaitable[Findings]]) -> list[Findings]:
+    """Servers in parallel, the backends of one server in turn: else an Ollama would keep swapping its models."""
     servers: dict[object, list[Backend]] = {}
     chosen = list(backends)
     for backend in chosen:

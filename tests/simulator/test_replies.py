@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.formats import FORMATS
-from simulator.say import Voice, raw_reply
+from simulator.replies import Voice, raw_reply
 
 VOICE = Voice("model-a", FORMATS["hermes"], None)
 BEHIND = {"role": "user", "content": [{"type": "text", "text": "Conversation data:\nActive exec sessions: none"}]}

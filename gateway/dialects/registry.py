@@ -1,0 +1,42 @@
+"""Which client APIs are translated, and by what: an exchange that speaks chat to the request path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.anthropic.exchange import MessagesExchange
+from gateway.dialects.anthropic.request import to_chat
+from gateway.domain.request import ENDPOINTS, MESSAGES, Endpoint, InferenceRequest, parse
+from gateway.errors import GatewayError
+from gateway.proxy.exchange import Exchange
+
+_DIALECTS = {MESSAGES.name: MessagesExchange}
+
+
+def translated(endpoint: Endpoint, exchange: Exchange) -> Exchange:
+    """`exchange` for the request path: wrapped in a translator where the endpoint is not one of OpenAI's API."""
+    dialect = _DIALECTS.get(endpoint.name)
+    return exchange if dialect is None else dialect(exchange)
+
+
+def read_request(alias: str, body: Any) -> InferenceRequest:
+    """A request to `alias` with this body (decoded JSON, of any API that the gateway serves). There is no path: the
+    field of the prompt decides the endpoint. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    if not isinstance(body, dict):
+        raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
+    encoded = msgspec.json.encode({**body, "model": alias})
+    return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
+
+
+def _is_message(body: Mapping[str, Any]) -> bool:
+    """Has it a field that only Anthropic's API has? Without one, both APIs read the body alike."""
+    tools = body.get("tools")
+    listed = tools if isinstance(tools, list) else []
+    return "system" in body or any(isinstance(tool, dict) and "input_schema" in tool for tool in listed)
+
+
+def _endpoint_of(body: Mapping[str, Any]) -> Endpoint:
+    return next((e for e in ENDPOINTS if e.prompt and e.prompt[0] in body), ENDPOINTS[0])
