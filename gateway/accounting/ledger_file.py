@@ -193,14 +193,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-def spent_since(path: Path, day: int) -> list[tuple[int, str, str, float]]:
-    """(day, backend, client, USD) from this day on; nothing where there is no file yet. Raises sqlite3.Error."""
-    return read_spent(path, day).rows
-
-
 def read_spent(path: Path, day: int) -> Spent:
-    """The same, with a count of the rows that were set aside. Where there are any, what single requests have cost is
-    added up: a row that cannot be read makes no budget new. Raises sqlite3.Error, OSError."""
+    """Spending from this day on: rows (day, backend, client, USD), and how many rows were set aside as unreadable.
+    Where there are any, the costs of single requests are added up, so an unreadable row resets no budget. Nothing
+    where there is no file yet. Raises sqlite3.Error, OSError."""
     if not path.exists():
         return Spent([])
     with closing(_read_only(path)) as connection:

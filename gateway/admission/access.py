@@ -29,9 +29,6 @@ class Identity:
         return self.client is None or self.client.may_use(alias.name)
 
 
-NOBODY = Identity("", "open")
-
-
 def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> Identity:
     """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` everybody is let in who is no
     page of another site.

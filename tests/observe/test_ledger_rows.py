@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.accounting import ledger as module
 from gateway.accounting.ledger import Ledger
-from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, read_spent, spent_since, sums_since
+from gateway.accounting.ledger_file import DAY, NAME, Entry, LedgerFile, read_spent, sums_since
 from gateway.metrics.registry import Metrics
 from tests.observe.test_ledger import entry
 from tests.support import running_gateway
@@ -252,7 +252,7 @@ def test_no_row_is_a_reason_not_to_start(changes: list[tuple[str, Any]]) -> None
             change(path, f"UPDATE OR IGNORE spent SET {column} = ? WHERE client = 'x'", odd)
         found = {(backend, client): usd for _, backend, client, usd in read_spent(path, TODAY).rows}
         assert found["cloud", "y"] == 3.0
-        assert spent_since(path, TODAY + 1) == []
+        assert read_spent(path, TODAY + 1).rows == []
 
 
 def test_logs_are_quiet_about_a_good_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
