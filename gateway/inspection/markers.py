@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from gateway.inspection.formats.base import Format
+from gateway.inspection.formats.base import Format, literal
 
 # A quote opens at the start of a word only: 15" is a size.
 _AT_WORD = r"(?<![^\s(\[{>])"
 _TICKS = r"(?P<ticks>`+)"
+_DISTINCT = 4  # characters from which the beginning of a closing string is taken for nothing else
 _QUOTE_ENDS = {'"': r'["\n]', "“": r"[”\n]"}
 
 
@@ -77,11 +78,19 @@ class Markers:
         return self._started_by[found]
 
     def closing(self, found: str) -> re.Pattern[str]:
-        """Finds what may complete a call that `found` starts."""
+        """Finds what may complete a call that `found` starts. Not where the beginning of another closing string follows
+        at the end of the text: reading the call would only tell that more is needed."""
         if found not in self._closing:
-            closers = {re.escape(closer) for start in self.started_by(found) for closer in start.format.closers}
-            self._closing[found] = re.compile("|".join(sorted(closers)))
+            closers = sorted({closer for start in self.started_by(found) for closer in start.format.closers})
+            begun = "|".join(_begun(closer) for closer in closers if len(closer) >= _DISTINCT)
+            pattern = "|".join(map(re.escape, closers))
+            self._closing[found] = re.compile(rf"(?:{pattern})(?!\s{{0,4}}(?:{begun}))" if begun else pattern)
         return self._closing[found]
+
+
+def _begun(closer: str) -> str:
+    """A pattern for the beginning of `closer`, at least two characters, at the end of the text."""
+    return re.escape(closer[:2]) + literal(closer[2:])
 
 
 def _start(format_: Format, found: str) -> Start | None:
