@@ -51,7 +51,7 @@ reference: $(VENV)/.dev      ## write docs/reference.md anew
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
 
-test-clients: $(VENV)/.dev   ## Hermes and OpenClaw with the configs of their quick starts; needs npm
+test-clients: $(VENV)/.dev   ## Hermes, OpenClaw and Claude Code with the configs of their quick starts; needs npm
 	tests/clients/run.sh
 
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.

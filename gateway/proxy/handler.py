@@ -2,9 +2,9 @@
 
     receive -> plan -> admit -> attempt -> settle
 
-Read `RequestHandler._answer` first: it is the order. What a stage has found is a value that the next stage takes
-(stages.py). Decisions are pure functions elsewhere (routing/, inspection/); the effects are here, except those of two
-stages: how slots are got (admission/slot_acquirer.py), and one attempt on one backend, with the commit and the relaying
+Read `RequestHandler._answer` first: it is the order. The result of each stage is a value that the next stage takes
+(stages.py). Decisions are pure functions elsewhere (routing/, inspection/). The effects are here, except those of two
+stages: acquiring slots (admission/slot_acquirer.py), and one attempt on one backend, with the commit and the relaying
 of its answer (attempt.py).
 """
 
@@ -47,35 +47,35 @@ log = logging.getLogger("gateway.relay")
 
 
 class RequestHandler:
-    """One inference request. Made when its head is there, run once, thrown away."""
+    """One inference request. Created when its head was read, run once, then discarded."""
 
     def __init__(self, services: Services, endpoint: Endpoint, exchange: Exchange) -> None:
         self.services = services
-        self.snapshot = services.snapshot  # this one to the end, whatever is loaded meanwhile
-        self.states = services.fleet.states  # the backends of that
+        self.snapshot = services.snapshot  # kept to the end, whatever is loaded meanwhile
+        self.states = services.fleet.states  # the backends of this snapshot
         self.exchange = exchange
         self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
         began = self.timer.now()
         self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
         self.record = RequestRecord(request_id(exchange.headers.get(b"x-request-id")), endpoint, began)
         self.context = RequestContext(services, self.snapshot, exchange, self.timer, self.record)
-        self.planned: PlannedRequest | None = None  # None = it has not come so far, or was refused before
+        self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
-        self.retried: list[BackendState] = []  # asked once more with a smaller limit
+        self.retried: list[BackendState] = []  # got a second attempt, with a smaller limit
         self.spare: Attempt | None = None  # has a complete but empty answer
         self.heartbeat: asyncio.Task[None] | None = None  # the latest
 
     # -- the order ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Answer the request, whatever happens; everything taken is given back."""
+        """Answer the request, whatever happens, and release everything that it holds."""
         self.services.active.add(self)
         try:
             await self._answer()
         except GatewayError as error:
             attempts = self.record.attempts
             if attempts and attempts[-1].unsent:
-                self.record.trying = None  # it has cost nothing there
+                self.record.trying = None  # the attempt cost nothing
             await self._refuse(error)
         except asyncio.CancelledError:
             reason = self.timer.take_reason()
@@ -118,8 +118,8 @@ class RequestHandler:
     # -- receive --------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> ReceivedRequest:
-        """Who asks, for what, and which alias answers that. What is found goes into the record at once: it is told of
-        refused requests, too."""
+        """The client, its request, and the alias that serves it. The record gets each of them at once, because refused
+        requests are recorded too."""
         record, exchange, snapshot = self.record, self.exchange, self.snapshot
         client = access.identify(snapshot, exchange.headers, exchange.peer)
         record.client_label, record.client = client.label, client.client
@@ -135,7 +135,7 @@ class RequestHandler:
         return received
 
     def _find_alias(self, client: access.Identity, request: InferenceRequest) -> Alias:
-        """The alias the client named; for the side calls of a client with `tasks` the one that answers those."""
+        """The alias that the client named; for side calls of a client with `tasks`, the alias for those."""
         alias = access.find_alias(self.snapshot, client, request.model)
         if client.client is not None and client.client.tasks is not None:
             name = task_alias(request, client.client)
@@ -155,7 +155,7 @@ class RequestHandler:
     def _make_plan(
         self, received: ReceivedRequest, turn: int, resort: Resort | None, outcomes: Mapping[str, str] | None
     ) -> Plan:
-        """Of what is there now. `outcomes`: how attempts on backends have ended, by name."""
+        """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
         client, request, alias = received.client, received.request, received.alias
         headers, states = self.exchange.headers, self.states
         if self.snapshot is not self.services.snapshot:
@@ -175,8 +175,8 @@ class RequestHandler:
         )
 
     def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
-        """routes.yaml was edited since the request came. Its alias stays what it was, with the backends that bear those
-        names now, and those taken out, which nobody may ask any more. Where all of them were, it is as it is now."""
+        """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have those
+        names now; backends that were removed get no more attempts. If all were removed, the alias as it is now counts."""
         fleet = self.services.fleet.states
         if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
             alias = self.services.snapshot.aliases.get(alias.name, alias)

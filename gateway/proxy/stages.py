@@ -36,7 +36,7 @@ class RequestContext:
 
 @dataclass(slots=True, eq=False)
 class ReceivedRequest:
-    """The body is there and can be read, and the client may use the alias."""
+    """The body was read, and the client may use the alias."""
 
     client: Identity
     request: InferenceRequest
@@ -45,17 +45,17 @@ class ReceivedRequest:
 
 @dataclass(slots=True, eq=False)
 class PlannedRequest:
-    """It is known whom to ask. `failover`: who is left of them; `slots` gets the slots of the next one."""
+    """The candidates are known. `failover`: those that are left; `slots` acquires the slots of the next one."""
 
     received: ReceivedRequest
     failover: FailoverState
     slots: SlotAcquirer
-    reply: StreamReply | None  # what a client that streams has been sent; None = the answer comes in one piece
+    reply: StreamReply | None  # the reply to a client that streams; None = the answer is sent in one piece
 
 
 @dataclass(slots=True, eq=False)
 class AdmittedRequest:
-    """It has the slots of one backend, for one attempt."""
+    """The request holds the slots of one backend, for one attempt."""
 
     planned: PlannedRequest
     candidate: Candidate
