@@ -175,8 +175,9 @@ class RequestHandler:
         )
 
     def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
-        """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have those
-        names now; backends that were removed get no more attempts. If all were removed, the alias as it is now counts."""
+        """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
+        those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
+        counts."""
         fleet = self.services.fleet.states
         if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
             alias = self.services.snapshot.aliases.get(alias.name, alias)
