@@ -76,4 +76,4 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache build dist

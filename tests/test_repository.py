@@ -21,6 +21,7 @@ LEFT_OUT = {
     "__pycache__",
     ".mypy_cache",
     ".ruff_cache",
+    ".import_linter_cache",
     ".hypothesis",
     ".pytest_cache",
     "state",
