@@ -21,7 +21,7 @@ from tests.gateway_process import MIB, GatewayProcess, gateway_process
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import Script, ScriptedBackend, Turn, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
-from tests.waiting import until_said
+from tests.waiting import standing, until_said
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 SMALL = 32 * 1024  # bytes of kernel buffer that each side asks for
@@ -174,8 +174,7 @@ async def test_bodies_of_nobody_cost_nothing(tmp_path: Path) -> None:
                 assert (status, json.loads(body)["error"]["code"]) == (401, "invalid_api_key")
                 for _ in range(20):  # it goes on all the same
                     client.writer.write(b"x" * MIB)
-            await asyncio.sleep(0.2)
-            assert gateway.resident() - before < 20 * MIB
+            assert await standing(gateway.resident) - before < 20 * MIB
 
 
 # -- the budget -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from gateway.transport.prometheus_text import SLICE, VALUE_MOST, number, slices
 from tests.hostile import MIB, Write, body, bomb, dripping, endless, hostile, packed
 from tests.sliced import whole
 from tests.support import running_gateway
+from tests.waiting import standing
 
 OPEN_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
 LINES = b'vllm:num_requests_running{engine="0"} 1.0\n' * 1000
@@ -115,14 +116,17 @@ async def test_an_answer_that_drips_ends_at_the_deadline(head: bytes, monkeypatc
 
 
 async def test_servers_that_hold_their_probes_take_no_place_from_others() -> None:
+    asked: list[asyncio.StreamWriter] = []
+
     async def silent(writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(60)
+        asked.append(writer)
+        await asyncio.Event().wait()
 
     async with hostile(health=silent) as bad, hostile() as good:
         client = ProbeClient()
         client.open()
         held = [asyncio.create_task(client.get(backend(bad), "/health")) for _ in range(150)]
-        await asyncio.sleep(0.2)
+        await standing(lambda: len(asked))  # as many are held as ever will be
         began = time.monotonic()
         answer = await client.get(backend(good), "/health")
         assert not isinstance(answer, NoAnswer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
+import httpx
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from gateway.cluster.alone import LEASE, share_of, slots_alone
 from tests.cluster.joined import FAST, Counting, ask, gateways, slots_of, until_joined
 from tests.cluster.office import MadeUp, Place, come
 from tests.cluster.redis_server import RedisServer
+from tests.support import RunningGateway
 
 HELD = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 
@@ -208,16 +210,24 @@ def test_what_was_held_when_redis_went_counts_when_it_has_come_and_gone_again(
     assert list(two.served) == ["r"]
 
 
+async def redis_dies_while_one_holds_all(
+    redis: RedisServer, sim: Counting, one: RunningGateway, two: RunningGateway
+) -> list[asyncio.Task[httpx.Response]]:
+    """`one` has two streams under way that hang, which are all slots, and both gateways are alone."""
+    sim.fault("hang_mid", after=2, count=2)
+    held = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(2)]
+    await sim.wait_inflight(2)
+    await two.until(lambda: two.gateway.fleet["a"].shared.others == (2,))
+    redis.kill()
+    for gateway in (one, two):
+        await until_joined(gateway, False)
+    return held
+
+
 async def test_two_streams_of_one_gateway_leave_no_slot_to_the_other_when_redis_dies(own_redis: RedisServer) -> None:
     sim = Counting("a", slots=32)
     async with sim.serve() as url, gateways(own_redis, FAST + slots_of(url, 2)) as (one, two):
-        sim.fault("hang_mid", after=2, count=2)
-        held = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(2)]
-        await sim.wait_inflight(2)
-        await two.until(lambda: two.gateway.fleet["a"].shared.others == (2,))
-        own_redis.kill()
-        for gateway in (one, two):
-            await until_joined(gateway, False)
+        held = await redis_dies_while_one_holds_all(own_redis, sim, one, two)
         waiting = asyncio.create_task(ask(two, said="2 words"))
         await two.until(lambda: two.gateway.admission.scheduler.depth() == {"a": 1})
         assert (sim.most, sim.inflight) == (2, 2)
@@ -231,13 +241,7 @@ async def test_where_others_do_not_end_their_leases_do(own_redis: RedisServer, m
     monkeypatch.setattr(slots_module, "LEASE", 1.0)
     sim = Counting("a", slots=32)
     async with sim.serve() as url, gateways(own_redis, FAST + slots_of(url, 2)) as (one, two):
-        sim.fault("hang_mid", after=2, count=2)
-        held = [asyncio.create_task(ask(one, said="9 words", stream=True)) for _ in range(2)]
-        await sim.wait_inflight(2)
-        await two.until(lambda: two.gateway.fleet["a"].shared.others == (2,))
-        own_redis.kill()
-        for gateway in (one, two):
-            await until_joined(gateway, False)
+        held = await redis_dies_while_one_holds_all(own_redis, sim, one, two)
         assert (await ask(two, said="2 words")).status_code == 200
         for task in held:
             task.cancel()
