@@ -13,9 +13,10 @@ from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, written
 from gateway.config.setting import settings_of
-from gateway.config.snapshot import Backend, HealthSettings, Price, QueueSettings, Timeouts, is_private_host
+from gateway.config.snapshot import Backend, HealthSettings, Launch, Price, QueueSettings, Timeouts, is_private_host
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
+from gateway.launch.command import parse
 
 ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
@@ -59,6 +60,7 @@ class _Resolver:
             timeouts=_merged(Timeouts, defaults.timeouts, section.timeouts),
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
+            launch=self._launch(),
         )
         return found if "slots" in section.model_fields_set else _with_assumed_slots(found)
 
@@ -145,6 +147,10 @@ class _Resolver:
             if name not in declared and not self.report.was_dropped("nodes", name):
                 self._error("node", f"unknown node '{name}'", did_you_mean(name, declared) or _listed(declared))
         return nodes
+
+    def _launch(self) -> Launch | None:
+        section: Section | None = self.section.launch
+        return None if section is None else built(Launch, section, parsed=parse(section.command or ""))
 
     def _price(self) -> Price | None:
         price: Section | None = self.section.price

@@ -55,7 +55,7 @@ class Expander:
         if isinstance(value, list):
             members = [self.tree(inner, report, (*path, i)) for i, inner in enumerate(value)]
             return [inner for inner in members if inner is not _DROPPED]
-        if not isinstance(value, str) or "${" not in value:
+        if not isinstance(value, str) or "${" not in value or _is_for_the_engine(path):
             return value
         try:
             text = self.text(value)
@@ -109,6 +109,12 @@ class Expander:
         if not text:
             raise ExpandError(f"file '{name}' is empty")
         return text
+
+
+def _is_for_the_engine(path: Path) -> bool:
+    """Whether the value stands in a launch block: its references are for the machine that starts the engine, and stay
+    references when units and scripts are rendered."""
+    return len(path) > 2 and path[0] == "backends" and path[2] in ("launch", "profiles", "start", "stop")
 
 
 def parse_env(text: str, file: str) -> tuple[dict[str, str], list[Problem]]:

@@ -43,6 +43,7 @@ def resolve(file: Section, report: Report) -> Snapshot:
         server=_server(file, report),
         alerts=_alerts(file.alerts, report),
         traces=_traces(file.traces, report),
+        catalog=file.catalog,
         source=report.file,
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from gateway.config import kinds as k
@@ -23,6 +23,7 @@ from gateway.config.kinds import Network as Network
 from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
+from gateway.launch.command import ServeCommand
 
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
 Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
@@ -98,8 +99,25 @@ class Node:
     """A machine."""
 
     name: str
+    address: k.Text | None = setting(None, "Its host name or address in the LAN, without port.")
     memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
+    ssh: k.Text | None = setting(None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config.")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The command that starts an engine, as it works by hand. What the gateway knows of the backend follows from it.
+
+    `parsed` is the command read as vLLM's own parser reads it. `resident` in bytes."""
+
+    image: k.Text | None = setting(None, "Container image; omitted = the command runs on the host itself.")
+    command: k.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
+    env: k.Environment = setting({}, "Environment variables of the engine; a ${NAME} stays a reference when rendered.")
+    volumes: k.Names = setting((), "Mounts of the container, HOST:CONTAINER, as for `docker run -v`.")
+    docker: k.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
+    resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
+    parsed: ServeCommand = ServeCommand()
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,10 @@ class Backend:
     timeouts: Timeouts = setting(Timeouts(), "Overrides of defaults.timeouts.")
     health: HealthSettings = setting(HealthSettings(), "Overrides of defaults.health.")
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
-    launch: ClassVar[k.Free] = in_file(None, "How the fleet tools start it.", not_yet=True)
+    launch: Launch | None = setting(None)
+    profiles: Mapping[str, Mapping[str, Any]] = setting(
+        {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=k.Profiles
+    )
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
@@ -331,9 +352,19 @@ class RoutesFile:
     clients: Mapping[str, Client] = setting({}, "Who may ask, by name; omitted = anybody.")
     alerts: Alerts = setting(Alerts(), "Whom to tell.")
     traces: Traces | None = setting(None, "Where traces of requests go.")
-    launch: k.Free = setting(None, "Shared settings of the fleet tools.", not_yet=True)
-    profiles: k.Free = setting(None, "Launch profiles of the fleet tools.", not_yet=True)
-    modes: k.Free = setting(None, "Which backends run together.", not_yet=True)
+    modes: k.Modes = setting({}, "Which backends run together, by name of the mode; the first is the default.")
+    catalog: k.Text | None = setting(
+        None, "Your own rows of the fleet's catalogue: families, images, models, rules (docs/fleet.md)."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Backends that run together. `profiles`: backend -> the profile it is launched with."""
+
+    name: str
+    backends: tuple[str, ...]
+    profiles: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -347,6 +378,8 @@ class Snapshot:
     server: Server = field(default_factory=Server)
     alerts: Alerts = field(default_factory=Alerts)
     traces: Traces | None = None
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    catalog: str | None = None
     source: str = "routes.yaml"
 
     @cached_property

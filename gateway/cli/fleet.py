@@ -1,0 +1,33 @@
+"""`gateway fleet COMMAND`: the Sparks behind the gateway. A command's module is imported only when it runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+# name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
+COMMANDS: dict[str, str] = {}
+
+
+class FleetGroup(click.Group):
+    """Has the names of its commands, and imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"gateway.cli.fleet_{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=FleetGroup)
+def command() -> None:
+    """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""
