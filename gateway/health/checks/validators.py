@@ -86,7 +86,7 @@ def json_flaw(answer: ParsedAnswer) -> str | None:
     return None if types_fit else f"not the types of the schema: {short(answer.content)}"
 
 
-# -- what is there instead ---------------------------------------------------------------------------------------------
+# -- why there is no call or content ----------------------------------------------------------------------------------
 
 
 def explain_missing_call(answer: ParsedAnswer) -> str:
