@@ -1,7 +1,8 @@
-"""Writes gateway/launch/vllm_flags.json: the flags of `vllm serve`, read off the argument parser of an installed vLLM.
+"""Writes gateway/launch/vllm_flags.json: the flags of `vllm serve`, read off the parser of an installed vLLM.
 
-Run with the Python of an environment that has vLLM (tests/vllm/install.sh makes one for the CPU); `make vllm-flags` does.
-The names of its parsers of calls and thoughts are in gateway/config/parsers.py. vLLM hides the type of many flags behind wrappers, so a flag's type is found out by giving its reader sample values.
+Run with the Python of an environment that has vLLM (tests/vllm/install.sh makes one): `make vllm-flags`. The names of
+its parsers of calls and thoughts are in gateway/config/parsers.py. vLLM hides the type of many flags behind wrappers:
+a flag's type is found out by giving its reader sample values.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _is_flag(action: argparse.Action) -> bool:
 
 
 def _flag(action: argparse.Action) -> dict[str, Any]:
-    """{name, kind, short?, choices?, folded?, negated?, many?, optional?}: the name without dashes, without the --no- form of a switch."""
+    """The fields of `Flag` (gateway/launch/flags.py) that differ from their defaults."""
     long = [name for name in action.option_strings if name.startswith("--")]
     short = [name for name in action.option_strings if not name.startswith("--")]
     row: dict[str, Any] = {"name": long[0].removeprefix("--"), "kind": _kind(action)}
@@ -57,6 +58,8 @@ def _flag(action: argparse.Action) -> dict[str, Any]:
             row["folded"] = True  # capitals and dashes are read as small letters and underscores
     if action.nargs in ("+", "*"):
         row["many"] = True
+    if type(action).__name__ == "_AppendAction":
+        row["repeated"] = True
     if action.nargs == "?":
         row["optional"] = True
     return row
@@ -66,7 +69,7 @@ def _kind(action: argparse.Action) -> str:
     if type(action).__name__ in SWITCHES:
         return "switch"
     read = action.type
-    if not callable(read) or action.choices and not isinstance(next(iter(action.choices)), int):
+    if not callable(read) or (action.choices and not isinstance(next(iter(action.choices)), int)):
         return "text"
     if isinstance(_reads(read, '{"a": 1}'), dict) or isinstance(_reads(read, '["a"]'), list):
         return "json or text" if _reads(read, "some-word") == "some-word" else "json"

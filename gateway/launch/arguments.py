@@ -78,11 +78,11 @@ class _Reader:
         return self.found
 
     def _is_option(self, word: str) -> bool:
-        """As argparse: a word with a space in it, a lone dash and a negative number are values."""
+        """As argparse: a lone dash, a negative number, and words with a space that begin no flag are values."""
         if not word.startswith("-") or word == "-" or _NEGATIVE.match(word):
             return False
         name = word.partition("=")[0]
-        return name in self.table.by_option or " " not in word
+        return " " not in word or any(option.startswith(name) for option in self.table.by_option)
 
     # -- one flag -------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,9 @@ class _Reader:
             self._mistake("error", "flag-value", flag.name, f"{name} needs a value, and none follows")
             return flag.name
         values = [read for text in texts if (read := self._read(flag, text)) is not _REFUSED]
-        if values or not texts:
+        if flag.repeated:
+            self.found.flags[flag.name] = [*self.found.flags.get(flag.name, ()), *values]
+        elif values or not texts:
             self._keep(flag.name, values if flag.many else values[0] if values else None)
         return flag.name
 
@@ -145,14 +147,13 @@ class _Reader:
         options = self.table.by_option
         if name in options:
             return options[name]
-        if name.startswith("--"):
-            matches = {option for option in options if option.startswith(name)}
-            flags = {options[option][0].name for option in matches}
-            if len(matches) == 1 or (len(flags) == 1 and f"--{next(iter(flags))}" in matches):
-                return options[min(matches, key=len)]
-            if matches:
-                self._ambiguous(name, sorted(matches), given)
-                return None
+        matches = {option for option in options if option.startswith(name)}
+        flags = {options[option][0].name for option in matches}
+        if len(matches) == 1 or (len(flags) == 1 and f"--{next(iter(flags))}" in matches):
+            return options[min(matches, key=len)]
+        if matches:
+            self._ambiguous(name, sorted(matches), given)
+            return None
         self._unknown(name, given)
         return None
 

@@ -16,7 +16,7 @@ Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", 
 class Flag:
     """One flag. `name` without dashes. `count`: an integer that may be written 8k or 8K. `folded`: capitals and dashes
     of its value are read as small letters and underscores. `negated`: a switch that has a --no- form. `many`: takes
-    one or several words; `optional`: takes one word or none."""
+    one or several words; `repeated`: each time it is written adds a value; `optional`: takes one word or none."""
 
     name: str
     kind: Kind
@@ -25,6 +25,7 @@ class Flag:
     folded: bool = False
     negated: bool = False
     many: bool = False
+    repeated: bool = False
     optional: bool = False
 
 

@@ -1,0 +1,125 @@
+"""A launch command: its program, model and flags, however it is written; and what a profile makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.launch.command import is_serving_image, parse, with_changes
+from gateway.launch.flags import vllm_flags
+
+IMAGE = "vllm/vllm-openai:v0.23.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "program"),
+    [
+        ("vllm serve org/m --port 8001", None, ("vllm", "serve")),
+        ("/opt/venv/bin/vllm serve org/m --port 8001", None, ("/opt/venv/bin/vllm", "serve")),
+        ("A=1 B=2 vllm serve org/m --port 8001", None, ("vllm", "serve")),
+        ("env A=1 vllm serve org/m --port 8001", None, ("vllm", "serve")),
+        ("org/m --port 8001", IMAGE, ()),
+        ("--model org/m --port 8001", IMAGE, ()),
+        ("vllm serve --model org/m --port 8001", "nvcr.io/nvidia/vllm:26.04-py3", ("vllm", "serve")),
+        ("python3 -m vllm.entrypoints.openai.api_server --model org/m --port 8001", None,
+         ("python3", "-m", "vllm.entrypoints.openai.api_server")),
+        ("bash -c 'pip install vllm[audio] && vllm serve org/m --port 8001 > /tmp/log 2>&1'", IMAGE, ("vllm", "serve")),
+        ("vllm serve org/m \\\n  --port 8001  # the first Spark\n", None, ("vllm", "serve")),
+        ("# a note\nvllm serve org/m \\\n  --port 8001", None, ("vllm", "serve")),
+        ("vllm serve org/m \\ --port 8001", None, ("vllm", "serve")),
+    ],
+)  # fmt: skip
+def test_the_model_and_the_flags_are_found(text: str, image: str | None, program: tuple[str, ...]) -> None:
+    command = parse(text, image=image)
+    assert (command.model, command.flags["port"], command.program, command.mistakes) == ("org/m", 8001, program, ())
+    assert command.is_vllm
+
+
+def test_assignments_before_the_program_are_its_environment() -> None:
+    assert parse("A=1 B='x y' vllm serve m").env == {"A": "1", "B": "x y"}
+
+
+@pytest.mark.parametrize("text", ["llama-server -m x.gguf", "/workspace/run.sh", "bash run.sh", "", "sh -c 'echo hi'"])
+def test_another_program_is_no_vllm(text: str) -> None:
+    command = parse(text)
+    assert (command.is_vllm, command.flags, command.mistakes) == (False, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("docker run --gpus all vllm/vllm-openai:nightly m", "command-container"),
+        ("sudo docker run x", "command-container"),
+        ("vllm serve 'm", "command-quotes"),
+        ("vllm serve vllm serve m", "command-words"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_a_mistake(text: str, rule: str) -> None:
+    assert rule in {mistake.rule for mistake in parse(text).mistakes if mistake.severity == "error"}
+
+
+def test_the_served_names_are_those_that_clients_use() -> None:
+    assert parse("vllm serve org/m --served-model-name a b").served_names == ("a", "b")
+    assert parse("vllm serve org/m").served_names == ("org/m",)
+
+
+@pytest.mark.parametrize(
+    ("image", "serves"),
+    [
+        (IMAGE, True),
+        ("docker.io/vllm/vllm-openai@sha256:ab", True),
+        ("vllm/vllm-openai", True),
+        ("nvcr.io/nvidia/vllm:26.04-py3", False),
+        ("localhost:5000/vllm/vllm-openai:x", False),
+        (None, False),
+    ],
+)
+def test_which_images_start_vllm_serve_themselves(image: str | None, serves: bool) -> None:
+    assert is_serving_image(image) is serves
+
+
+def test_a_profile_changes_leaves_out_and_adds_flags() -> None:
+    command = parse("A=1 vllm serve m --max_model_len=5 -tp 2 --served-model-name a b --no-enable-prefix-caching")
+    changes = {
+        "max-model-len": 9,
+        "served_model_name": "none",
+        "enable-prefix-caching": True,
+        "speculative-config": {"a": 1},
+    }
+    changed = with_changes(command, changes)
+    assert changed.flags == {
+        "tensor-parallel-size": 2,
+        "max-model-len": 9,
+        "enable-prefix-caching": True,
+        "speculative-config": {"a": 1},
+    }
+    assert (changed.model, changed.env, changed.program) == ("m", {"A": "1"}, ("vllm", "serve"))
+
+
+def test_a_profile_changes_the_command_inside_a_shell() -> None:
+    command = parse("bash -c 'pip install vllm[audio] && vllm serve m --port 1; echo done'", image=IMAGE)
+    changed = with_changes(command, {"port": 2}, image=IMAGE)
+    assert changed.words == ("bash", "-c", "pip install vllm[audio] && vllm serve m --port 2 ; echo done")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [flag.name for flag in vllm_flags().flags.values() if flag.kind == "integer" and not flag.choices]
+        ),
+        st.integers(0, 10**6),
+        max_size=5,
+    )
+)
+def test_what_a_profile_sets_is_what_is_read(changes: dict[str, int]) -> None:
+    command = parse("vllm serve m --port 5 --max-num-seqs 4 --enable-prefix-caching")
+    changed = {name: value for name, value in with_changes(command, changes).flags.items() if name in changes}
+    single = {name: [value] if vllm_flags().flags[name].many else value for name, value in changes.items()}
+    assert changed == single
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_the_reader_fail(text: str) -> None:
+    parse(text)
+    parse(text, image=IMAGE)
