@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
 
-_OURS = frozenset(
-    {"connect", "reset", "stale", "silence", "too_large"}
-)  # kinds of failure whose text is the gateway's own
+# Kinds of failure whose text is the gateway's own.
+_OURS = frozenset({"connect", "reset", "stale", "silence", "too_large"})
 
 
 class Reason(str):

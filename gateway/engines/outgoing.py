@@ -54,9 +54,8 @@ def outgoing_fields(
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
-        del fields[
-            "model"
-        ]  # its name is not known yet: without `model` vLLM uses its first model, with the alias' name it answers 404
+        # The model's name is not known yet. Without `model` vLLM uses its first one; the alias' name would be a 404.
+        del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
     if adapt is not NO_ADAPTATION:

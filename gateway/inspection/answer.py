@@ -15,7 +15,7 @@ from gateway.inspection.markers import markers_of
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
-from gateway.transport.sse import says_besides_text
+from gateway.transport.sse import has_other_content
 
 Delta = dict[str, Any]
 
@@ -217,7 +217,7 @@ class ChoiceAnswer:
             else:
                 self.said = True  # a list of parts
         if not self.said:
-            self.said = says_besides_text(delta)
+            self.said = has_other_content(delta)
         changed = mended is not None
         if calls and isinstance(calls, list) and self._policy.tools is not None:
             changed = self._calls.note(calls) or changed

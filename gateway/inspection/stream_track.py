@@ -21,11 +21,11 @@ from gateway.transport.sse import (
     Chunk,
     content_of,
     data_of,
+    has_content,
+    has_reasoning,
     is_plain,
     is_role,
     read_chunk,
-    says_something,
-    thinks,
 )
 
 HELD_MOST = 64 * 1024  # bytes of content that are held until the call that was asked for comes
@@ -186,7 +186,7 @@ class StreamTrack(Inspector):
     def _says(event: bytes) -> bool:
         """Is there anything in this event for the client? (What keeps a connection alive may come again and again.)"""
         chunk = read_chunk(data_of(event) or b"")
-        return chunk is not None and any(says_something(choice) or thinks(choice) for choice in chunk.choices or ())
+        return chunk is not None and any(has_content(choice) or has_reasoning(choice) for choice in chunk.choices or ())
 
     def _look_for_close(self, event: bytes) -> None:
         """The end of thoughts in an event that goes on unparsed."""
@@ -273,8 +273,8 @@ class StreamTrack(Inspector):
     def _place(self, event: bytes, choices: Sequence[Choice], out: list[bytes]) -> None:
         said = thought = False
         for choice in choices:
-            said = said or says_something(choice)
-            thought = thought or thinks(choice)
+            said = said or has_content(choice)
+            thought = thought or has_reasoning(choice)
         if said:
             if self._withholds(choices):
                 self._hold(event)
