@@ -165,10 +165,10 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
     """Ollama's `options`. OpenAI's fields override the client's own options, and `window` always sets `num_ctx`: a
     different value than in the request before would make Ollama reload the model."""
-    said = fields["options"]
-    if said is not None and not isinstance(said, dict):
+    given = fields["options"]
+    if given is not None and not isinstance(given, dict):
         raise Refused("`options` must be an object.", "options")
-    options = dict(said or {})
+    options = dict(given or {})
     options.pop("num_ctx", None)
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
@@ -185,8 +185,8 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
 
 def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
     """(`think`, is it only a wish): from Ollama's field, a switch of the chat template, or an effort."""
-    if (said := fields["think"]) is not None:
-        return said, False
+    if (think := fields["think"]) is not None:
+        return think, False
     switches = fields["chat_template_kwargs"]
     if isinstance(switches, dict):
         for name in ("enable_thinking", "thinking"):
