@@ -34,7 +34,7 @@ class Observers:
 
     transitions: list[OnTransition] = field(default_factory=list)  # of health
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
-    stalled: list[OnBackend] = field(default_factory=list)  # its engine stands still
+    stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
     news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
@@ -56,7 +56,7 @@ class SharedView:
     elsewhere: int = 0  # under way through other gateways
     elsewhere_lately: int = 0  # the most of the last few seconds
     sharers: int = 1  # gateways that share the slots, each on its own
-    others: tuple[int, ...] = ()  # slots that each of the others held when it was last heard of
+    others: tuple[int, ...] = ()  # slots that each of the others held by its last report
     alone: int | None = None  # without Redis: slots to use until the leases of the others expire; None = our share
 
 
@@ -196,7 +196,7 @@ class BackendState:
             observer(self)
 
     def report_stalled(self) -> None:
-        """Report that its engine stands still."""
+        """Report that its engine makes no progress."""
         for observer in self.observers.stalled:
             observer(self)
 

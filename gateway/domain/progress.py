@@ -63,7 +63,7 @@ class Work(NamedTuple):
     without_token: int = 0
     tokens: int = 0
     held: int = 0
-    heard: float = 0.0  # when bytes for any of our requests last arrived
+    last_received: float = 0.0  # when bytes for any of our requests last arrived
 
 
 IDLE = Work()
@@ -139,7 +139,7 @@ class Progress:
         not count: after an abort vLLM's own count of requests may stay too high."""
         if not work.waiting or self.last is None:
             return 0.0
-        return max(0.0, now - max(self.moved_at, work.heard, work.since))
+        return max(0.0, now - max(self.moved_at, work.last_received, work.since))
 
     def stalled(self, work: Work, now: float) -> bool:
         return self.silence(work, now) >= self.budget(work)

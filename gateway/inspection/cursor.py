@@ -122,14 +122,18 @@ class Cursor:
         self.pos = before
         return False
 
-    def close(self, *options: str, torn: int = 1) -> bool:
-        """Move past white space and a closing tag, if there is one. At the end of a final text the first `torn`
+    def close(self, *options: str, min_prefix: int = 1) -> bool:
+        """Move past white space and a closing tag, if there is one. At the end of a final text the first `min_prefix`
         characters of the tag are enough."""
         if self.skip_spaced(*options):
             return True
         before = self.pos
         self.space()
-        if self.final and len(self.text) - self.pos >= torn and any(self._cut_short(option) for option in options):
+        if (
+            self.final
+            and len(self.text) - self.pos >= min_prefix
+            and any(self._cut_short(option) for option in options)
+        ):
             self.pos = len(self.text)
             return True
         self.pos = before

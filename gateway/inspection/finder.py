@@ -17,10 +17,10 @@ MAX_HELD = 1 << 20
 EFFORT = 3  # characters read without finding a call, per character of text; beyond that, markers in them are skipped
 FREE_EFFORT = 1 << 16
 NO_CALL = Parsed()
-LOOK_ALWAYS = 16  # up to this many characters, an incomplete call is parsed again after every piece of text
-LOOK_LONG = 4096  # from this many characters on, it must grow fourfold, not double, to be parsed again
-LOOK_EFFORT = 1  # characters parsed because of closing strings, per held character, beyond the first `LOOK_FREE`
-LOOK_FREE = 1 << 16
+REPARSE_ALWAYS = 16  # up to this many characters, an incomplete call is parsed again after every piece of text
+REPARSE_RARELY_FROM = 4096  # from this many characters on, it must grow fourfold, not double, to be parsed again
+REPARSE_EFFORT = 1  # characters parsed because of closing strings, per held character, beyond the first `REPARSE_FREE`
+REPARSE_FREE = 1 << 16
 _NEVER = re.compile(r"(?!)")
 _TAIL = 32  # characters before the new text in which a closing string may have begun
 _TICKS = re.compile("`*")
@@ -59,7 +59,7 @@ class CallFinder:
             return [Text(text)]
         if self._held is None:
             self._buf += text
-        elif self._held.worth_a_look(text):
+        elif self._held.should_parse(text):
             self._buf += self._held.drain()
         else:
             return []
@@ -94,7 +94,7 @@ class CallFinder:
                 self._space = None
             found = match["marker"]
             if self._context.plain:
-                parsed = self._look(start, found, final)
+                parsed = self._parse_at(start, found, final)
             elif self._context.example:
                 parsed = self._first_in_block(match, final)
             else:
@@ -103,7 +103,7 @@ class CallFinder:
                     if closing is not None:
                         at = closing
                         continue
-                parsed = self._look_inside(start, found, final)
+                parsed = self._parse_inside(start, found, final)
             if parsed.need_more:
                 self._wait(out, start, found, held)
                 break
@@ -141,11 +141,11 @@ class CallFinder:
         self._context.enter(match, at_end=False)
         return NO_CALL
 
-    def _look_inside(self, start: int, found: str, final: bool) -> Parsed:
-        """The same as `_look`, inside code or a quotation that is not closed before the call begins. The call is
+    def _parse_inside(self, start: int, found: str, final: bool) -> Parsed:
+        """The same as `_parse_at`, inside code or a quotation that is not closed before the call begins. The call is
         refused as a whole if it is the first text in the quotation, or if anything but the end of the line (in a block:
         the end of the text) follows it."""
-        parsed = self._look(start, found, final)
+        parsed = self._parse_at(start, found, final)
         if not parsed.calls:
             return parsed
         end = start + parsed.consumed
@@ -160,7 +160,7 @@ class CallFinder:
             match = self._markers.block.match(self._buf, end)
             if end - start > self._max_held or match is None or match.lastgroup != "marker":
                 break
-            another = self._look(end, match["marker"], final)
+            another = self._parse_at(end, match["marker"], final)
             if another.need_more:
                 return NEED_MORE
             if not another.calls:
@@ -185,7 +185,7 @@ class CallFinder:
             self._space = None  # more than may be held back: it is text
         return match.end()
 
-    def _look(self, start: int, found: str, final: bool) -> Parsed:
+    def _parse_at(self, start: int, found: str, final: bool) -> Parsed:
         """Parse the text at `start`, which begins with the marker `found`: NEED_MORE, calls, or no call. The first
         format that does not refuse decides."""
         if self._base + start < self._not_before:
@@ -291,7 +291,7 @@ class HeldText:
         self._tail = ""
         self._again = False  # a closing string was last: the text behind it may complete the call
 
-    def worth_a_look(self, text: str) -> bool:
+    def should_parse(self, text: str) -> bool:
         """Add text. Returns whether to parse the call again: while it is short (so that prose is released quickly), at
         a closing string and the text after it, when the call has grown enough, and when it is too long."""
         self._parts.append(text)
@@ -300,22 +300,26 @@ class HeldText:
         closed = self.closing.search(recent)
         if closed is not None:
             self._tail = recent[max(closed.end(), len(recent) - _TAIL) :]
-            look = self._again = True
+            parse_now = self._again = True
         else:
             self._tail = recent[-_TAIL:]
-            look = False
+            parse_now = False
             if self._again:
                 self._again = text.isspace()
-                look = not self._again
-        if size <= LOOK_ALWAYS or size >= self._most or size >= self._seen * (2 if size < LOOK_LONG else 4):
+                parse_now = not self._again
+        if (
+            size <= REPARSE_ALWAYS
+            or size >= self._most
+            or size >= self._seen * (2 if size < REPARSE_RARELY_FROM else 4)
+        ):
             return True
-        return look and self._spent + size <= LOOK_EFFORT * size + LOOK_FREE
+        return parse_now and self._spent + size <= REPARSE_EFFORT * size + REPARSE_FREE
 
     def drain(self) -> str:
         """The text since the last attempt to parse the call."""
         text = "".join(self._parts)
         self._parts.clear()
         self._seen = self._size
-        if self._size > LOOK_ALWAYS:
+        if self._size > REPARSE_ALWAYS:
             self._spent += self._size
         return text

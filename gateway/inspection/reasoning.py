@@ -206,18 +206,18 @@ class AnswerEnd:
         return [*out, Text(text[at:])] if at < len(text) else out
 
 
-class Later:
+class LateTags:
     """Detects tags of thoughts at the start of a later line of the content, where they do not open or close
     thoughts."""
 
-    __slots__ = ("_line", "_most", "_pattern", "seen")
+    __slots__ = ("_line", "_most", "_pattern", "found")
 
     def __init__(self, thoughts: Thoughts) -> None:
         tags = [tag for tag in (*thoughts.openers, *thoughts.closers) if tag]
         self._pattern = re.compile(rf"^[^\S\n]*(?:{'|'.join(map(re.escape, tags))})", re.M)
         self._most = 2 * max(map(len, tags))
         self._line: str | None = ""  # the current line, while it may still begin with a tag
-        self.seen = False
+        self.found = False
 
     def feed(self, text: str) -> None:
         if self._line is None:
@@ -227,6 +227,6 @@ class Later:
         else:
             self._line += text
         if self._pattern.search(self._line):
-            self.seen = True
+            self.found = True
         line = self._line[self._line.rfind("\n") + 1 :]
         self._line = line if len(line) <= self._most else None

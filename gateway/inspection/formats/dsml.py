@@ -70,7 +70,7 @@ class Dsml(Format):
                 key, word = self._argument(cursor)
                 for part_key, part_word, part in self._parts(key, word, read_value(cursor, self._end), name, tools):
                     arguments[part_key] = self._value(part_key, part_word, part, name, tools)
-            elif cursor.close(self._invoke_end, torn=2) or cursor.at(*self._closes):
+            elif cursor.close(self._invoke_end, min_prefix=2) or cursor.at(*self._closes):
                 return make_call(cursor, name, self._unwrapped(arguments, name, tools))
             else:
                 cursor.fail(cursor.pos + 1)

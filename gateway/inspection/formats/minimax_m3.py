@@ -42,7 +42,7 @@ class MinimaxM3(Format):
         name = read_name(cursor, tools)
         cursor.expect('">')
         fields: list[tuple[str, Element]] = []
-        while not cursor.close(INVOKE_END, torn=len(ARGUMENT_END)):
+        while not cursor.close(INVOKE_END, min_prefix=len(ARGUMENT_END)):
             cursor.space()
             cursor.expect(ARGUMENT)
             fields.append(self._element(cursor, MAX_DEPTH))

@@ -44,7 +44,7 @@ class Qwen3Xml(Format):
                 value = read_value(cursor, self._end)
                 for part_key, part in self._parts(key, value, name, tools):
                     arguments.setdefault(part_key, tools.typed(name, part_key, unwrapped(part)))
-            elif cursor.close(FUNCTION_END, torn=2):
+            elif cursor.close(FUNCTION_END, min_prefix=2):
                 break
             else:
                 cursor.fail(cursor.pos + 1)

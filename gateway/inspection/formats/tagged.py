@@ -24,14 +24,14 @@ def value_end(closing: str, another: str, last: str, *outer: str, unclosed: str 
     value, and is not consumed."""
     also = f"|(?={unclosed})" if unclosed else ""
     followers = "|".join(map(re.escape, (another, last, *outer)))
-    torn = _torn(last, 2)
+    beginning = _beginning_at_end(last, 2)
     return ValueEnd(
         re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers})){also}"),
-        re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers}|{torn})){also}"),
+        re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers}|{beginning})){also}"),
     )
 
 
-def _torn(tag: str, least: int) -> str:
+def _beginning_at_end(tag: str, least: int) -> str:
     """A pattern for at least the first `least` characters of `tag` at the end of the text."""
     pattern = r"\Z"
     for char in reversed(tag[least:]):
