@@ -21,9 +21,9 @@ from gateway.health.checks.reply import Reply, read_stream
 from gateway.health.checks.reply import read_whole as read_checked
 from gateway.inspection import rewrite
 from gateway.inspection.error_replies import judge
-from gateway.inspection.heuristics import silence_kind
+from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LateTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import PREAMBLE_MOST, StreamTrack
@@ -60,7 +60,7 @@ EMBEDDED = {"object": "list", "model": "served", "data": [{"index": 0, "embeddin
 
 
 def expectations() -> list[InspectionPolicy | None]:
-    tools = LateTools(dumped(TOOLS))
+    tools = LazyTools(dumped(TOOLS))
     armed = InspectionPolicy(tools, formats_for("Qwen/Qwen3-8B", "hermes"), THINK)
     return [
         None,
@@ -83,7 +83,7 @@ def asked(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
 
 def follow(answer: WholeAnswer) -> bytes:
     """What the request path does with an answer that it delivers. Returns the client's bytes."""
-    silence_kind(answer.usage)
+    empty_kind(answer.usage)
     assert all(0 <= count <= COUNT_MOST for count in read_usage(answer.usage))
     return rewrite.whole(answer.body, answer.model, "alias")
 
@@ -188,7 +188,7 @@ def test_no_stream_raises_in_any_reader(
         if track.whole:
             track.conclude()
         out.append(track.release_held())
-        silence_kind(track.usage)
+        empty_kind(track.usage)
         if endpoint is CHAT:
             translate(message, out)
 

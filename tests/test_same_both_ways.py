@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint, InferenceRequest, parse
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.notation import formats_for
-from gateway.inspection.policy import InspectionPolicy, LateTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
@@ -77,8 +77,8 @@ answers = st.builds(
 usages = st.none() | st.sampled_from([1, 20, LIMIT, 400]).map(lambda count: {"completion_tokens": count})
 
 
-def tools() -> LateTools:
-    return LateTools(json.dumps(TOOLS).encode())
+def tools() -> LazyTools:
+    return LazyTools(json.dumps(TOOLS).encode())
 
 
 POLICIES: dict[str, InspectionPolicy | None] = {

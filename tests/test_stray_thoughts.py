@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, InferenceRequest, parse
 from gateway.inspection.notation import formats_for, may_lack_opener
-from gateway.inspection.policy import InspectionPolicy, LateTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK
 from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
@@ -204,7 +204,7 @@ def test_each_word_comes_exactly_once_however_it_is_marked_and_cut(
     whole, expected = numbered(parts), EXPECTED[way]
     request = parse(CHAT, OFFERED if offered else PLAIN)
     if offered and expected is not None:
-        tools = LateTools(bytes(request.fields["tools"]))
+        tools = LazyTools(bytes(request.fields["tools"]))
         expected = InspectionPolicy(tools, formats_for(THINKER, "hermes"), expected.thoughts)
     content, reasoning = streamed(whole, cuts, request, expected)
     assert words_of(content, reasoning) == words_of(whole)
@@ -217,7 +217,7 @@ def test_each_word_of_a_whole_answer_comes_exactly_once(parts: list[str], offere
     whole = numbered(parts)
     body = {"model": "alias", **said("Write </think>." if asked else "hello"), **({"tools": TOOLS} if offered else {})}
     request = parse(CHAT, json.dumps(body).encode())
-    expected = InspectionPolicy(LateTools(json.dumps(TOOLS).encode()), (), THINK) if offered else None
+    expected = InspectionPolicy(LazyTools(json.dumps(TOOLS).encode()), (), THINK) if offered else None
     choice = {"index": 0, "message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}
     answer = read_whole(json.dumps({"model": "m", "choices": [choice]}).encode(), request, expected, THINK)
     message = json.loads(answer.body)["choices"][0]["message"]

@@ -20,7 +20,7 @@ from gateway.accounting.ledger_file import sums_since
 from gateway.accounting.prices import Rates
 from gateway.dialects.anthropic.answer import usage_of
 from gateway.domain.usage import COUNT_MOST, NO_TOKENS, Tokens, count_of, is_beyond_belief, read_usage
-from gateway.inspection.heuristics import silence_kind, swallowed
+from gateway.inspection.heuristics import empty_kind, swallowed
 from gateway.observe.spans import usage_attributes
 from tests.scripted import ScriptedBackend, Turn, answer, chunked, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
@@ -42,7 +42,7 @@ def test_a_usage_object_is_read_as_bounded_counts_whatever_it_is(usage: Any) -> 
     assert all(type(count) is int and 0 <= count <= COUNT_MOST for count in used)
     assert isfinite(Rates(1.0, 2.0, 0.5).usd(used))
     is_beyond_belief(usage)
-    silence_kind(usage)
+    empty_kind(usage)
     swallowed(5, usage)
     json.dumps(usage_attributes(usage if isinstance(usage, dict) else {}))
     told = usage_of(usage)

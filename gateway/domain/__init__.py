@@ -1,1 +1,1 @@
-"""What every other package speaks of: requests, backends, their health and what they can do."""
+"""The types that all other packages share: requests, backends, their health and their capabilities."""

@@ -1,8 +1,8 @@
 """The record of one backend as it is now: its health, its load, and the parts that refer to it.
 
-Changed only from the event loop's thread. What routes.yaml declares is `backend`; what the engine reports of itself is
-`reported`; what was learned beside that is `facts`; what moves `health` is `evidence`; what other gateways do there is
-`shared`. Whoever wants to hear of changes subscribes to `observers`.
+Changed only from the event loop's thread. `backend` is what routes.yaml declares, `reported` what the engine reports of
+itself, `facts` what was learned from requests and checks. `evidence` changes `health`. `shared` is the use of the
+backend by other gateways. Observers of changes subscribe to `observers`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OnNews = Callable[["BackendState", str, Any], None]
 
 @dataclass(slots=True)
 class Observers:
-    """Who hears of what happens to the backends of a fleet: the one place to subscribe, by appending to a list.
-    Observers are called in that order from the event loop's thread; they must not block, nor raise."""
+    """The observers of all backends of a fleet. To subscribe, append a function to a list. Observers are called in the
+    order of the list, from the event loop's thread; they must not block, nor raise."""
 
     transitions: list[OnTransition] = field(default_factory=list)  # of health
     gone: list[OnBackend] = field(default_factory=list)  # its port is closed
-    stalled: list[OnBackend] = field(default_factory=list)  # its engine stands still
+    stalled: list[OnBackend] = field(default_factory=list)  # its engine makes no progress
     closed: list[OnBackend] = field(default_factory=list)  # taken out of routes.yaml, and what ran there has ended
-    news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) that other gateways may rely on
+    news: list[OnNews] = field(default_factory=list)  # (backend, kind, subject) to report to other gateways
 
 
 class Reported(NamedTuple):
@@ -56,8 +56,8 @@ class SharedView:
     elsewhere: int = 0  # under way through other gateways
     elsewhere_lately: int = 0  # the most of the last few seconds
     sharers: int = 1  # gateways that share the slots, each on its own
-    others: tuple[int, ...] = ()  # slots that each of the others held when it was last heard of
-    alone: int | None = None  # on our own: slots that we may use until what the others held expires; None = our share
+    others: tuple[int, ...] = ()  # slots that each of the others held by its last report
+    alone: int | None = None  # without Redis: slots to use until the leases of the others expire; None = our share
 
 
 @dataclass(slots=True)
@@ -76,8 +76,8 @@ class BackendState:
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
-    foreign: int = 0  # sequences of strangers, as its engine counts them
-    last_event: float = 0.0  # when any stream there last made progress
+    foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
+    last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
@@ -102,38 +102,40 @@ class BackendState:
 
     @property
     def under_way(self) -> int:
-        """Sequences there, of all gateways."""
+        """Sequences that all gateways together run on it."""
         return self.inflight + self.shared.elsewhere
 
     @property
     def is_full(self) -> bool:
-        """Are all declared slots taken, by whomever?"""
+        """Are all declared slots in use, by gateways and other clients together?"""
         return self.backend.slots is not None and self.under_way + self.foreign >= self.backend.slots
 
     def capabilities(self, now: float) -> Capabilities:
-        """What it can do, as far as is known."""
+        """The known capabilities of the backend."""
         for until, able in self._timeline:
             if now < until:
                 return able
         return self._timeline[-1][1]
 
     def window(self, now: float) -> int | None:
-        """Its context window: the smallest of what is declared, what its engine reports, and what its refusals name."""
+        """The context window in tokens: the smallest of the declared one, the reported one, and the one its refusals
+        name."""
         refused = self.facts.refused_window
         if refused is None or now >= refused.until:
             return self._window
         return refused.tokens if self._window is None else min(self._window, refused.tokens)
 
     def without_key(self, answer: bytes) -> bytes:
-        """An error of it that may be shown: a server may repeat the key that was sent to it."""
+        """An error body with the backend's key masked, so that it may be shown: a server may repeat the key it
+        received."""
         key = self.backend.api_key
         return answer if key is None or not key.reveal() else answer.replace(key.reveal().encode(), b"***")
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- definition and identity ----------------------------------------------------------------------------------
 
     def define(self, backend: Backend) -> None:
-        """The same running engine, as routes.yaml describes it now."""
-        if backend.model not in (None, self.model):  # nothing that is known of another model holds for this one
+        """Take over a changed definition in routes.yaml of the same running engine."""
+        if backend.model not in (None, self.model):  # facts about another model do not apply to this one
             self.facts.forget()
             self.reported = self.reported._replace(model=None, context=None)
             self.ratio = TokenRatio()
@@ -146,12 +148,12 @@ class BackendState:
         self._conclude()
 
     def saw_model(self, model: str | None, context: int | None) -> None:
-        """The model that it serves, and that model's window."""
+        """Store the model that the engine reports to serve, and that model's window (tokens)."""
         self.reported = self.reported._replace(model=model, context=context)
         self._conclude()
 
     def saw_version(self, version: str | None) -> None:
-        """The version of its engine. What was learned of another version means nothing."""
+        """Store the reported version of the engine. Facts learned from another version are dropped."""
         before = self.reported.version
         if version != before:
             self.reported = self.reported._replace(version=version)
@@ -159,7 +161,7 @@ class BackendState:
             self._report("known" if before is None else "another")
 
     def saw_start(self, started: float | None) -> None:
-        """When its engine was started. Another time = it was restarted; None = it does not report that."""
+        """Store when the engine was started (Unix seconds). Another time = it was restarted; None = not reported."""
         before = self.reported.started
         if started is None or started == before:
             return
@@ -170,30 +172,31 @@ class BackendState:
             self.start_over()
 
     def start_over(self) -> None:
-        """Forget what was learned and seen, here and at all other gateways."""
+        """Drop all learned and observed facts, here and at all other gateways."""
         self.facts.forget()
         self._report("another")
 
     # -- what its parts report ------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop what was learned and seen: it may be another engine now, or have other flags."""
+        """Drop all learned and observed facts: the engine may be another one now, or have other flags."""
         self.facts.forget()
 
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None:
-        """`verdict`: the kind of proof behind a change of health; `announce`: other gateways hear of it."""
+        """Report a change of health to the observers. `verdict`: the kind of proof; `announce`: to other gateways
+        too."""
         for observer in self.observers.transitions:
             observer(transition)
         if announce:
             self._report(verdict or transition.after.value, transition)
 
     def report_gone(self) -> None:
-        """Its port is closed."""
+        """Report that its port is closed."""
         for observer in self.observers.gone:
             observer(self)
 
     def report_stalled(self) -> None:
-        """Its engine stands still."""
+        """Report that its engine makes no progress."""
         for observer in self.observers.stalled:
             observer(self)
 
@@ -207,7 +210,8 @@ class BackendState:
             observer(self, news, subject)
 
     def _conclude(self) -> None:
-        """Bring what follows from the facts up to date, so that whoever plans only has to read it."""
+        """Recompute the capabilities and the window after a change of facts, so that the planner only has to read
+        them."""
         backend, reported, facts = self.backend, self.reported, self.facts
         self._timeline = timeline_of(backend, self.model, reported.version, facts.lacks, facts.observed)
         declared, context = backend.context, reported.context
@@ -215,5 +219,5 @@ class BackendState:
 
 
 def canaried(backend: Backend) -> bool:
-    """Does it get canaries (tiny real requests)? Only where it is probed anyway, and speaks chat."""
+    """Does it get canaries (tiny real requests)? Only backends that are probed and serve chat get them."""
     return backend.health.canary is not None and backend.health.every is not None and TRAITS[backend.engine].chats

@@ -1,9 +1,9 @@
-"""What a backend can do, and where that is known from. Pure: the result follows from the facts alone.
+"""The capabilities of a backend, and the source of each. Pure: the result follows from the facts alone.
 
-There are three sources. What routes.yaml declares is the contract; what was seen (a check's observation, or a refusal
-that a request met) stands beside it; engine, version, parser and model family imply the rest. Where two differ the
-safer one is used, and the difference is drift (`drift.py`). What no source tells is None: it is tried and the answer is
-checked, but nothing is refused.
+There are three sources: what routes.yaml declares; what was observed (by a check, or from the refusal of a request);
+and what engine, version, parser and model family imply. Where two sources differ the safer one is used, and the
+difference is drift (`drift.py`). A capability without a source is None: it is tried and the answer is checked, but no
+request is refused because of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RELEVANT = frozenset({"tools", "tool_parser", "images", "audio", "thinking"})  
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """True, False, or None = not known. `sources`: field -> where it is known from.
+    """True, False, or None = not known. `sources`: field -> the source of its value.
 
     `tools`: tools can be offered with tool_choice auto. `required`, `named`: a call on demand is "enforced" by the
     parser; "tried" = not enforced or not known, so the answer has to be verified; "emulated" by the engine; "no".
@@ -54,7 +54,7 @@ class Capabilities:
 
 
 Timeline = tuple[tuple[float, Capabilities], ...]
-"""(until when, what a backend can do), in the order of time. The last entry holds for ever."""
+"""(monotonic seconds until which the entry is valid, capabilities), in the order of time. The last never expires."""
 
 
 def timeline_of(
@@ -66,8 +66,8 @@ def timeline_of(
 ) -> Timeline:
     """The capabilities now, and after each moment at which a learned limitation ceases to be believed.
 
-    `lacks`: limitation -> until when it is believed. Nobody has to look at the clock to make this, nor to change it
-    when a limitation expires."""
+    `lacks`: limitation -> until when it is believed. The timeline contains the expiry of each limitation, so building
+    it needs no clock."""
     lacks = {name: until for name, until in lacks.items() if name in _RELEVANT}
     ends = (*sorted(set(lacks.values())), inf)
     return tuple((end, conclude(backend, model, version, _believed(lacks, end), observed)) for end in ends)
@@ -175,7 +175,7 @@ class _Facts:
         return declared, "unknown" if declared is None else "declared"
 
     def thinking(self) -> tuple[Thinking | None, bool | None, bool | None, Origin]:
-        """(short form, can think, can be silent, from where)."""
+        """(short form, can think, can be silent, source)."""
         source: Origin = "declared"
         thinking = self.backend.thinking
         if thinking is None and self.family is not None:
@@ -214,7 +214,7 @@ def _short(thinks: bool | None, silent: bool | None) -> Thinking | None:
 
 
 def result_of(observed: Mapping[str, Observation], check: str) -> str:
-    """What a check saw: "yes", "mended", "no" or "untested"."""
+    """The result of a check: "yes", "mended", "no" or "untested"."""
     seen = observed.get(check)
     return seen.result if seen is not None else "untested"
 

@@ -12,7 +12,7 @@ from gateway.domain.reason import quoting
 
 
 def drift(state: BackendState, now: float) -> list[str]:
-    """The differences in words; empty = there are none, or nothing was seen yet. `now`: monotonic seconds."""
+    """The differences, one sentence each; empty = none, or nothing was observed yet. `now`: monotonic seconds."""
     backend, facts = state.backend, state.facts
     found = [*_window_drift(state, now), *_tool_drift(backend, facts.observed, facts.lacks)]
     found += _thinking_drift(backend, facts.observed)
@@ -28,7 +28,7 @@ def _window_drift(state: BackendState, now: float) -> list[str]:
         return []
     window = state.window(now) or 0
     if window < min(declared, serves or declared):
-        serves = window  # as its refusals tell
+        serves = window  # the window that its refusals name
     return [f"context: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
 
 
@@ -56,7 +56,7 @@ def _thinking_drift(backend: Backend, observed: Mapping[str, Observation]) -> li
         if declared in contradicted and result_of(observed, check) == "no":
             found.append(quoting(f"thinking: {declared} is declared, but {check}", observed[check].seen))
     if declared == "never" and result_of(observed, "thinking_on") == "yes":
-        found.append("thinking: never is declared, but it thinks when it is told to")
+        found.append("thinking: never is declared, but it thinks when a request asks for it")
     if declared == "always" and result_of(observed, "thinking_off") == "yes":
-        found.append("thinking: always is declared, but it can be told not to")
+        found.append("thinking: always is declared, but a request can turn it off")
     return found

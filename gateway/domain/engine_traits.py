@@ -1,8 +1,8 @@
 """What each kind of server (`engine:` of routes.yaml) does and does not do, as data.
 
-Everything outside gateway/engines reads these rows instead of asking which engine a backend has. Adding an engine: its
-name in `Engine` (gateway/config/snapshot.py), a row here, and its package with a line of the registry in
-gateway/engines. None of the readers needs to know how an engine is spoken to.
+Code outside gateway/engines reads these rows instead of asking which engine a backend has, so it does not depend on how
+requests are sent to an engine. To add an engine: its name in `Engine` (gateway/config/snapshot.py), a row here, and its
+package with a line of the registry in gateway/engines.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the prober looks at a server: paths below its root (`/health`) or its API (`models`). Without `models` the
-    server has no list of them, and any answer but a failure (5xx) is a good one. `metrics`: a page of counters as vLLM
-    writes them, which show whether the engine moves; None = there is none."""
+    """The paths that the prober requests, below the server's root (`/health`) or its API (`models`). A server without
+    `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
+    show whether the engine makes progress; None = there is none."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
@@ -31,21 +31,22 @@ class Probe:
 class EngineTraits:
     """What one kind of server does.
 
-    `endpoints`: the names of those it serves.
+    `endpoints`: the names of the endpoints it serves.
     `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
     `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
     `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.
     `counts_prompts`: it has vLLM's `/tokenize`.
-    `calls_on_demand`: `tool_choice` required or named means something to it.
-    `emulates_calls`: its server knows no such `tool_choice`, but our side makes a call of structured output.
+    `calls_on_demand`: it honours `tool_choice` required and named.
+    `emulates_calls`: its server lacks such a `tool_choice`, but the engine's client builds a call from structured
+    output.
     `enforces_schema`: it enforces `response_format: json_schema`, whatever the model.
-    `launch_flags`: flags of vLLM's decide what it can do (parsers of calls and thoughts, media). Without a parser of
-    calls it still renders the tools into the prompt.
+    `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
+    of calls it still renders the tools into the prompt.
     `model_optional`: a request without `model` goes to the first model it serves.
-    `loads_on_demand`: it loads a model with the first request for it, and may be told to (Ollama's API).
+    `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
-    `library`: it is spoken to through a library for many clouds, whose names of models begin with the provider, which
-    knows their prices, and whose texts of failures are not ours.
+    `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
+    knows prices, and it words its own error messages.
     `probe`: None = never probed."""
 
     endpoints: frozenset[str]
@@ -97,11 +98,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thinking_field="think",
             probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version"),
         ),
-        # Every look at a cloud would be billed.
+        # No probe: every request to a cloud is billed.
         "litellm": EngineTraits(
             frozenset({"chat", "embeddings"}), calls_on_demand=True, thinking_field="reasoning_effort", library=True
         ),
-        # Speech servers and the like: they agree on no path, so that they answer at all is what counts.
+        # Speech servers and the like have no path in common, so any answer counts as alive.
         "http": EngineTraits(frozenset(), probe=Probe(liveness=None, models=None, version=None)),
     }
 )

@@ -1,6 +1,6 @@
-"""Evidence of one backend's health: what checks, requests, canaries and operators found of it, as it comes in.
+"""Evidence of one backend's health: the results of checks, requests and canaries, and what operators do.
 
-Each method takes the time of now, feeds the health machine (which is pure), and has the record report what changed.
+Each method reads the clock, feeds the health machine (which is pure), and reports a change through the record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State, Transition
 
 COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
-BODIES_TO_AGREE = 2  # different request bodies that have to fail before a cloud is considered down
+BODIES_TO_AGREE = 2  # different request bodies that have to fail before a cloud counts as down
 BLAMED_MOST = 16  # keys of failed bodies that are remembered
 
 
@@ -38,17 +38,17 @@ class Evidence:
         self.answered_at = 0.0
         self.refused_since = 0.0
         self._owner = owner
-        self._blamed_by: tuple[bytes, ...] = ()  # keys of the bodies that failed there since, where nothing else tells
-        self._paused_at = 0.0  # when it last asked for a pause
+        self._blamed_by: tuple[bytes, ...] = ()  # keys of the bodies that failed since its last success (clouds only)
+        self._paused_at = 0.0  # when it last answered 429
 
     def alive(self) -> None:
-        """A health check was good."""
+        """A health check succeeded."""
         self.refused_since = 0.0
         self._report(self._owner.health.alive(time.monotonic()))
 
     def dead(self, reason: str, *, refused: bool = False, answered: bool = False) -> None:
-        """A health check failed. `refused`: nobody listens there, so the engine is being started anew; `answered`: it
-        says itself that it is not well."""
+        """A health check failed. `refused`: its port refuses connections, so the engine is stopped or restarting;
+        `answered`: it answered with an error status."""
         now = time.monotonic()
         if refused:
             self._owner.forget()
@@ -59,7 +59,7 @@ class Evidence:
             self._owner.report_gone()
 
     def succeeded(self) -> None:
-        """A request was answered whole."""
+        """A request got its complete answer."""
         health = self._owner.health
         self.answered_at = time.monotonic()
         if self._blamed_by:
@@ -68,12 +68,12 @@ class Evidence:
             self._report(health.succeeded(time.monotonic()))
 
     def failed(self, reason: str, *, disputed: bool = False) -> None:
-        """A request failed there. `disputed`: the request itself may be to blame."""
+        """A request failed. `disputed`: the request itself may be the cause."""
         self._report(self._owner.health.failed(reason, time.monotonic(), disputed=disputed))
 
     def failed_by(self, body: bytes, reason: str) -> None:
-        """A request failed at a cloud, which is asked no harmless requests: other bodies have to fail too before it is
-        down, and the same body again (known by its key) adds nothing."""
+        """A request failed at a cloud. Clouds get no harmless test requests, so a cloud is down only after requests
+        with different bodies failed; the same body again (recognised by its key) does not count."""
         if body in self._blamed_by:
             return
         self._blamed_by = (*self._blamed_by[-BLAMED_MOST:], body)
@@ -90,15 +90,15 @@ class Evidence:
         self._report(self._owner.health.cleared(time.monotonic()))
 
     def misconfigured(self, reason: str) -> None:
-        """It refuses our credential, or does not serve the model."""
+        """The backend refuses our credential, or does not serve the model."""
         self._report(self._owner.health.misconfigured(reason, time.monotonic()), "misconfigured")
 
     def configured(self) -> None:
-        """Its list of models is right (again)."""
+        """Its list of models contains the configured model (again)."""
         self._report(self._owner.health.configured(time.monotonic()))
 
     def stalled(self, reason: str) -> None:
-        """Its engine stands still: nothing that runs there will end."""
+        """Its engine makes no progress: the requests running on it will not end."""
         self._report(self._owner.health.stalled(reason, time.monotonic()), "stalled")
         self._owner.report_stalled()
 
@@ -107,19 +107,19 @@ class Evidence:
         self._report(self._owner.health.load(full, time.monotonic()))
 
     def proved(self, reason: str = "passed its canary") -> None:
-        """A canary was answered rightly."""
+        """A canary got the right answer."""
         self._report(self._owner.health.proved(time.monotonic(), reason), "proved")
 
     def disproved(self, reason: str) -> None:
-        """A canary was not answered."""
+        """A canary got no answer."""
         self._report(self._owner.health.disproved(reason, time.monotonic()), "disproved")
 
     def doubted(self, reason: str) -> None:
-        """A canary was answered wrongly."""
+        """A canary got a wrong answer."""
         self._report(self._owner.health.doubted(reason, time.monotonic()), "doubted")
 
     def drain(self, *, announce: bool = True) -> None:
-        """An operator wants nothing new to be sent there. `announce`: other gateways are to drain it too."""
+        """An operator drains the backend: no new requests are sent to it. `announce`: other gateways drain it too."""
         self._report(self._owner.health.drain(time.monotonic()), "drained", announce=announce)
 
     def resume(self) -> None:
@@ -127,8 +127,9 @@ class Evidence:
         self._report(self._owner.health.resume(time.monotonic()), "resumed")
 
     def cool_down(self, seconds: float, now: float) -> None:
-        """It asked for a pause. The first pause may be meant for a single request (too large for a limit of its own),
-        so it is kept short; a backend that asks again and answered nobody in between is believed."""
+        """The backend answered 429. The first pause may be due to a single request that is too large for its rate
+        limit, so it is capped at COOLDOWN_FIRST; a second 429 without a success in between is capped at
+        COOLDOWN_MOST."""
         until = self._owner.cooldown_until
         first = self.answered_at >= self._paused_at or now < until
         self._paused_at = now

@@ -1,4 +1,4 @@
-"""What was learned of one backend beside what routes.yaml declares: by requests that it refused, and by checks."""
+"""Facts about one backend beyond what routes.yaml declares: learned from requests it refused, or observed by checks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OnFact = Callable[[str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a check saw a backend do. `mended`: the raw answer is wrong, but what the gateway's clients get is right.
-    `seen` describes the answer in words. `at`: when, in Unix seconds; 0 = not known."""
+    """The result of one check of a backend. `mended`: the raw answer is wrong, but the gateway's clients get a right
+    one. `seen` describes the answer. `at`: when, in Unix seconds; 0 = not known."""
 
     result: Literal["yes", "mended", "no", "untested"]
     seen: str
@@ -30,27 +30,27 @@ class Observation:
 
 
 class Source(NamedTuple):
-    """The request that teaches something: its id, who sent it, and a digest of its prompt. `told_apart`: several
-    clients have keys, so two prompts of one client are not two sources."""
+    """The request that a fact is learned from: its id, its client, and a digest of its prompt. `clients_known`: several
+    clients have keys, so two prompts of one client are not two sources. Otherwise different prompts are."""
 
     request: str
     sender: str = ""
     prompt: bytes = b""
-    told_apart: bool = False
+    clients_known: bool = False
 
     def differs(self, other: Source) -> bool:
-        return self.sender != other.sender or (not self.told_apart and self.prompt != other.prompt)
+        return self.sender != other.sender or (not self.clients_known and self.prompt != other.prompt)
 
 
 class Taught(NamedTuple):
-    """Where a learned fact comes from: the id of the request that taught it, and when (Unix seconds)."""
+    """The source of a learned fact: the id of the request it was learned from, and when (Unix seconds)."""
 
     request: str
     at: float
 
 
 class Unconfirmed(NamedTuple):
-    """A fact that one request taught and that contradicts what is known: it waits for a second source."""
+    """A fact from one request that contradicts what is known: it is used only after a second source confirms it."""
 
     value: object
     source: Source
@@ -76,10 +76,10 @@ class LearnedFacts:
 
     def __init__(self, backend: str, on_change: OnFact) -> None:
         self.lacks: Mapping[str, float] = _NOTHING  # what the backend cannot do -> until when that is believed
-        self.taught: Mapping[str, Taught] = _NOTHING  # learned fact -> where it comes from
+        self.taught: Mapping[str, Taught] = _NOTHING  # learned fact -> its source
         self.refused_window: RefusedWindow | None = None
-        self.observed: Mapping[str, Observation] = _NOTHING  # check -> what it saw
-        self.unconfirmed: dict[str, Unconfirmed] = {}  # fact -> what waits for a second source
+        self.observed: Mapping[str, Observation] = _NOTHING  # check -> its result
+        self.unconfirmed: dict[str, Unconfirmed] = {}  # fact -> the claim that waits for a second source
         self._backend = backend
         self._on_change = on_change
 
@@ -92,13 +92,14 @@ class LearnedFacts:
         self.believe_lack(capability, now + LEARNED_FOR, source.request if source is not None else "")
 
     def believe_lack(self, capability: str, until: float, request: str) -> None:
-        """Believe until then that the backend cannot do this. `request`: the id of the request that taught it."""
+        """Believe until `until` that the backend cannot do this. `request`: the id of the request it was learned
+        from."""
         self.lacks = MappingProxyType({**self.lacks, capability: until})
-        self._note_teacher(capability, request)
+        self._note_source(capability, request)
         self._on_change("lack", capability)
 
     def withdraw_lack(self, capability: str) -> None:
-        """Withdraw a learned limitation: the backend has just done it."""
+        """Withdraw a learned limitation: the backend has just served such a request."""
         self.unconfirmed.pop(capability, None)
         self.lacks = MappingProxyType({name: until for name, until in self.lacks.items() if name != capability})
         self._on_change("no lack", capability)
@@ -106,11 +107,11 @@ class LearnedFacts:
     def learn_window(self, window: int, now: float, source: Source) -> None:
         """Believe for an hour the window (tokens) that a refusal named."""
         self.refused_window = RefusedWindow(window, now + LEARNED_FOR)
-        self._note_teacher("window", source.request)
+        self._note_source("window", source.request)
         self._on_change("window", window)
 
     def is_confirmed(self, fact: str, value: object, source: Source, now: float) -> bool:
-        """Has another source taught the same? The first one is remembered for as long as a fact is believed."""
+        """Has another source reported the same value? The first one is kept for LEARNED_FOR seconds."""
         before = self.unconfirmed.get(fact)
         if before is None or before.value != value or before.until <= now:
             self.unconfirmed[fact] = Unconfirmed(value, source, now + LEARNED_FOR)
@@ -132,6 +133,6 @@ class LearnedFacts:
         self.refused_window = None
         self._on_change("forgotten", None)
 
-    def _note_teacher(self, fact: str, request: str) -> None:
+    def _note_source(self, fact: str, request: str) -> None:
         log.info("%s: learned %s from request %s", self._backend, fact, request or "(none)")
         self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})

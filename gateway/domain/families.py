@@ -1,7 +1,7 @@
-"""What is known of a model by its name: parsers, thinking, and the switch that turns thinking on and off.
+"""What a model's name implies: parsers, thinking, and the switch that turns thinking on and off.
 
-The rows come from what operators ran and from vLLM's own pages; a name that no row takes is simply not known. The first
-row that takes a name wins, so the special ones stand before the general ones.
+The rows come from operators' setups and vLLM's documentation; a name that matches no row is not known. The first
+matching row wins, so specific rows stand before general ones.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Enforced = Literal["envelope", "schema", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: what other builds of it call the parser of
-    the same models. `switch`: the key of chat_template_kwargs that turns thinking on and off."""
+    """`tool_parser`, `reasoning_parser`: vLLM's names; `older_tool_parsers`: names of the parser for the same models in
+    other builds. `switch`: the key of chat_template_kwargs that turns thinking on and off."""
 
     name: str
     tool_parser: str | None
@@ -40,12 +40,12 @@ def _always(name: str, tool_parser: str | None, reasoning_parser: str | None, *o
 
 
 def _on(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
-    """Thinks unless it is told not to."""
+    """Thinks unless the request turns thinking off."""
     return Family(name, tool, older, reasoning, "optional", True, switch)
 
 
 def _off(name: str, tool: str | None, reasoning: str | None, *older: str, switch: str = "enable_thinking") -> Family:
-    """Thinks when it is told to."""
+    """Thinks only when the request turns thinking on."""
     return Family(name, tool, older, reasoning, "optional", False, switch)
 
 
@@ -111,7 +111,7 @@ _ROWS: tuple[tuple[str, Family], ...] = (
 _TABLE = tuple((re.compile(r"(?:^|[^a-z])" + pattern), family) for pattern, family in _ROWS)
 
 FAMILIES = tuple(family for _, family in _ROWS)
-"""In the order in which they are looked for."""
+"""All families, in the order in which names are matched."""
 
 ENFORCES: Mapping[str, Enforced] = MappingProxyType(
     {
@@ -122,8 +122,8 @@ ENFORCES: Mapping[str, Enforced] = MappingProxyType(
         **dict.fromkeys(("gemma4", "poolside_v1"), "nothing"),
     }
 )
-"""What `tool_choice` required or named really forces by `--tool-call-parser`, as seen on vLLM 0.32: the shape of a call
-and its name, its arguments' schema too, or nothing. A parser that was not looked at is not in it."""
+"""`--tool-call-parser` -> what `tool_choice` required or named enforces on vLLM 0.32: the shape of a call and its name
+(envelope), its arguments' schema too (schema), or nothing. Parsers that were not tested are missing."""
 
 SWITCH_VALUES: Mapping[str, tuple[object, object]] = MappingProxyType({"thinking_budget": (-1, 0)})
 """Switch -> its values for on and off, where these are not true and false."""
@@ -147,15 +147,15 @@ def _plain(model: str) -> str:
     return re.sub(r"[_:\s]+", "-", name)
 
 
-# Formats whose marks are special tokens of their models, and parsers (vLLM 0.32) that leave such tokens out.
+# Formats whose markers are special tokens of their models, and parsers (vLLM 0.32) that remove such tokens.
 _SPECIAL_MARKS = frozenset(("gemma4", "functiongemma", "mistral", "kimi_k2"))
 _UNMARKING = frozenset(("pythonic", "llama3_json", "deepseek_v3", "deepseek_v31", "phi4_mini_json"))
 
 
 @lru_cache(maxsize=512)
 def loses_marks(model: str | None, tool_parser: str | None, reasoning_parser: str | None, *, tools: bool) -> bool:
-    """Would this vLLM drop the marks of calls or thoughts from the text, so that nothing could be mended? Then it must
-    be asked for special tokens. A parser that fits the model asks for them by itself."""
+    """Would this vLLM drop the markers of calls or thoughts from the text, so that nothing could be mended? Then the
+    request must ask for special tokens. A parser that fits the model asks for them itself."""
     family = family_of(model)
     if family is None:
         return False

@@ -1,7 +1,7 @@
-"""What is running: one `BackendState` per backend of the snapshot, and those that are on their way out.
+"""The fleet: one `BackendState` per backend of the snapshot, and one per removed backend that still has requests.
 
-The fleet outlives snapshots: a backend that means the same running engine (name, engine and url) keeps its state, with
-its slots, connections and all that was learned of it.
+The fleet outlives snapshots: a backend with the same name, engine and url is the same running engine and keeps its
+state, with its slots, connections and learned facts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.fleet")
 
-STILL_USED = 0.1  # seconds between two checks whether all requests have ended on a backend that was taken out
+STILL_USED = 0.1  # seconds between two checks whether all requests on a removed backend have ended
 
 OpenClient = Callable[[Backend], Client | None]
 Identity = tuple[str, str, str | None]  # name, engine, url: as Backend.identity
@@ -32,14 +32,14 @@ class Fleet:
 
     def __init__(self, open_client: OpenClient, failures: Failures | None = None) -> None:
         self.observers = Observers()
-        self.sharers = 1  # gateways that share the slots of the backends that are made from now on, each on its own
+        self.sharers = 1  # initial `SharedView.sharers` of new backends
         self._failures = failures or Failures()
         self.states: Mapping[str, BackendState] = {}
-        self.retired: dict[Identity, BackendState] = {}  # taken out of routes.yaml, and not closed yet
-        self._drained: set[Identity] = set()  # by an operator, when they were taken out
+        self.retired: dict[Identity, BackendState] = {}  # removed from routes.yaml, and not closed yet
+        self._drained: set[Identity] = set()  # drained by an operator when they were removed
         self._fresh: dict[Identity, BackendState] = {}
         self._closing: dict[Identity, asyncio.Task[None]] = {}  # of what is in `retired`
-        self._tasks: set[asyncio.Task[None]] = set()  # the same, to their very end
+        self._tasks: set[asyncio.Task[None]] = set()  # closing tasks that have not finished, cancelled ones included
         self._open_client = open_client
 
     def __getitem__(self, name: str) -> BackendState:
@@ -57,9 +57,9 @@ class Fleet:
         return list(self._fresh.values())
 
     def apply(self, snapshot: Snapshot) -> list[BackendState]:
-        """Make the fleet that of `snapshot`, and return the backends that are no longer in it: they are closed when the
-        requests there have ended. A backend that means the same running engine is kept; one that was taken out earlier
-        and still has requests is taken back with them."""
+        """Switch the fleet to `snapshot`. Returns the removed backends, which are closed when their requests have
+        ended. A backend with the same identity is kept; one that was removed earlier and still has requests is restored
+        with them."""
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
@@ -71,7 +71,8 @@ class Fleet:
         return list(before.values())
 
     def _drain_again(self, state: BackendState) -> None:
-        """It was put back into routes.yaml. What other gateways know of its drain is as recent, or more so."""
+        """Drain a backend again that was drained when it was removed and is now back in routes.yaml. Other gateways are
+        not notified: what they know of its drain is at least as recent."""
         self._drained.discard(state.backend.identity)
         state.evidence.drain(announce=False)
 
@@ -82,7 +83,7 @@ class Fleet:
         elif identity in self.retired:
             state = self.retired.pop(identity)
             self._closing.pop(identity).cancel()
-            state.health = _unknown(backend)  # it was not checked meanwhile
+            state.health = _unknown(backend)  # its health was not checked while it was removed
         else:
             return self._fresh.pop(identity, None) or self._new(backend)
         state.define(backend)

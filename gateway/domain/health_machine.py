@@ -1,11 +1,11 @@
 """The health of one backend: a small state machine, with time passed in and no effects.
 
-    unknown -> warming -> ready <-> busy -> suspect -> down -> warming -> ...      draining, misconfigured, parked
+unknown -> warming -> ready <-> busy -> suspect -> down -> warming -> ...      draining, misconfigured, parked
 
-Evidence moves it: liveness (the prober's checks), outcomes of real requests, progress (an engine that stands still:
-`stalled`) and canaries (`proved`, `disproved`, `doubted`). A verdict that came from requests is not cleared by a good
-health check alone, since a broken engine answers `/health` too: after good checks a canary decides, or, where there are
-no canaries, one request at a time that is let through (half-open).
+Evidence changes the state: liveness (the prober's checks), outcomes of real requests, progress (`stalled`: the engine
+makes none) and canaries (`proved`, `disproved`, `doubted`). A state that requests caused is not cleared by a good
+health check alone, since a broken engine answers `/health` too. After good checks a canary decides, or, where there are
+no canaries, one trial request at a time (half-open).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from gateway.config.snapshot import HealthSettings
 from gateway.domain.health_state import SERVING, WELL, State, Transition
 
-# How long a backend is left alone after it failed, and how long it must be well before it is used again, in seconds.
-# Each pause is twice the one before; being well for long lets them start over.
-BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # until a backend that failed requests is tried by one again
+# How long a failed backend gets no requests, and how long its checks must be good before it is used again, in seconds.
+# Each pause is twice the one before; they start over after the backend was well for long enough.
+BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # until one trial request is sent to a backend that failed requests
 STALL_LEAST, STALL_MOST = 10.0, 600.0  # the same after its engine stood still
-MISCONFIGURED_FOR = 600.0  # until a backend that refuses our key, and is never probed, is tried by one request again
-QUIET_LEAST, QUIET_MOST = 15.0, 600.0  # of good checks that a backend has to show which came and went before
-STEADY = 300.0  # of being well after which earlier falls are forgotten
+MISCONFIGURED_FOR = 600.0  # until one trial request is sent to an unprobed backend that refuses our key
+QUIET_LEAST, QUIET_MOST = 15.0, 600.0  # of good checks that are required of a backend that fell repeatedly
+STEADY = 300.0  # of being well after which earlier falls do not count
 
 
 @dataclass(slots=True)
@@ -35,17 +35,17 @@ class Health:
     reason: str = "not checked yet"
     since: float = 0.0
     born: float = 0.0
-    canaried: bool = False  # it gets canaries: they decide when it is back
+    canaried: bool = False  # it gets canaries: they decide when it has recovered
     ever_ready: bool = False
     fails: int = 0  # failures in a row, of either kind
     oks: int = 0  # good liveness checks in a row
     good_since: float = 0.0  # when that row began
-    from_requests: bool = False  # the verdict rests on real requests
-    unanswered_lately: bool = False  # since it was last well a harmless request was not answered either
+    from_requests: bool = False  # the state was caused by real requests
+    unanswered_lately: bool = False  # a harmless request failed too since it was last well
     wrong: bool = False  # its last canary was answered wrongly
-    half_open: bool = False  # suspect on trial: one request at a time
+    half_open: bool = False  # suspect, with one trial request at a time
     trial: bool = False  # that request, or a canary, is under way
-    retry_at: float = 0.0  # no trial before that
+    retry_at: float = 0.0  # no trial request before that
     backoff: float = BACKOFF_LEAST
     gone: bool = False  # since it was last well its port refused a connection
     hopeless: bool = False  # it did not start within `start_grace`
@@ -56,28 +56,29 @@ class Health:
     full: int = 0  # checks in a row that found every slot in use
 
     def usable(self, now: float) -> bool:
-        """May a request be sent there at all?"""
+        """May any request be sent to this backend?"""
         if self.state in SERVING:
             return not (self.half_open and self.trial)
         unprobed = self.state in (State.DOWN, State.MISCONFIGURED) and self.settings.every is None
         return unprobed and now >= self.retry_at and not self.trial
 
     def due(self, now: float) -> bool:
-        """Is a trial request due? That is so when requests made it suspect and its health checks have been good since.
-        The trial goes there before its siblings: else a replica that failed once would never be asked again."""
+        """Is a trial request due? It is when requests made the backend suspect and its health checks have been good
+        since. A trial takes precedence over the other replicas; else a replica that failed once would never get a
+        request again."""
         if self.state is not State.SUSPECT or self.trial or now < self.retry_at:
             return False
         return self.settings.every is None or self.oks >= self.settings.recover_after
 
     def starting(self, now: float) -> bool:
-        """Is it away, but probably soon back? It is starting, or has only just gone."""
+        """Is it unavailable, but probably back soon? It is starting, or went down within `start_grace`."""
         if self.state not in (State.DOWN, State.WARMING) or self.hopeless:
             return False
         since = self.since if self.ever_ready else self.born
         return now - since < self.settings.start_grace
 
     def quiet(self, now: float) -> bool:
-        """Have its checks been good for long enough? The oftener a backend comes and goes, the longer that takes."""
+        """Have its checks been good for long enough? The required time doubles with each fall (`hold`)."""
         return self.oks > 0 and now - self.good_since >= self.hold
 
     @property
@@ -109,7 +110,7 @@ class Health:
         return 1 if self.state is State.WARMING and not self.ever_ready else self.settings.recover_after
 
     def _good_for_long(self, now: float) -> Transition | None:
-        """It had enough good checks in a row. Decide whether checks are enough evidence."""
+        """Handle enough good checks in a row: decide whether checks alone are enough evidence."""
         if self.state is State.WARMING:
             return None if self.canaried else self._ready(f"{self.oks} good health checks", now)
         if self.from_requests:
@@ -123,8 +124,8 @@ class Health:
         return None
 
     def dead(self, reason: str, now: float, *, refused: bool = False, answered: bool = False) -> Transition | None:
-        """A liveness check failed. `refused`: nobody listens there; `answered`: it answered that it is not well;
-        neither: it took too long."""
+        """A liveness check failed. `refused`: its port refuses connections; `answered`: it answered with an error
+        status; neither: it timed out."""
         self.oks = 0
         self.fails += 1
         self.gone = self.gone or refused
@@ -147,7 +148,7 @@ class Health:
         return self._down(reason, now)
 
     def _still_away(self, reason: str, now: float, *, refused: bool, answered: bool) -> Transition | None:
-        """A bad check of a backend that was not in use anyway."""
+        """Handle a failed check of a backend that was not in use."""
         if self.state is State.WARMING:
             since = self.since if self.ever_ready else self.born
             self.hopeless = now - since >= self.settings.start_grace
@@ -170,19 +171,19 @@ class Health:
             self.from_requests = False
             return None
         if self.state is State.DRAINING or (self.hold and not self.trial and self.state in (State.DOWN, State.WARMING)):
-            return None  # one of the last requests from before it went
+            return None  # a request that was sent before the backend went down
         return self._ready("answered a request", now)
 
     def failed(self, reason: str, now: float, *, disputed: bool = False) -> Transition | None:
-        """A request failed there: a connection failure, a 5xx, silence, a broken answer. `disputed`: the request itself
-        may be to blame, so the backend only becomes suspect, unless a harmless request failed too."""
+        """A request failed: a connection failure, a 5xx, silence, a broken answer. `disputed`: the request itself may
+        be the cause, so the backend only becomes suspect, unless a harmless request failed too."""
         if self.state in (State.PARKED, State.DRAINING, State.WARMING):
-            return None  # one of the last requests from before it was stopped, or went
+            return None  # a request that was sent before the backend was stopped or went down
         self.fails += 1
         self.from_requests = True
         self.oks = 0
         if self.state is State.DOWN and now < self.retry_at:
-            return None  # it began earlier: part of the same incident, not another failed trial
+            return None  # it was sent before the backend went down: part of the same incident, not a failed trial
         if disputed and not self.unanswered_lately and self.state is not State.DOWN:
             self.retry_at = now + self.backoff
             return self._move(State.SUSPECT, reason, now)
@@ -198,7 +199,7 @@ class Health:
         return self.failed(reason, now)
 
     def cleared(self, now: float) -> Transition | None:
-        """A harmless request was answered: the requests that failed before were to blame themselves."""
+        """A harmless request was answered: the requests that failed before caused their own failures."""
         self.unanswered_lately = False
         if self.state in (*WELL, State.UNKNOWN):
             self.fails = 0
@@ -211,20 +212,20 @@ class Health:
         return None
 
     def misconfigured(self, reason: str, now: float) -> Transition | None:
-        """It answers, but refuses our credential or does not know the model."""
+        """The backend answers, but refuses our credential or does not know the model."""
         if self.state is State.DRAINING:
             return None
         self.from_requests = True
         self.oks = 0
-        if self.half_open:  # its list of models was right, but the request was refused all the same
+        if self.half_open:  # the trial request was refused although the list of models is right
             self.half_open = False
             self._pause(now)
-        if self.settings.every is None:  # no check would notice that it is right again
+        if self.settings.every is None:  # unprobed: no check would notice that it is right again
             self.retry_at = now + MISCONFIGURED_FOR
         return self._move(State.MISCONFIGURED, reason, now)
 
     def configured(self, now: float) -> Transition | None:
-        """Its list of models accepts our credential and holds our model: one request decides."""
+        """The list of models accepts our credential and contains our model: one trial request decides."""
         if self.state is State.MISCONFIGURED and now >= self.retry_at:
             return self._trial("its model list is right again; one request decides", now)
         return None
@@ -232,7 +233,8 @@ class Health:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def stalled(self, reason: str, now: float) -> Transition | None:
-        """Its engine stands still, whatever `/health` answers. It is out at once; the pause grows with each time."""
+        """The engine makes no progress, whatever `/health` answers. The backend is down at once; each stall doubles the
+        pause."""
         if self.state in (State.PARKED, State.DRAINING):
             return None
         forgotten = self.well and _is_steady(now - self.well_since, self.settings.every)
@@ -243,7 +245,7 @@ class Health:
         return self._down(reason, now)
 
     def load(self, full: bool, now: float) -> Transition | None:
-        """A check of how much runs there. Two in a row that find it full make it busy."""
+        """A check found all slots in use (`full`) or not. Two full checks in a row make the backend busy."""
         self.full = self.full + 1 if full else 0
         if self.state is State.READY and self.full >= 2:
             return self._move(State.BUSY, "every slot is in use", now)
@@ -254,7 +256,7 @@ class Health:
     # -- canaries -------------------------------------------------------------------------------------------------
 
     def proof_due(self, now: float) -> bool:
-        """Is it time for a canary to decide whether it is back?"""
+        """Is a canary due that decides whether the backend has recovered?"""
         if not self.canaried or self.trial or now < self.retry_at:
             return False
         if self.state is State.WARMING:
@@ -289,7 +291,7 @@ class Health:
         return self._down(reason, now)
 
     def doubted(self, reason: str, now: float) -> Transition | None:
-        """The canary got a wrong answer: the backend is used only where no other can be, until the next canary."""
+        """The canary got a wrong answer: until the next canary the backend is used only when no other can be."""
         if self.state in (State.DRAINING, State.PARKED):
             return None
         self.from_requests = self.wrong = True
@@ -305,12 +307,12 @@ class Health:
         return self._move(State.DRAINING, "drained by an operator", now)
 
     def remove(self, now: float) -> None:
-        """It was taken out of routes.yaml. That edit is an event already, so this is none."""
+        """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""
         self.half_open = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
-        """An operator ends the drain. It is used at once only if nothing happened to it meanwhile."""
+        """An operator ends the drain. The backend is used at once only if no check or request failed meanwhile."""
         if self.state is not State.DRAINING:
             return None
         if self.settings.every is None:
@@ -342,7 +344,7 @@ class Health:
         self.backoff = min(BACKOFF_MOST, self.backoff * 2)
 
     def _fall(self, now: float) -> None:
-        """It was well, and no longer is."""
+        """Count a fall: the backend was well, and no longer is."""
         if not self.well:
             return
         self.well = False
@@ -365,18 +367,18 @@ class Health:
 
 
 def _pause_after(stalls: int) -> float:
-    """Seconds of pause for an engine that has stood still so many times."""
+    """Seconds of pause after this many stalls."""
     return _doubled(STALL_LEAST, stalls - 1, STALL_MOST)
 
 
 def _quiet_needed(falls: int, every: float | None) -> float:
-    """Seconds without a bad check that a backend has to show after so many falls. `every`: seconds between checks. The
-    first fall is free."""
+    """Seconds without a failed check that are required after so many falls; 0 after the first. `every`: seconds between
+    checks."""
     return 0.0 if falls < 2 else _doubled(QUIET_LEAST, falls - 2, QUIET_MOST) * _pace(every)
 
 
 def _is_steady(well_for: float, every: float | None) -> bool:
-    """Was it well for so long that earlier falls no longer count?"""
+    """Was the backend well for so long (seconds) that earlier falls no longer count?"""
     return well_for >= STEADY * _pace(every)
 
 
@@ -385,5 +387,5 @@ def _doubled(least: float, times: int, most: float) -> float:
 
 
 def _pace(every: float | None) -> float:
-    """Where checks come several times a second everything is that much faster."""
+    """A factor for all times above: below 1 where checks run more than once a second."""
     return min(1.0, every or 1.0)

@@ -11,9 +11,9 @@ class State(StrEnum):
     WARMING = "warming"  # it is starting, or is back and has not yet passed a canary
     READY = "ready"
     BUSY = "busy"  # ready, with every slot in use
-    SUSPECT = "suspect"  # failed lately, or is on trial: tried after the others
+    SUSPECT = "suspect"  # failed lately, or is on trial: used after the others
     DOWN = "down"
-    DRAINING = "draining"  # drained by an operator, or taken out of routes.yaml: what runs there ends, nothing is sent
+    DRAINING = "draining"  # drained by an operator, or removed from routes.yaml: its requests end, no new ones are sent
     MISCONFIGURED = "misconfigured"  # it answers, but refuses our key or does not serve our model
     PARKED = "parked"  # `run: on_demand`, and not running
 

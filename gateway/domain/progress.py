@@ -1,9 +1,10 @@
-"""Does an engine move? Told from the counters of vLLM's `/metrics` (read in gateway/engines/vllm/metrics.py), which a
-hung engine goes on answering, as it does `/health`. Pure.
+"""Detects an engine that makes no progress, from the counters of vLLM's `/metrics` (read in
+gateway/engines/vllm/metrics.py). A hung engine still answers `/metrics` and `/health`. Pure.
 
-Tokens are counted when they come out, so the counters stand still while only prompts are computed; the use of the KV
-cache changes with every step even then. An engine in which neither changes, and which streams nothing to us, stands
-still. How long that may last depends on what runs there: between two tokens not long, in a long step of prompts longer.
+The token counters count generated tokens, so they do not change while only prompts are computed; the use of the KV
+cache changes with every step even then. An engine in which neither changes, and which streams nothing to us, makes no
+progress. How long that is tolerated depends on its work: short between two tokens, longer while long prompts are
+computed.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import NamedTuple
 from gateway.domain.token_ratio import PREFILL_PRIOR
 
 SILENCE_LEAST = 20.0  # seconds without progress that are always tolerated
-PREFILL_TIMES = 3.0  # prompts may take so many times longer than expected
-STALE = 30.0  # seconds after which numbers that do not change, while we have no work there, mean nothing
+PREFILL_TIMES = 3.0  # tolerated factor between the actual and the expected time of a prefill
+STALE = 30.0  # seconds after which unchanged counters are ignored while none of our requests run on it
 LEARN_FROM = 1024  # prompt tokens between two samples from which a rate is learned: fewer are mostly overhead
-RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second, whatever was seen
-FOREIGN_PROMPT = 32_768  # tokens that the prompt of a stranger is assumed to have
+RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second: limits of what is learned
+FOREIGN_PROMPT = 32_768  # tokens that the prompt of a request from outside the gateway is assumed to have
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of an engine's metrics; all counts since its start. `at`: the caller's seconds. `prefilled` and
+    """One reading of an engine's metrics; all counts are since its start. `at`: the caller's seconds. `prefilled` and
     `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
     `accepted`: of the `drafts` of speculative decoding, how many were right at each position."""
 
@@ -52,17 +53,17 @@ class Sample:
 
 
 class Work(NamedTuple):
-    """Our requests on one engine. `waiting`: those that wait for its next bytes (not for their own client). `since`: of
-    those, the earliest time of the last bytes, or of sending. `unspoken`: those that got no token yet; `tokens`: their
-    prompt tokens. `held`: all sequences under way."""
+    """Our requests on one engine. `waiting`: requests that wait for its next bytes (not for their own client). `since`:
+    of those, the earliest time of the last bytes, or of sending. `without_token`: requests that got no token yet;
+    `tokens`: the prompt tokens of these. `held`: all our sequences on the engine."""
 
     waiting: int = 0
     since: float = 0.0
-    newest: float = 0.0  # when the latest of the unspoken was sent
-    unspoken: int = 0
+    newest: float = 0.0  # when the latest request without a token was sent
+    without_token: int = 0
     tokens: int = 0
     held: int = 0
-    heard: float = 0.0  # when bytes of any of them last arrived
+    last_received: float = 0.0  # when bytes for any of our requests last arrived
 
 
 IDLE = Work()
@@ -82,14 +83,14 @@ class Progress:
         self.decode: float | None = None
         self._lost = 0.0  # requests that ended without a first token
         self._hits: float = 0.0  # cached prompt tokens of requests that have not ended
-        self._clean = False  # it was idle once, so the beginning of all that ends was observed too
+        self._clean = False  # it was idle once, so every request that ends was observed from its beginning
         self._foreign = 0.0
 
     def add(self, sample: Sample) -> None:
-        """Take in the next sample."""
+        """Add the next sample."""
         before, self.last = self.last, sample
         if before is None or sample.finished < before.finished or sample.generated < before.generated:
-            self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first, or of a new process
+            self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first sample, or one of a new process
         elif sample.moved_from(before):
             self.moved_at = sample.at
             self._learn(before, sample)
@@ -101,7 +102,7 @@ class Progress:
 
     def _learn(self, before: Sample, after: Sample) -> None:
         seconds = after.prefill_seconds - before.prefill_seconds
-        self._hits += after.hits - before.hits  # counted when a request begins, its prompt when it ends
+        self._hits += after.hits - before.hits  # hits are counted when a request begins, its prompt tokens when it ends
         ended = after.prefilled - before.prefilled
         tokens, self._hits = ended - self._hits, max(0.0, self._hits - ended)
         if self._clean and tokens >= LEARN_FROM and seconds > 0:
@@ -110,9 +111,8 @@ class Progress:
         if gaps >= 1 and seconds > 0:
             self.decode = _nearer(self.decode, gaps / seconds)
 
-    def unspoken(self) -> int:
-        """Sequences there, ours or not, that got no token yet, by the engine's own counters. Rather too many than too
-        few."""
+    def without_token(self) -> int:
+        """Sequences on the engine, ours or not, that got no token yet, by its own counters. An upper bound."""
         last = self.last
         if last is None:
             return 0
@@ -121,32 +121,32 @@ class Progress:
 
     def outstanding(self, work: Work) -> int:
         """Prompt tokens that may still have to be computed."""
-        unspoken = self.unspoken()
+        without_token = self.without_token()
         last = self.last
         seen = last is not None and last.running + last.waiting >= work.held and self.moved_at > work.newest
-        if seen and not unspoken:
-            return 0  # it made progress since our latest was sent, and every sequence has a token
-        others = max(0, unspoken - work.unspoken)
+        if seen and not without_token:
+            return 0  # it made progress since our latest request was sent, and every sequence has a token
+        others = max(0, without_token - work.without_token)
         return work.tokens + others * FOREIGN_PROMPT
 
     def budget(self, work: Work) -> float:
-        """Seconds for which it may stand still with this work."""
+        """Seconds without progress that are tolerated with this work."""
         tokens = self.outstanding(work)
         return max(SILENCE_LEAST, PREFILL_TIMES * tokens / (self.prefill or PREFILL_PRIOR)) if tokens else SILENCE_LEAST
 
     def silence(self, work: Work, now: float) -> float:
-        """Seconds for which it has stood still while it has work of ours; 0 without any. Work of others is not enough
-        evidence: after an abort vLLM's own count may stay where it was."""
+        """Seconds without progress while requests of ours wait for it; 0 without such requests. Requests of others do
+        not count: after an abort vLLM's own count of requests may stay too high."""
         if not work.waiting or self.last is None:
             return 0.0
-        return max(0.0, now - max(self.moved_at, work.heard, work.since))
+        return max(0.0, now - max(self.moved_at, work.last_received, work.since))
 
     def stalled(self, work: Work, now: float) -> bool:
         return self.silence(work, now) >= self.budget(work)
 
     def foreign(self, held: int, now: float) -> int:
-        """Sequences that others run there, where `held` are ours. The smaller of two samples counts: a request of ours
-        that has just ended or begun must not count as foreign."""
+        """Sequences on the engine that are not ours; `held` is the number of ours. The smaller of two samples counts: a
+        request of ours that has just ended or begun must not count as foreign."""
         last = self.last
         raw = max(0.0, last.running + last.waiting - held) if last is not None else 0.0
         if last is not None and not held and now - self.moved_at > STALE:
@@ -156,7 +156,8 @@ class Progress:
 
 
 def _nearer(known: float | None, seen: float) -> float:
-    """A rate after one more observation. A slower one counts by half, since patience costs less than a false alarm."""
+    """A rate after one more observation, as a moving average. Slower observations get the larger weight, because
+    waiting too long costs less than a false alarm."""
     seen = min(RATE_MOST, max(RATE_LEAST, seen))
     if known is None:
         return seen

@@ -1,17 +1,18 @@
-"""A reason in two parts: the kind, which the gateway words, and the backend's words, which may quote a client.
+"""A reason in two parts: the kind, which is the gateway's text, and the backend's message, which may quote a client.
 
-Everybody may read the kind. The backend's words are only for the client whose request it was, the log, and admins.
+The kind is public. The backend's message is only for the client that sent the request, the log, and admins.
 """
 
 from __future__ import annotations
 
 from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
 
-_OURS = frozenset({"connect", "reset", "stale", "silence", "too_large"})  # kinds of failure that the gateway words
+# Kinds of failure whose text is the gateway's own.
+_OURS = frozenset({"connect", "reset", "stale", "silence", "too_large"})
 
 
 class Reason(str):
-    """The whole text, as in the log. `kind` is the part without a backend's words."""
+    """The whole text, as in the log. `kind` is the part without the backend's message."""
 
     __slots__ = ("kind",)
     kind: str
@@ -25,18 +26,18 @@ class Reason(str):
         return Reason, (str(self), self.kind)
 
 
-def quoting(kind: str, words: str, between: str = ": ") -> str:
-    """A reason of this kind, followed by a backend's words."""
-    return Reason(f"{kind}{between}{words}", kind) if words else kind
+def quoting(kind: str, message: str, between: str = ": ") -> str:
+    """A reason of this kind, followed by the backend's message."""
+    return Reason(f"{kind}{between}{message}", kind) if message else kind
 
 
 def kind_of(reason: str) -> str:
-    """The part of a reason that anybody may read. A plain text holds no backend's words, so all of it."""
+    """The public part of a reason. A plain string contains no backend's message, so all of it is public."""
     return reason.kind if isinstance(reason, Reason) else reason
 
 
 def prefixed(prefix: str, reason: str) -> str:
-    """The reason with a prefix of the gateway's, in both forms."""
+    """The reason with the gateway's prefix, in the whole text and in its kind."""
     return Reason(prefix + reason, prefix + reason.kind) if isinstance(reason, Reason) else prefix + reason
 
 
@@ -46,8 +47,8 @@ def joined(reasons: list[str], between: str = "; ") -> str:
 
 
 def reason_of(failure: UpstreamFailure, *, foreign: bool = False) -> str:
-    """Why an attempt failed. `foreign`: the text comes from a library, which quotes the server anywhere in it. In texts
-    of our own HTTP clients what is quoted follows a colon."""
+    """Why an attempt failed. `foreign`: the text comes from a library and may quote the server anywhere. In the texts
+    of our own HTTP clients a quotation follows a colon."""
     text = str(failure)
     if not text:
         return failure.kind
@@ -55,5 +56,5 @@ def reason_of(failure: UpstreamFailure, *, foreign: bool = False) -> str:
         return quoting(failure.kind, text)
     if failure.kind in _OURS:
         return f"{failure.kind}: {text}"
-    head, _, words = text.partition(": ")
-    return quoting(f"{failure.kind}: {head}", words)
+    head, _, message = text.partition(": ")
+    return quoting(f"{failure.kind}: {head}", message)

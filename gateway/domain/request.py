@@ -45,7 +45,7 @@ ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
-N_MOST = 1_000_000  # answers to one prompt that are counted; no server gives more than a few thousand
+N_MOST = 1_000_000  # most answers to one prompt that are counted; no server gives more than a few thousand
 
 # A value takes some 64 bytes when it is decoded, but as few as two in the body: 64 MB could become 2 GB.
 VALUES_MOST = 8_000_000
@@ -53,12 +53,12 @@ VALUES_MOST = 8_000_000
 # Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 
-# A picture takes tokens by its size, not by the bytes of its base64. This is a usual number for vision models.
+# The tokens of an image depend on its dimensions, not on its base64. This is a usual number for vision models.
 IMAGE_TOKENS = 1500
 
 
 class Media(NamedTuple):
-    """The pictures and the sound in a prompt, and how many of the prompt's bytes they take."""
+    """The images and the audio in a prompt. `bytes`: their size in the request body."""
 
     images: int = 0
     audio: bool = False
@@ -69,8 +69,8 @@ NO_MEDIA = Media()
 
 
 class Refusal(NamedTuple):
-    """The numbers of tokens in a backend's refusal; they hold for that request there, and for no other. `least`: the
-    prompt has at least so many. `sums`: the backend adds the limit of the answer to the prompt."""
+    """The token counts in a backend's refusal; they apply to this request on this backend only. `least`: the prompt has
+    at least so many tokens. `sums`: the backend adds the limit of the answer to the prompt."""
 
     window: int | None = None
     least: int = 0
@@ -97,8 +97,8 @@ class InferenceRequest:
     thinking_wish: bool = False  # `thinking` is a wish, not a demand
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
-    sender: str = ""  # tells clients apart (access.Identity.name)
-    _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = nobody has looked yet
+    sender: str = ""  # identifies the client (access.Identity.name)
+    _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = not searched yet
 
     def limit(self) -> int | None:
         """The most answer tokens the client asked for."""
@@ -106,20 +106,20 @@ class InferenceRequest:
 
     @property
     def media(self) -> Media:
-        """The pictures and sound in the prompt. They follow from `fields` alone, but finding them reads the whole body
-        again: it is done once, and only for a request where they can change something."""
+        """The images and audio in the prompt. Finding them reads the whole body again, so the result is cached, and
+        only requests for which they matter are searched."""
         if self._media is None:
             self._media = find_media(self.fields.get("messages"))
         return self._media
 
     @property
     def known_media(self) -> Media:
-        """The same where somebody has looked already, else none: good enough for a guess that must cost nothing."""
+        """`media` if the prompt was searched already, else NO_MEDIA: for estimates that must cost nothing."""
         return NO_MEDIA if self._media is None else self._media
 
     @property
     def known_text_bytes(self) -> int:
-        """Bytes of the prompt, without the media where somebody has looked for them already."""
+        """Bytes of the prompt, without its media if they were searched for already."""
         return self.prompt_bytes if self._media is None else self.prompt_bytes - self._media.bytes
 
 
@@ -254,8 +254,7 @@ def _read_response_format(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _ask_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) -> None:
-    """Take a field that switches thinking, by the truth of `value`. The first field counts, but a demand before a
-    wish."""
+    """Set thinking on or off by the truth of `value`. The first field counts, except that a demand overrides a wish."""
     if request.thinking is None or (request.thinking_wish and not wish):
         request.thinking, request.thinking_wish = "on" if value else "off", wish
 
@@ -296,7 +295,7 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
 
 
 def find_media(messages: Raw | None) -> Media:
-    """Pictures and sound among the parts of the messages; their base64 is not prompt text."""
+    """Images and audio among the parts of the messages; their base64 is not prompt text."""
     text = b"" if messages is None else bytes(messages)
     if b'"image_url"' not in text and b'"input_audio"' not in text:
         return NO_MEDIA

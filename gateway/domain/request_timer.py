@@ -1,5 +1,5 @@
-"""Everything that may stop a request from outside, on one timer: silence, a total limit, a reader that does not read,
-the client leaving, the gateway stopping. And the moment for a heartbeat."""
+"""One timer for everything that may interrupt a request: a silent backend, the total timeout, a client that does not
+read or has left, the gateway's shutdown. It also sends heartbeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.domain.upstream import SilenceFailure
 from gateway.supervision import Failures
 
 TICK = 0.05  # seconds
-UNREAD = 120.0  # seconds that a client may take nothing of its answer where no timeout says so
+UNREAD = 120.0  # seconds after which a client that reads nothing of its answer is cut off, where no timeout is set
 
 
 class Stopping(Exception):
@@ -23,8 +23,8 @@ class ReaderStalled(Exception):
 
 
 class Pulse:
-    """One timer of the event loop for all requests: every `TICK` it checks what is due. One of its own for every
-    request would cost more than all other bookkeeping of a request; what is timed is counted in seconds."""
+    """One timer of the event loop for all requests: every `TICK` it checks what is due. A timer per request would cost
+    more than the request's other bookkeeping, and the timeouts are seconds long."""
 
     __slots__ = ("_failures", "_handle", "_loop", "_timers")
 
@@ -50,13 +50,13 @@ class Pulse:
         for timer in list(self._timers):
             try:
                 timer.check(now)
-            except Exception:  # the other requests are checked all the same
+            except Exception:  # the other requests still have to be checked
                 self._timers.discard(timer)
                 self._failures.note("pulse", "the look at a request's time")
 
 
 class RequestTimer:
-    """Times one request. An interruption cancels the request's task; `reason` says why.
+    """Times one request. An interruption cancels the request's task; `reason` is the cause.
 
     Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse reads them.
     """
@@ -85,7 +85,7 @@ class RequestTimer:
         self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
         self.beat_at = inf  # when the next heartbeat is due
         self.total_at = inf
-        self.writing = 0.0  # since when a write waits for the client; 0 = none does
+        self.writing = 0.0  # since when a write waits for the client; 0 = no write is waiting
         self.reason: BaseException | None = None
         pulse.add(self)
 
@@ -110,8 +110,8 @@ class RequestTimer:
             self._beat()
 
     def interrupt(self, reason: BaseException) -> None:
-        """Stop the request's task at its next wait; the first reason counts. Only a silence, after which the next
-        backend would be asked, gives way to a reason that ends the request."""
+        """Cancel the request's task; the first reason counts. Only a SilenceFailure, after which the next backend would
+        be tried, is replaced by a later reason, which may end the request."""
         if self.reason is None:
             self.reason = reason
             self._task.cancel()
@@ -119,21 +119,19 @@ class RequestTimer:
             self.reason = reason
 
     def take_reason(self) -> BaseException | None:
-        """After a CancelledError: the reason if the timer caused it (the cancellation is then dealt with), else
-        None."""
+        """After a CancelledError: the reason if this timer caused it (the task is then uncancelled), else None."""
         reason, self.reason = self.reason, None
         if reason is not None:
             self._task.uncancel()
         return reason
 
     def last_write(self) -> None:
-        """The end is being written, or a further piece of it: nothing is due but that the client takes it, within the
-        budget."""
+        """The last bytes are being written. From now on only the client's reading of them is timed, by the budget."""
         self.writing = self.now()
         self.beat_at = self.total_at = inf
 
     def rest(self) -> None:
-        """Nothing is due any more, until `expect` says so again."""
+        """Stop all timing until the next `expect`."""
         self.writing = 0.0
         self.budget = None
         self.beat_at = self.total_at = inf

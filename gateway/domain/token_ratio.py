@@ -1,9 +1,8 @@
-"""How many tokens a prompt has, estimated from its bytes; what room that leaves; how long silence may last.
+"""Estimates of a prompt's tokens from its bytes, of the room for the answer, and of the time until the first event.
 
 Bytes per token differ by model and by language, so the ratio is learned from the usage that a backend reports: per
-backend and sender, so that the odd prompts of one client change nothing for the others. Until then a wide prior is
-used: a prompt is only too long when it is so by the lowest estimate, and an answer only gets the room that the highest
-estimate leaves.
+backend and sender, so that one client's unusual prompts do not affect the others. Until then a wide prior is used: a
+prompt is too long only if its lowest estimate is, and an answer gets only the room that the highest estimate leaves.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from gateway.domain.request import IMAGE_TOKENS, InferenceRequest
 RATIO_LEAST, RATIO_MOST = 1.5, 6.0  # bytes per token: limits of what is learned
 PRIOR_DENSE, PRIOR_USUAL, PRIOR_SPARSE = 2.5, 3.6, 4.8
 LEARN_FROM = 2048  # shorter prompts are mostly chat template
-SENDERS_MOST = 64  # senders whose ratio is kept apart
-MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as much or did not say
-ANSWER_GUESS = 8192  # tokens of an answer whose length nobody limited
+SENDERS_MOST = 64  # senders for which an own ratio is kept
+MIN_ROOM = 1024  # tokens of answer that a window must leave when the client asked for as many or set no limit
+ANSWER_GUESS = 8192  # tokens of an answer without a limit
 TEMPLATE = 256  # tokens that a chat template may add to a prompt
-RATE_TIMES = 3.0  # margin on a learned rate: it was measured with other prompts, and beside other requests
+RATE_TIMES = 3.0  # margin on a learned rate: it was measured with other prompts and other load
 PREFILL_PRIOR, DECODE_PRIOR = 300.0, 10.0  # tokens per second until a rate is learned: the slowest that were reported
 
 
@@ -43,15 +42,15 @@ class TokenRatio:
     own: dict[str, float] = field(default_factory=dict)
 
     def due(self, prompt_bytes: int, sender: str = "") -> bool:
-        """Is this answer worth learning from? A sender's first is, then one in sixteen, since the body has to be
-        searched for pictures first."""
+        """Is the ratio to be learned from this answer? From a sender's first one, then from one in sixteen, because the
+        body has to be searched for images first."""
         if prompt_bytes < LEARN_FROM:
             return False
         self.seen += 1
         return sender not in self.own or self.seen % 16 == 0
 
     def learn(self, prompt_bytes: int, prompt_tokens: int, sender: str = "") -> None:
-        """Learn from one answered request without pictures. The ratio moves a fifth of the way."""
+        """Learn from one answered request without images, as a moving average (weight 0.2)."""
         if prompt_bytes < LEARN_FROM or prompt_tokens <= 0:
             return
         seen = min(RATIO_MOST, max(RATIO_LEAST, prompt_bytes / prompt_tokens))
@@ -62,11 +61,11 @@ class TokenRatio:
         self.value = median(self.own.values())
 
     def probably(self, prompt_bytes: int) -> int:
-        """The probable number of prompt tokens, pictures not counted."""
+        """The probable number of prompt tokens, without images."""
         return int(prompt_bytes / (self.value or PRIOR_USUAL))
 
     def estimate(self, prompt_bytes: int, images: int = 0, sender: str = "") -> Estimate:
-        """For a prompt of this sender. Ratios of other senders do not narrow the estimate."""
+        """The estimate for a prompt of this sender. Ratios of other senders do not narrow it."""
         extra = images * IMAGE_TOKENS
         ratio = self.own.get(sender) if self.own else self.value
         if ratio is None:
@@ -88,14 +87,14 @@ def room_needed(request: InferenceRequest, min_max_tokens: int | None) -> int:
 
 
 def surely_fits(prompt_bytes: int, room: int, window: int) -> bool:
-    """Does the prompt fit however dense its text is? Most requests do, and need no estimate. (Pictures sent as base64
-    take fewer tokens than their bytes as text; those sent as a link are left to the backend.)"""
+    """Does the prompt fit even at the lowest ratio of bytes per token? Most requests do, and need no estimate. (Images
+    sent as base64 take fewer tokens than their bytes as text; the backend judges those sent as a link.)"""
     return prompt_bytes / RATIO_LEAST * 1.1 + 1 + room <= window
 
 
 def fits(estimate: Estimate, room: int, window: int | None, *, cuts_silently: bool) -> bool:
-    """May this prompt be sent there? A server that cuts silently (Ollama) gets it only where it surely fits; one that
-    refuses gets it where it possibly fits, since its refusal is exact."""
+    """May this prompt be sent to a server with this window? A server that cuts silently (Ollama) gets only prompts that
+    surely fit; one that refuses gets those that possibly fit, since its refusal is exact."""
     if window is None:
         return True
     return (estimate.high if cuts_silently else estimate.low) + room <= window
@@ -104,8 +103,8 @@ def fits(estimate: Estimate, room: int, window: int | None, *, cuts_silently: bo
 def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: bool) -> int:
     """The answer limit to send: what was asked, or what the window leaves.
 
-    vLLM >= 0.32 takes care of prompt + answer itself and only refuses a limit above the whole window
-    (`server_clamps`); others refuse the sum.
+    vLLM >= 0.32 clamps the answer itself and refuses only a limit above the whole window (`server_clamps`); other
+    servers refuse when prompt + limit exceed the window.
     """
     if window is None:
         return limit
@@ -114,9 +113,9 @@ def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: 
 
 
 def clamp_again(limit: int, estimate: Estimate, window: int, *, prompt_bytes: int, exact: bool) -> int:
-    """The limit for the server that has just refused prompt and limit together. `exact`: it reported the prompt's size.
-    Else some room is left for what its template adds, and the prompt is taken to be as dense as any text, unless that
-    halves the answer: then the high estimate counts, or, where that leaves too little room, the probable one."""
+    """The limit for a server that has just refused prompt + limit. `exact`: it reported the prompt's size. Otherwise
+    room is reserved for its template, and the lowest ratio of bytes per token is assumed, unless that halves the room
+    for the answer: then the high estimate is used, or, where that leaves too little room, the probable one."""
     if exact:
         return clamp(limit, estimate, window, server_clamps=False)
     densest = max(estimate.high, int(prompt_bytes / RATIO_LEAST * 1.1))
@@ -134,8 +133,8 @@ def silence_budget(
     """Seconds a backend that holds `prompt_tokens` of prompts may stay silent before its first event: a minute, their
     prefill, and for an answer that comes in one piece its decoding.
 
-    `prefill`, `decode`: its learned rates in tokens per second; three times as long as they say. None = not learned.
-    (An engine that stands still is found sooner than this, by its metrics: health/progress.py.)
+    `prefill`, `decode`: its learned rates in tokens per second; three times the resulting time is allowed. None = not
+    learned. (A stalled engine is detected earlier than this, by its metrics: health/progress.py.)
     """
     answer = 0 if request.stream or not request.endpoint.limits else request.limit() or ANSWER_GUESS
     computing = RATE_TIMES * prompt_tokens / prefill if prefill else prompt_tokens / PREFILL_PRIOR

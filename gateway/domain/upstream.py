@@ -1,7 +1,7 @@
-"""What the request path asks of an HTTP client: the requests it sends, the answers it gives, and how it fails.
+"""The interface of the HTTP clients that the request path uses: requests, responses and failures.
 
-One `Client` per backend; it owns that backend's connections. There are two (gateway/transport: `h1.py` for plain http,
-`aio.py` for everything else), and one contract test holds both.
+Each backend has one `Client`, which owns its connections. There are two implementations (gateway/transport: `h1.py` for
+plain http, `aio.py` for everything else), and one contract test runs against both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConnectFailure(UpstreamFailure):
 
 
 class OwnFailure(UpstreamFailure):
-    """This process itself ran out of something (`shortage`), which says nothing of the backend. `unsent`: no byte of
+    """The gateway's own process ran out of a resource (`shortage`); the backend is not at fault. `unsent`: no byte of
     the request was sent."""
 
     kind = "own_shortage"
@@ -37,8 +37,9 @@ class OwnFailure(UpstreamFailure):
 
 
 class StaleConnection(UpstreamFailure):
-    """A *reused* pooled connection ended before one byte of the answer: the server's keep-alive timer beat us. Nothing
-    was processed, so one more try on a new connection is safe (`post_json` in gateway/transport/client.py)."""
+    """A *reused* pooled connection ended before the first byte of the answer: the server's keep-alive timeout had
+    expired. Nothing was processed, so one retry on a new connection is safe (`post_json` in
+    gateway/transport/client.py)."""
 
     kind = "stale"
 
@@ -134,7 +135,7 @@ class Client(Protocol):
     async def send(
         self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
     ) -> Response:
-        """One request; returns when the answer's head is there. The client adds host, content-length,
+        """Send one request; returns when the answer's head has arrived. The client adds host, content-length,
         `accept-encoding: identity` and `connection`. `fresh` = do not use a pooled connection.
 
         Redirects are not followed, proxies of the environment are not used, cookies are not kept. A 1xx head is

@@ -1,7 +1,7 @@
 """The token counts in a backend's answer, as far as they are plausible.
 
-Everything that is counted, charged or stored of a backend's usage is read here. The client gets the usage as the
-backend sent it, byte by byte."""
+All usage that is counted, charged or stored is read here. The client gets the usage as the backend sent it, byte by
+byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COUNT_MOST = 1_000_000_000  # tokens: far more than any window and any batch of 
 
 
 class Tokens(NamedTuple):
-    """As a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
+    """Token counts as a backend reported them. `cached` is part of `prompt`, `reasoning` of `completion`."""
 
     prompt: int = 0
     completion: int = 0
@@ -45,7 +45,7 @@ def count_of(value: Any) -> int:
 
 
 def is_beyond_belief(usage: object) -> bool:
-    """Is a reported number of prompt or answer tokens impossibly large? Then it is not known what was used."""
+    """Is a reported number of prompt or answer tokens impossibly large? Then the real usage is not known."""
     if not isinstance(usage, dict):
         return False
     return any(_is_too_large(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))

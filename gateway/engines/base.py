@@ -1,4 +1,4 @@
-"""What an engine is to the request path: it turns a call into OpenAI-shaped bytes, whatever its server speaks."""
+"""The engine interface: an engine sends a call to its server and returns the answer in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gateway.domain.upstream import Response
 
 @dataclass(slots=True)
 class Call:
-    """One attempt, ready to be sent. `fields` already hold the backend's model name, the alias' params and the clamped
-    limits; `headers` are the client's allowed ones and ours."""
+    """One attempt, ready to be sent. `fields` already contain the backend's model name, the alias' params and the
+    clamped limits; `headers` are the allowed ones of the client and the gateway's own."""
 
     endpoint: Endpoint
     stream: bool
@@ -28,15 +28,15 @@ class Call:
 
 
 class Engine(Protocol):
-    """One kind of server. `send` returns as soon as the head of the answer is there; its body is OpenAI's: for a stream
-    SSE with chunks, else one JSON object. Errors of the server are returned as answers with their status, failures are
-    raised as those of `domain/upstream.py`."""
+    """One kind of server. `send` returns as soon as the head of the answer has arrived. The body has OpenAI's format:
+    SSE chunks for a stream, else one JSON object. Errors of the server are returned as answers with their status;
+    failures are raised as the exceptions of `domain/upstream.py`."""
 
     @property
     def name(self) -> str: ...
 
     async def prepare(self) -> None:
-        """Whatever takes long the first time; called at start when some backend has this engine. Raises nothing."""
+        """Do slow initialisation (imports); called at start if any backend has this engine. Raises nothing."""
         ...
 
     async def send(self, state: BackendState, call: Call) -> Response: ...
@@ -57,7 +57,7 @@ WINDOW_MOST = 10**12  # tokens, as far as routes.yaml counts
 
 
 def reported_name(value: Any) -> str | None:
-    """A model's name as a server reports it; None for what cannot be one."""
+    """A model's name as a server reports it; None if the value cannot be a name."""
     return value if isinstance(value, str) and 0 < len(value) <= NAME_MOST else None
 
 
@@ -68,7 +68,7 @@ def reported_window(*values: Any) -> int | None:
 
 @dataclass(slots=True)
 class WholeResponse:
-    """An answer that is there as a whole: what an engine returns when it made the body itself."""
+    """A complete answer in memory, returned when the engine built the body itself."""
 
     status: int
     body: bytes
@@ -94,7 +94,7 @@ MESSAGE_MOST = 2000  # characters
 
 
 class Refused(Exception):
-    """What the client asked for cannot be said to this engine's server; becomes a 400 in OpenAI's shape."""
+    """The engine's API cannot express the client's request; becomes a 400 in OpenAI's format."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -102,7 +102,7 @@ class Refused(Exception):
 
 
 def error_of(message: str, status: int, param: str | None = None) -> dict[str, str | None]:
-    """An error as it stands in OpenAI's envelope and in an error event."""
+    """The error object of OpenAI's envelope and of an error event."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
     return {"message": message[:MESSAGE_MOST], "type": kind, "param": param, "code": None}
 
@@ -110,7 +110,7 @@ def error_of(message: str, status: int, param: str | None = None) -> dict[str, s
 def error_response(
     status: int, message: str, *, param: str | None = None, retry_after: str | None = None
 ) -> WholeResponse:
-    """An error as an answer: what an engine says itself, without asking its server."""
+    """An error answer that the engine makes itself, without asking its server."""
     body = msgspec.json.encode({"error": error_of(message, status, param)})
     headers = {"content-type": "application/json"}
     if retry_after:

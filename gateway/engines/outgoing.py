@@ -1,5 +1,5 @@
-"""What is sent to a backend in one attempt: the fields of the body and the headers, made of the client's request, which
-stays as it is."""
+"""The request that one attempt sends to a backend: the body's fields and the headers. They are built from the client's
+request, which is not changed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, w
 
 _encode = msgspec.json.Encoder().encode
 
-# The client's headers that are passed on. By name, not by how a name begins: `anthropic-api-key` and
-# `openai-organization` are the client's own affair.
+# The client's headers that are passed on. They are listed one by one, not by prefix: `anthropic-api-key` and
+# `openai-organization` must not reach a backend.
 _PASSED_ON = tuple(
     (name.encode(), name)
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
@@ -34,7 +34,8 @@ _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
 def outgoing_headers(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
-    """An allowlist: the client's credentials and cookies never leave. The body is always ours, as JSON."""
+    """The headers of the attempt. Of the client's headers only listed ones are passed on, never its credentials and
+    cookies. The content type is always JSON, since the gateway encodes the body."""
     up = [("content-type", "application/json"), ("x-request-id", request_id)]
     for name, text in _PASSED_ON:
         value = headers.get(name)
@@ -46,14 +47,15 @@ def outgoing_headers(headers: Mapping[bytes, bytes], request_id: str) -> list[tu
 def outgoing_fields(
     request: InferenceRequest, alias: Alias, state: BackendState, adapt: Adaptation = NO_ADAPTATION
 ) -> tuple[dict[str, Raw], list[str]]:
-    """(the body's fields for this backend, what was adapted: words of ADAPTED). The request itself is not changed."""
+    """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
     traits = TRAITS[state.backend.engine]
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
-        del fields["model"]  # not read from it yet; the alias' name would be a 404, none is its first served name
+        # The model's name is not known yet. Without `model` vLLM uses its first one; the alias' name would be a 404.
+        del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
     if adapt is not NO_ADAPTATION:
@@ -86,7 +88,7 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
             fields.pop(name, None)
     elif adapt.mode == "mend":
         fields["tool_choice"] = _NONE  # a vLLM without a parser renders the tools into the prompt all the same
-        # It leaves special tokens out of the text, and the marks of some models' calls are such (Gemma, Kimi, Mistral).
+        # vLLM removes special tokens from the text, and some models mark calls with them (Gemma, Kimi, Mistral).
         fields.setdefault("skip_special_tokens", _FALSE)
     elif adapt.force:
         fields["tool_choice"] = _REQUIRED
@@ -116,7 +118,7 @@ def send_limit(
 def _bounded(
     limit: int, request: InferenceRequest, state: BackendState, window: int, estimate: Estimate, prompt_bytes: int
 ) -> int:
-    """`limit` clamped by the rule of the server's version, and once it has refused this request, by its refusal."""
+    """`limit` clamped by the rule of the server's version, or, after it has refused this request, by its refusal."""
     refused = refusal_of(state, request)
     if refused is None or not refused.sums:
         return clamp(limit, estimate, window, server_clamps=clamps_itself(state))
@@ -140,8 +142,8 @@ def clamps_itself(state: BackendState) -> bool:
 
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:
-    """Add the alias' params that the client did not send; nested maps merge, the client wins. All names of the answer's
-    limit are one setting: a client that sent one of them has set it."""
+    """Add the alias' params that the client did not send; nested maps are merged, and the client's values win. The
+    names of the answer's limit count as one setting: if the client sent one of them, none is added."""
     limited = any(name in fields for name in limits)
     for name, value in params.items():
         if name in limits and limited:
@@ -149,15 +151,15 @@ def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str
         if name not in fields:
             fields[name] = Raw(_encode(value))
         elif isinstance(value, Mapping):
-            said = value_of(fields[name])
-            if isinstance(said, dict):
-                fields[name] = Raw(_encode(merged(said, value)))
+            sent = value_of(fields[name])
+            if isinstance(sent, dict):
+                fields[name] = Raw(_encode(merged(sent, value)))
 
 
-def merged(said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client sent over `defaults`, map by map."""
+def merged(sent: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`defaults` overridden by the client's values `sent`; nested maps are merged."""
     result = dict(defaults)
-    for name, value in said.items():
+    for name, value in sent.items():
         default = result.get(name)
         if isinstance(value, Mapping) and isinstance(default, Mapping):
             value = merged(value, default)
@@ -166,8 +168,8 @@ def merged(said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def with_usage(options: Raw | None) -> Raw:
-    """`stream_options` with include_usage, beside whatever else the client set there."""
+    """`stream_options` with include_usage; the client's other options are kept."""
     if options is None:
         return _INCLUDE_USAGE
-    said = value_of(options)
-    return Raw(_encode({**said, "include_usage": True})) if isinstance(said, dict) else _INCLUDE_USAGE
+    sent = value_of(options)
+    return Raw(_encode({**sent, "include_usage": True})) if isinstance(sent, dict) else _INCLUDE_USAGE

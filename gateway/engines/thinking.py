@@ -1,8 +1,8 @@
 """Thinking on or off, translated into the field that the backend understands.
 
-Clients ask for it in five ways; a backend understands one or two of them, and silently ignores the rest. A demand
-(`Adaptation.thinking`) is written into the backend's own field. A wish is sent as it came, without the fields that the
-backend would ignore. Where the client already uses the backend's field its bytes stay untouched.
+Clients ask for thinking in five ways; a backend understands one or two of them and silently ignores the others. A
+demand (`Adaptation.thinking`) is written into the backend's own field. A wish is passed on, without the fields that the
+backend would ignore. If the client already uses the backend's field, its bytes are not changed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _decode = msgspec.json.Decoder(Any).decode
 def set_thinking(
     fields: dict[str, Raw], request: InferenceRequest, state: BackendState, adapt: Adaptation, now: float
 ) -> bool:
-    """Write what is wanted into `fields` (the client's, with the alias' params filled in), which are changed.
-    `adapt.thinking` None = no demand, or nothing to switch. False = the alias or the client's settings demand it, and
-    this backend has no field for it."""
+    """Write the demanded thinking into `fields` (the client's fields with the alias' params), which are changed in
+    place. `adapt.thinking` None = no demand, or the backend has no switch. Returns False if the alias or the client's
+    settings demand thinking on or off and this backend has no field for it."""
     field, wanted = TRAITS[state.backend.engine].thinking_field, adapt.thinking
     if field == "chat_template_kwargs":
         _drop_unknown_to_vllm(fields)
     elif field is None and _kind(fields) == "adaptive":
-        del fields["thinking"]  # known to Anthropic alone, and what a model does by default
+        del fields["thinking"]  # only Anthropic knows it, and it is a model's default
     if wanted is None:
         if field == "think" and request.thinking == "on" and THINKING_UNAVAILABLE in adapt.kinds:
-            fields["think"] = Raw(b"false")  # a wish that it would refuse with a 400
+            fields["think"] = Raw(b"false")  # the backend would refuse the wish with a 400
         return True
     on = wanted == "on"
     declared = state.backend.thinking_switch
@@ -54,7 +54,7 @@ def set_thinking(
             _set_effort(fields, on)
     elif declared is not None:
         _set_switch(fields, declared, on)
-    elif request.thinking != wanted or request.thinking_wish:  # forced; what a client says itself is left alone
+    elif request.thinking != wanted or request.thinking_wish:  # the client's own demand is not changed
         if not state.backend.cloud:
             return False
         _set_effort(fields, on)
@@ -62,8 +62,8 @@ def set_thinking(
 
 
 def _drop_unknown_to_vllm(fields: dict[str, Raw]) -> None:
-    """vLLM knows neither `think` nor `thinking` nor `reasoning`, so they are taken out: a demand in them is written as
-    its switch afterwards, a wish for an effort as `reasoning_effort`, and `adaptive` is what it does anyway."""
+    """Remove `think`, `thinking` and `reasoning`, which vLLM does not know. A demand in them is written into its switch
+    afterwards, a wish for an effort into `reasoning_effort`; `adaptive` is vLLM's default."""
     effort: object = None
     if "think" in fields:
         effort = _value(fields.pop("think"))
@@ -76,8 +76,8 @@ def _drop_unknown_to_vllm(fields: dict[str, Raw]) -> None:
 
 
 def _set_switch(fields: dict[str, Raw], switch: str, on: bool) -> None:
-    """Into `chat_template_kwargs`, beside what else is there. Switches of other names are taken out: the template would
-    ignore them, or worse."""
+    """Set the switch in `chat_template_kwargs` and keep its other keys. Switches of other names are removed, since the
+    template may ignore or misread them."""
     given = _value(fields.get("chat_template_kwargs"))
     kwargs = given if isinstance(given, dict) else {}
     value = SWITCH_VALUES.get(switch, (True, False))[0 if on else 1]
@@ -94,7 +94,7 @@ def _set_effort(fields: dict[str, Raw], on: bool) -> None:
 
 
 def _set_think(fields: dict[str, Raw], on: bool) -> None:
-    """Ollama's own field comes before all others (gateway/engines/ollama/request.py reads them in this order)."""
+    """Set Ollama's `think`, which takes precedence over all other fields (gateway/engines/ollama/request.py)."""
     think = _value(fields.get("think"))
     if think is None:
         kwargs = _value(fields.get("chat_template_kwargs"))
@@ -106,7 +106,7 @@ def _set_think(fields: dict[str, Raw], on: bool) -> None:
 
 
 def _demanded_by_thinking(fields: dict[str, Raw], on: bool) -> bool:
-    """Is it demanded in Anthropic's `thinking` already, which litellm passes on? One with the opposite is taken out."""
+    """Does Anthropic's `thinking`, which litellm passes on, demand this already? Otherwise the field is removed."""
     kind = _kind(fields)
     if kind in ("enabled", "disabled") and (kind == "enabled") is on:
         return True
@@ -121,7 +121,7 @@ def _kind(fields: dict[str, Raw]) -> object:
 
 
 def _value(raw: Raw | None) -> Any:
-    """None where it is absent or does not parse: then the backend's own error is the better one."""
+    """A field's value; None if it is absent or does not parse (then the backend's own error is more exact)."""
     if raw is None:
         return None
     try:

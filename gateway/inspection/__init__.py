@@ -1,1 +1,2 @@
-"""What backends answer, judged and mended: tool calls and thoughts that leaked into the text."""
+"""Inspection of backends' answers: they are checked, and tool calls and thoughts that leaked into the text are
+mended."""

@@ -1,4 +1,5 @@
-"""The tool calls of one choice: upstream's own, which come in parts, and those that were found in its text."""
+"""The tool calls of one choice: those that the backend sent as calls, in parts, and those that were found in its
+text."""
 
 from __future__ import annotations
 
@@ -20,31 +21,31 @@ class _ToolCall:
 
 
 class ToolCalls:
-    """Numbers the calls in the order in which they come, and judges them."""
+    """Numbers the calls in the order of arrival, and checks them."""
 
     __slots__ = ("_calls", "_places")
 
     def __init__(self) -> None:
         self._calls: list[_ToolCall] = []
-        self._places: dict[Any, int] = {}  # upstream's index of a call -> ours
+        self._places: dict[Any, int] = {}  # the backend's index of a call -> ours
 
     def __bool__(self) -> bool:
         return bool(self._calls)
 
     @property
     def first(self) -> str | None:
-        """The name of the first call, as far as it has come; None = there is no call."""
+        """The name of the first call, as far as it has arrived; None = there is no call."""
         return self._calls[0].name if self._calls else None
 
     def add(self, call: Call) -> dict[str, Any]:
-        """A call that was found in the text, as an item of a delta's `tool_calls`."""
+        """Add a call that was found in the text. Returns it as an item of a delta's `tool_calls`."""
         self._calls.append(_ToolCall(call.name, [call.arguments]))
         function = {"name": call.name, "arguments": call.arguments}
         return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
 
     def note(self, calls: list[Any]) -> bool:
-        """Upstream's own calls, or parts of them. True when the index of one had to be changed, which is done in place:
-        calls of ours stand before it, or it was no number."""
+        """Add calls, or parts of them, that the backend sent as calls. Returns True if an index was changed, in place:
+        calls from the text precede it, or it was no number."""
         moved = False
         for i, call in enumerate(calls):
             if not isinstance(call, dict):
@@ -67,8 +68,8 @@ class ToolCalls:
         return moved
 
     def judge(self, tools: OfferedTools, violations: set[str], *, cut: bool) -> bool:
-        """Adds what is wrong with each call to `violations`. `cut`: the answer has as many tokens as were allowed.
-        False when that is why the last call is not whole."""
+        """Add the violations of each call to `violations`. `cut`: the answer has as many tokens as were allowed.
+        Returns False if that is why the last call is incomplete."""
         for call in self._calls:
             wrong = _fault(call, tools)
             if wrong is None:

@@ -1,7 +1,7 @@
-"""Reading markup from a text that may still grow.
+"""Reads markup from a text that may still grow.
 
-Every reader is *monotone*: what it decides on a text it also decides on every longer text. Where more text could change
-the answer it raises `NeedMore`, unless the text is final."""
+Every reader is *monotone*: its result for a text is the same for every longer text. If more text could change the
+result it raises `NeedMore`, unless the text is final."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, Never
 
 SPACE = re.compile(r"\s*")
 NAME = re.compile(r"[^\s<>{}\[\]()\"'`,;=|｜\\]{1,128}")
-# The error of a JSON text that was only cut off lies at its end: `tru`, `-`, `1e`, `"\u00`. No such piece is longer.
+# If a JSON text is only cut off, its error is at most so many characters before its end: `tru`, `-`, `1e`, `"\u00`.
 UNSURE = 12
 MAX_DEPTH = 100  # of objects and lists inside each other
 _WINDOW = 256
-_NESTING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^"\[\]{}]++', re.S)  # all that is no bracket
+_NESTING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^"\[\]{}]++', re.S)  # everything but brackets outside strings
 _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 class NeedMore(Exception):
-    """The text ends before the answer is known."""
+    """The text ends before the result is decided."""
 
 
 class NotACall(Exception):
-    """What stands here is no call. `at`: the offset that settled it."""
+    """There is no call at this position. `at`: the offset of the character that decided it."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -41,7 +41,7 @@ _JSON = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 
 class Cursor:
-    """A position in `text`. `final`: nothing will follow. `looked`: the furthest offset that mattered so far."""
+    """A position in `text`. `final`: no more text will follow. `looked`: the furthest offset that was read so far."""
 
     __slots__ = ("final", "looked", "pos", "text")
 
@@ -52,7 +52,7 @@ class Cursor:
         self.final = final
 
     def short(self) -> Never:
-        """The text ends too early."""
+        """Raise because the text ends too early: NotACall if it is final, else NeedMore."""
         if self.final:
             raise NotACall(len(self.text))
         raise NeedMore
@@ -68,13 +68,13 @@ class Cursor:
         self.pos = match.end()
 
     def peek(self) -> str:
-        """The character that stands here; "" at the end of the text. Does not move."""
+        """The character at the cursor; "" at the end of the text. Does not move."""
         if self.pos >= self.looked:
             self.looked = self.pos + 1
         return self.text[self.pos : self.pos + 1]
 
     def at(self, *options: str) -> str | None:
-        """Which of `options` stands here, if any (the first that does). Does not move."""
+        """The first of `options` that the text has at the cursor, if any. Does not move."""
         for option in options:
             end = self.pos + len(option)
             if end > self.looked:
@@ -90,7 +90,7 @@ class Cursor:
         return left < len(option) and option.startswith(self.text[self.pos :])
 
     def skip(self, *options: str) -> bool:
-        """Moves past the first of `options` that stands here."""
+        """Move past the first of `options` that the text has at the cursor. Returns whether there was one."""
         first, text = options[0], self.text
         end = self.pos + len(first)
         if text.startswith(first, self.pos):
@@ -98,7 +98,7 @@ class Cursor:
             if end > self.looked:
                 self.looked = end
             return True
-        if len(options) == 1 and end <= len(text):  # nearly always: more text would change nothing
+        if len(options) == 1 and end <= len(text):  # nearly always; more text would not change the result
             if end > self.looked:
                 self.looked = end
             return False
@@ -109,12 +109,12 @@ class Cursor:
         return True
 
     def expect(self, *options: str) -> None:
-        """Moves past one of `options`, or it is no call."""
+        """Move past one of `options`. Raises NotACall if there is none."""
         if not self.skip(*options):
             self.fail(self.pos + 1)
 
     def skip_spaced(self, *options: str) -> bool:
-        """The same after white space, which is only passed over when one of `options` follows it."""
+        """Move past white space and one of `options` behind it. If none follows, the cursor does not move."""
         before = self.pos
         self.space()
         if self.skip(*options):
@@ -122,21 +122,26 @@ class Cursor:
         self.pos = before
         return False
 
-    def close(self, *options: str, torn: int = 1) -> bool:
-        """Moves past white space and a closing tag where one stands; at the end of a final text its first `torn`
-        characters will do."""
+    def close(self, *options: str, min_prefix: int = 1) -> bool:
+        """Move past white space and a closing tag, if there is one. At the end of a final text the first `min_prefix`
+        characters of the tag are enough."""
         if self.skip_spaced(*options):
             return True
         before = self.pos
         self.space()
-        if self.final and len(self.text) - self.pos >= torn and any(self._cut_short(option) for option in options):
+        if (
+            self.final
+            and len(self.text) - self.pos >= min_prefix
+            and any(self._cut_short(option) for option in options)
+        ):
             self.pos = len(self.text)
             return True
         self.pos = before
         return False
 
     def name(self, known: Callable[[str], bool], could_become: Callable[[str], bool]) -> str:
-        """An offered tool's name; refused at the character from which no offered name can come of it."""
+        """Read an offered tool's name. Raises NotACall at the first character after which no offered name is
+        possible."""
         match = NAME.match(self.text, self.pos)
         word = match.group() if match else ""
         ends = self.pos + len(word)
@@ -152,7 +157,7 @@ class Cursor:
         return word
 
     def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """The next match; moves behind it. What precedes it is free text."""
+        """The next match, which any text may precede. Moves behind it."""
         match = pattern.search(self.text, self.pos)
         if match is None:
             self.short()
@@ -161,9 +166,9 @@ class Cursor:
         return match
 
     def json(self) -> Any:
-        """A JSON object, list or string. Read through a window that grows, because the decoder's errors cost as much
-        as all text before them; cut where it is nested too deep, because every level costs the decoder a stack frame
-        and the next marker inside would cost them again."""
+        """Read a JSON object, list or string. It is decoded in a growing window, because an error of the decoder costs
+        as much as all text before it. The window is cut where the nesting is too deep, because every level costs the
+        decoder a stack frame, and the next marker inside would cost them again."""
         size = _WINDOW
         while True:
             window = self.text[self.pos : self.pos + size]
@@ -190,7 +195,7 @@ class Cursor:
 
 
 def too_deep(text: str) -> int | None:
-    """How many characters it takes to see that JSON `text` is nested deeper than `MAX_DEPTH`; None where it is not."""
+    """The number of characters after which JSON `text` is nested deeper than `MAX_DEPTH`; None if it never is."""
     if text.count("{") + text.count("[") <= MAX_DEPTH:
         return None
     brackets = _NESTING.sub("", text)

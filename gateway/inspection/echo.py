@@ -1,4 +1,5 @@
-"""Whose words are these? What a server quotes of a request says nothing about the server."""
+"""Does the client's own request contain a phrase? A phrase that a server quotes from the request is no evidence about
+the server."""
 
 from __future__ import annotations
 
@@ -8,22 +9,23 @@ import msgspec
 
 from gateway.domain.request import InferenceRequest
 
-READ_MOST = 2 * 1024 * 1024  # bytes of a body that are searched; of a larger one nothing is known
+READ_MOST = 2 * 1024 * 1024  # bytes; a larger body is not searched
 
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def says(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
-    """Does the client's body say this phrase, in a text or a key of any of its fields? `unknown` is the answer for a
-    body that is too large to be searched. It reads the body again, so only after a refusal."""
+def mentions(request: InferenceRequest, phrase: str, unknown: bool) -> bool:
+    """Does the client's body contain this phrase, in a string or a key of any field? `unknown` is the result for a body
+    that is too large to be searched. It decodes the body again, so it is called only after a refusal."""
     if sum(len(memoryview(raw)) for raw in request.fields.values()) > READ_MOST:
         return unknown
     wanted = phrase.casefold()
     return any(_within(raw, wanted) for raw in request.fields.values())
 
 
-def asked_about(request: InferenceRequest, phrase: str) -> bool:
-    """Do the messages of the client (not the model's own earlier turns) say this phrase?"""
+def client_mentions(request: InferenceRequest, phrase: str) -> bool:
+    """Do the client's messages (all except the model's own earlier turns) contain this phrase? True if they are too
+    large to be searched."""
     raw = request.fields.get("messages")
     if raw is None or len(memoryview(raw)) > READ_MOST:
         return raw is not None

@@ -1,4 +1,4 @@
-"""What an upstream's error answer means: the table of docs/failover.md as one pure function."""
+"""The meaning of a backend's error answer: the table of docs/failover.md as one pure function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from gateway.inspection.known_errors import (
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
 Echoed = Callable[[str, bool], bool]
-"""Does a phrase stand in the client's own body? The flag is the answer for a body that is too large to be searched."""
+"""(phrase, unknown) -> does the client's own body contain the phrase? `unknown` is the result for a body that is too
+large to be searched."""
 
 
 def _not_echoed(_: str, __: bool) -> bool:
@@ -37,12 +38,12 @@ def _not_echoed(_: str, __: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do after an answer that is not the one asked for.
+    """What to do after an answer that cannot be delivered as the result.
 
     `kind`: failed (counts against health) | cooldown | misconfigured | unserved | incapable | too_long | client (passed
-    on); of an answer that came whole: empty | disobeyed (a call was demanded, and none came). `lack`: the capability
-    learned to be missing. `window`, `prompt_tokens`: numbers the backend told (`least`: it counted no further).
-    `hearsay`: told in words that need not be the server's own, so it counts for this request alone.
+    on); for a complete answer: empty | disobeyed (a call was required, and none came). `lack`: the capability that the
+    backend reports to be missing. `window`, `prompt_tokens`: numbers that the backend reported (`least`: it counted no
+    further). `unverified`: the message may quote the client, so it applies to this request only and nothing is learned.
     """
 
     kind: str
@@ -55,9 +56,9 @@ class Verdict:
     retry_after: float | None = None
     window: int | None = None
     prompt_tokens: int | None = None
-    limit_only: bool = False  # too_long, and only because of the answer's limit
+    limit_only: bool = False  # too_long only because of the answer's limit
     least: bool = False
-    hearsay: bool = False
+    unverified: bool = False
 
 
 def judge(
@@ -69,55 +70,56 @@ def judge(
     model: str | None = None,
     echoed: Echoed = _not_echoed,
 ) -> Verdict:
-    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the name
-    that the backend was asked by."""
+    """The meaning of an HTTP answer with `status` >= 300. `endpoint` is the inference endpoint's name, `model` the
+    model name that the request carried."""
     message, param, code, shape = read_error(body, headers.get("content-type", ""))
-    said = quoting(f"answered {status}", message)
+    reason = quoting(f"answered {status}", message)
     if status in (401, 403):
         refusal = quoting(f"refuses our credential ({status}); check its api_key", message)
         return Verdict("misconfigured", refusal, status, message)
     if status == 429:
-        return Verdict("cooldown", said, status, message, retry_after=retry_after(headers))
+        return Verdict("cooldown", reason, status, message, retry_after=retry_after(headers))
     if status == 404 and (verdict := _not_there(message, shape, endpoint, model, echoed)) is not None:
         return verdict
     if status >= 500:
         if status == 503 and is_busy(message):
-            # Its own queue is full. Busy is not dead.
-            return Verdict("cooldown", said, status, message, retry_after=retry_after(headers) or 1.0)
-        return Verdict("failed", said, status, message)
+            # Its own queue is full: that is not a failure.
+            return Verdict("cooldown", reason, status, message, retry_after=retry_after(headers) or 1.0)
+        return Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
     if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
         return meaning
-    return Verdict("client", said, status, message or f"The backend refused the request ({status}).", param, code)
+    return Verdict("client", reason, status, message or f"The backend refused the request ({status}).", param, code)
 
 
 def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoed: Echoed) -> Verdict | None:
-    """A 404: no such model, no such path, or something of the client's that is not there (None)."""
+    """The meaning of a 404: no such model, no such path, or (None) something that the client refers to does not
+    exist."""
     name, unknown = read_missing_model(message), quoting("does not serve this model", message)
     if name is not None and (model is None or name == model) and not echoed(message, True):
         return Verdict("misconfigured", unknown, 404, message)
     if name is not None or (like_missing_model(message) and not echoed(message, False)):
-        return Verdict("misconfigured", unknown, 404, message, hearsay=True)
-    if shape in ("detail", "html", "text") or not message:  # a server's or a proxy's words, not an API's
-        hearsay = not is_missing_path(message) or (message != "" and echoed(message, True))
+        return Verdict("misconfigured", unknown, 404, message, unverified=True)
+    if shape in ("detail", "html", "text") or not message:  # the message of a web server or a proxy, not of an API
+        unverified = not is_missing_path(message) or (message != "" and echoed(message, True))
         lack = "endpoint:" + endpoint
-        return Verdict("unserved", "does not serve this endpoint", 404, message, lack=lack, hearsay=hearsay)
+        return Verdict("unserved", "does not serve this endpoint", 404, message, lack=lack, unverified=unverified)
     return None
 
 
 def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) -> Verdict | None:
-    """What a 400 says of the backend; None = it is about the request."""
+    """What a 400 means for the backend; None = the request itself is wrong."""
     if (lack := read_lack(message)) is not None:
-        return _incapable(status, message, lack, hearsay=echoed(message, True))
+        return _incapable(status, message, lack, unverified=echoed(message, True))
     if (overflow := read_overflow(message)) is not None:
-        return _too_long(status, message, overflow, hearsay=not overflow.sound or echoed(message, True))
+        return _too_long(status, message, overflow, unverified=not overflow.sound or echoed(message, True))
     if (like := guess_lack(message)) is not None and not echoed(like[0], False):
-        return _incapable(status, message, like[1], hearsay=True)
+        return _incapable(status, message, like[1], unverified=True)
     if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):
-        return _too_long(status, message, guess[1], hearsay=True)
+        return _too_long(status, message, guess[1], unverified=True)
     if code == "context_length_exceeded":
-        return _too_long(status, message, Overflow(), hearsay=True)
+        return _too_long(status, message, Overflow(), unverified=True)
     return None
 
 
@@ -129,11 +131,11 @@ _CANNOT = {
 }
 
 
-def _incapable(status: int, message: str, lack: str, *, hearsay: bool) -> Verdict:
-    return Verdict("incapable", _CANNOT[lack].format(message), status, message, lack=lack, hearsay=hearsay)
+def _incapable(status: int, message: str, lack: str, *, unverified: bool) -> Verdict:
+    return Verdict("incapable", _CANNOT[lack].format(message), status, message, lack=lack, unverified=unverified)
 
 
-def _too_long(status: int, message: str, found: Overflow, *, hearsay: bool) -> Verdict:
+def _too_long(status: int, message: str, found: Overflow, *, unverified: bool) -> Verdict:
     return Verdict(
         "too_long",
         message,
@@ -143,7 +145,7 @@ def _too_long(status: int, message: str, found: Overflow, *, hearsay: bool) -> V
         prompt_tokens=found.prompt,
         limit_only=found.limit_only,
         least=found.least,
-        hearsay=hearsay,
+        unverified=unverified,
     )
 
 

@@ -1,4 +1,4 @@
-"""Finds tool calls in text that comes in pieces of any size. What comes out does not depend on how it was cut."""
+"""Finds tool calls in text that arrives in pieces of any size. The result does not depend on how the text is split."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.segments import Call, Gap, Segment, Text
 
 MAX_HELD = 1 << 20
-EFFORT = 3  # characters read in vain per character of text, beyond which markers inside them are not tried again
+EFFORT = 3  # characters read without finding a call, per character of text; beyond that, markers in them are skipped
 FREE_EFFORT = 1 << 16
 NO_CALL = Parsed()
-LOOK_ALWAYS = 16  # characters up to which all new text is a reason to look at a call that is not complete
-LOOK_LONG = 4096  # characters from which it must grow fourfold, not only double
-LOOK_EFFORT = 1  # characters read per character held because something closes, beyond the first `LOOK_FREE`
-LOOK_FREE = 1 << 16
+REPARSE_ALWAYS = 16  # up to this many characters, an incomplete call is parsed again after every piece of text
+REPARSE_RARELY_FROM = 4096  # from this many characters on, it must grow fourfold, not double, to be parsed again
+REPARSE_EFFORT = 1  # characters parsed because of closing strings, per held character, beyond the first `REPARSE_FREE`
+REPARSE_FREE = 1 << 16
 _NEVER = re.compile(r"(?!)")
-_TAIL = 32  # characters of what came before in which a closing string may have begun
+_TAIL = 32  # characters before the new text in which a closing string may have begun
 _TICKS = re.compile("`*")
 
 
 class CallFinder:
     """`formats`: in the order in which they are tried. `max_held`: the longest call, in characters.
 
-    Held back are a possible beginning of a marker, white space that may belong to a call (never longer than the longest
-    marker), and a call that is not complete."""
+    Text is held back if it is a possible beginning of a marker, white space that may belong to a call (at most as long
+    as the longest marker), or an incomplete call."""
 
     def __init__(self, formats: Sequence[Format], tools: OfferedTools, max_held: int = MAX_HELD) -> None:
         self._tools = tools
@@ -38,35 +38,35 @@ class CallFinder:
         self._markers = markers_of(tuple(dict.fromkeys(formats)))
         self._hinted = self._markers.hint.search
         self._context = MarkdownContext(self._markers)
-        self._flows = False  # all went out, and text without a marker's first character may follow at once
-        self._buf = ""  # one character that went out (to look back at), then those that did not
-        self._pos = 0  # where the latter begin
+        self._flows = False  # no text is held, and text without a marker's first character is returned at once
+        self._buf = ""  # one character that was returned (for look-behind), then the held ones
+        self._pos = 0  # where the held characters begin
         self._base = 0  # offset of _buf in the whole text
-        self._at_start = True  # nothing but white space and calls so far
-        self._space: re.Pattern[str] | None = SPACE  # what means nothing when a call follows; None amid text
+        self._at_start = True  # only white space and calls so far
+        self._space: re.Pattern[str] | None = SPACE  # white space that is dropped if a call follows; None inside text
         self._after_call = False
         self._not_before = 0  # no call begins before this offset of the whole text
         self._wasted = 0  # characters read at markers that began no call
-        self._outside: tuple[int, int] | None = None  # inside code: the latter two as they were before it
+        self._outside: tuple[int, int] | None = None  # inside code: `_wasted` and `_not_before` before the code
         self._held: HeldText | None = None
 
     def feed(self, text: str) -> list[Segment]:
-        if self._flows and self._hinted(text) is None:  # by far the most usual
+        if self._flows and self._hinted(text) is None:  # the most frequent case
             if not text:
                 return []
-            self._base += len(text)  # one character is always kept
+            self._base += len(text)  # `_buf` always keeps one character
             self._buf = text[-1]
             return [Text(text)]
         if self._held is None:
             self._buf += text
-        elif self._held.worth_a_look(text):
+        elif self._held.should_parse(text):
             self._buf += self._held.drain()
         else:
             return []
         return self._scan(final=False)
 
     def finish(self) -> list[Segment]:
-        """What is still held back: the text is at its end."""
+        """The text has ended: return the segments that were held back."""
         if self._held is not None:
             self._buf += self._held.drain()
         return self._scan(final=True)
@@ -75,7 +75,7 @@ class CallFinder:
         out: list[Segment] = []
         held, self._held = self._held, None
         at = self._end_run(final) if self._context.amid_run else self._pos
-        not_closed = 0  # up to here nothing closes the code that we are in
+        not_closed = 0  # up to this offset the current code is not closed
         while True:
             if self._space is not None and at == self._pos:
                 at = self._space_end(at)
@@ -94,7 +94,7 @@ class CallFinder:
                 self._space = None
             found = match["marker"]
             if self._context.plain:
-                parsed = self._look(start, found, final)
+                parsed = self._parse_at(start, found, final)
             elif self._context.example:
                 parsed = self._first_in_block(match, final)
             else:
@@ -103,7 +103,7 @@ class CallFinder:
                     if closing is not None:
                         at = closing
                         continue
-                parsed = self._look_inside(start, found, final)
+                parsed = self._parse_inside(start, found, final)
             if parsed.need_more:
                 self._wait(out, start, found, held)
                 break
@@ -126,8 +126,8 @@ class CallFinder:
         self._keep_effort()
 
     def _keep_effort(self) -> None:
-        """What is read in vain inside code that is closed does not count: had all come at once, it had been passed
-        over."""
+        """Effort inside code that is closed later does not count: in a text that arrives at once that code is
+        skipped."""
         if self._context.in_code:
             self._outside = self._outside or (self._wasted, self._not_before)
         elif self._outside:
@@ -135,17 +135,17 @@ class CallFinder:
             self._outside = None
 
     def _first_in_block(self, match: re.Match[str], final: bool) -> Parsed:
-        """A marker that is the first thing in a fenced block, and so an example of one."""
+        """Handle a marker that is the first text in a fenced block: the block is an example, not a call."""
         if not final and not all(one.length is None for one in self._markers.started_by(match["marker"])):
             return NEED_MORE
         self._context.enter(match, at_end=False)
         return NO_CALL
 
-    def _look_inside(self, start: int, found: str, final: bool) -> Parsed:
-        """The same as `_look`, inside code or a quotation that is not closed before the call begins: if more than the
-        end of the line (or, in a block, of the text) comes behind the call, or nothing stands before it, it is refused
-        as a whole."""
-        parsed = self._look(start, found, final)
+    def _parse_inside(self, start: int, found: str, final: bool) -> Parsed:
+        """The same as `_parse_at`, inside code or a quotation that is not closed before the call begins. The call is
+        refused as a whole if it is the first text in the quotation, or if anything but the end of the line (in a block:
+        the end of the text) follows it."""
+        parsed = self._parse_at(start, found, final)
         if not parsed.calls:
             return parsed
         end = start + parsed.consumed
@@ -160,17 +160,17 @@ class CallFinder:
             match = self._markers.block.match(self._buf, end)
             if end - start > self._max_held or match is None or match.lastgroup != "marker":
                 break
-            another = self._look(end, match["marker"], final)
+            another = self._parse_at(end, match["marker"], final)
             if another.need_more:
                 return NEED_MORE
             if not another.calls:
                 break
             end += another.consumed
-        # What comes behind the last of them refuses them all: none is read a second time.
+        # The text behind the last call refuses all of them: none is parsed a second time.
         return Parsed(consumed=end - start)
 
     def _end_run(self, final: bool) -> int:
-        """Where to go on: behind the rest of a run of backticks that was cut."""
+        """The position behind the rest of a run of backticks that was split between two pieces."""
         match = _TICKS.match(self._buf, self._pos)
         assert match is not None  # the pattern also matches nothing
         self._context.ticks(match.end() - self._pos, at_end=match.end() == len(self._buf) and not final)
@@ -182,12 +182,12 @@ class CallFinder:
         match = self._space.match(self._buf, at)
         assert match is not None  # the pattern also matches nothing
         if match.end() - at > self._markers.longest:
-            self._space = None  # more than is held back: it is text
+            self._space = None  # more than may be held back: it is text
         return match.end()
 
-    def _look(self, start: int, found: str, final: bool) -> Parsed:
-        """What begins at `start` with the marker `found`: NEED_MORE, calls, or none. The first format that does not
-        refuse decides."""
+    def _parse_at(self, start: int, found: str, final: bool) -> Parsed:
+        """Parse the text at `start`, which begins with the marker `found`: NEED_MORE, calls, or no call. The first
+        format that does not refuse decides."""
         if self._base + start < self._not_before:
             return NO_CALL
         if self._at_start and self._space is None and self._text_before(start):
@@ -221,7 +221,7 @@ class CallFinder:
         return match is not None and match.end() < start
 
     def _wait(self, out: list[Segment], start: int, found: str, held: HeldText | None) -> None:
-        """Holds the text from `start` on, and white space before it that may turn out to mean nothing."""
+        """Hold the text from `start` on, and white space before it that may be dropped."""
         if self._space is None:
             self._send_text(out, start)
         offset = self._base + start
@@ -274,48 +274,52 @@ class CallFinder:
 
 
 class HeldText:
-    """A call that is not complete yet: text held back from `offset` (of the whole text) on.
+    """An incomplete call: the text that is held back from `offset` (of the whole text) on.
 
-    Every look reads all of it, so looks are rationed: their cost stays within a fixed factor of the length. That delays
-    a call at most, and what it is does not depend on it."""
+    Each attempt to parse it reads all of it, so attempts are limited: their cost stays within a fixed factor of the
+    length. This may delay a call, but does not change the result."""
 
     __slots__ = ("_again", "_most", "_parts", "_seen", "_size", "_spent", "_tail", "closing", "offset")
 
     def __init__(self, offset: int, size: int, most: int) -> None:
         self.offset = offset
         self._size = self._seen = size
-        self.closing = _NEVER  # what may complete the call
+        self.closing = _NEVER  # the strings that may complete the call
         self._most = most
         self._spent = 0
         self._parts: list[str] = []
         self._tail = ""
-        self._again = False  # what follows a closing string may be what completes a call
+        self._again = False  # a closing string was last: the text behind it may complete the call
 
-    def worth_a_look(self, text: str) -> bool:
-        """Adds text. True while the call is short (prose is let go quickly), when something closes and at what comes
-        after that, when the call has grown much, and when it is too long."""
+    def should_parse(self, text: str) -> bool:
+        """Add text. Returns whether to parse the call again: while it is short (so that prose is released quickly), at
+        a closing string and the text after it, when the call has grown enough, and when it is too long."""
         self._parts.append(text)
         size = self._size = self._size + len(text)
         recent = self._tail + text
         closed = self.closing.search(recent)
         if closed is not None:
             self._tail = recent[max(closed.end(), len(recent) - _TAIL) :]
-            look = self._again = True
+            parse_now = self._again = True
         else:
             self._tail = recent[-_TAIL:]
-            look = False
+            parse_now = False
             if self._again:
                 self._again = text.isspace()
-                look = not self._again
-        if size <= LOOK_ALWAYS or size >= self._most or size >= self._seen * (2 if size < LOOK_LONG else 4):
+                parse_now = not self._again
+        if (
+            size <= REPARSE_ALWAYS
+            or size >= self._most
+            or size >= self._seen * (2 if size < REPARSE_RARELY_FROM else 4)
+        ):
             return True
-        return look and self._spent + size <= LOOK_EFFORT * size + LOOK_FREE
+        return parse_now and self._spent + size <= REPARSE_EFFORT * size + REPARSE_FREE
 
     def drain(self) -> str:
-        """The text since the last look."""
+        """The text since the last attempt to parse the call."""
         text = "".join(self._parts)
         self._parts.clear()
         self._seen = self._size
-        if self._size > LOOK_ALWAYS:
+        if self._size > REPARSE_ALWAYS:
             self._spent += self._size
         return text

@@ -1,5 +1,5 @@
-"""Signs in an answer's text and usage: that it begins with a thought, that one ended in it, that it is garbage, that
-part of it was lost. Pure functions, for streams and whole answers alike."""
+"""Heuristics over an answer's text and usage: does it begin with thoughts, did thoughts end in it, is it garbage, was
+part of it lost? Pure functions, used for streams and whole answers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gateway.domain.usage import read_usage
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 
 GARBAGE_LEAST = 20  # characters: a shorter line of one character may be an answer
-GARBAGE_SURE = 2000  # characters of one kind after which nothing can make it an answer
-SWALLOWED_FROM = 16  # tokens; a shorter answer says too little of how many bytes its tokens have
+GARBAGE_SURE = 2000  # repetitions of one character after which the text is garbage, whatever follows
+SWALLOWED_FROM = 16  # tokens; in shorter answers the number of bytes per token varies too much
 _CLOSED_ALONE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
 _STYLES = (THINK, *dict.fromkeys(style for style in REASONING.values() if style is not THINK))
 
 
 def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
-    """How thoughts are marked that content beginning with `text` may begin with; None = it begins with none."""
+    """The notation of the thoughts that content beginning with `text` may begin with; None = it begins with none."""
     start = text.lstrip()
     if not start:
         return None
-    if start[0] not in "<[":  # words, which open thoughts only where the model is known to write them
+    if start[0] not in "<[":  # words open thoughts only if the model is known to use them
         styles: tuple[Thoughts, ...] = (usual,) if usual is not None else ()
     else:
         styles = (usual, *_STYLES) if usual is not None else _STYLES
@@ -32,7 +32,8 @@ def opened(text: str, usual: Thoughts | None = None) -> Thoughts | None:
 
 
 def closes_alone(text: str) -> bool:
-    """Does a `</think>` stand on a line of its own here, as a template writes it? (In a sentence it is only a word.)"""
+    """Does the text have a `</think>` on a line of its own, outside code, as a template writes it? (In a sentence it is
+    prose.)"""
     if "</think>" not in text:
         return False
     found = _CLOSED_ALONE.search(text)
@@ -40,8 +41,8 @@ def closes_alone(text: str) -> bool:
 
 
 def begins_as_garbage(text: str) -> bool | None:
-    """Is a text garbage that begins with `text` (no white space before it)? None = that depends on what follows."""
-    if text.startswith("!!!!!"):  # as NVFP4 without `--moe-backend marlin` writes it
+    """Is a text that begins with `text` (without leading white space) garbage? None = it depends on what follows."""
+    if text.startswith("!!!!!"):  # typical for NVFP4 without `--moe-backend marlin`
         return True
     if not text:
         return None
@@ -51,19 +52,21 @@ def begins_as_garbage(text: str) -> bool | None:
 
 
 def is_garbage(text: str, least: int = GARBAGE_LEAST) -> bool:
-    """One character again and again, as an engine writes that computes nonsense. `least`: characters from which a text
-    of one character is no answer any more."""
+    """Is the text one character repeated, as a miscomputing engine writes it? `least`: the length from which a text of
+    one character is garbage."""
     text = text.strip()
     found = begins_as_garbage(text)
     return len(text) >= least if found is None else found
 
 
 def swallowed(size: int, usage: Any) -> bool:
-    """Were far more tokens spent than so many bytes can be? Then a parser took the rest for a call, and lost it."""
+    """Were far more tokens generated than an answer of `size` bytes can have? Then a parser took the rest for a call
+    and lost it."""
     spent = read_usage(usage).completion
     return size > 0 and spent >= SWALLOWED_FROM and size < spent * 1.2
 
 
-def silence_kind(usage: Any) -> str:
-    """The violation of an answer in which nothing was said: with tokens spent it is a parser that swallowed them."""
+def empty_kind(usage: Any) -> str:
+    """The violation of an answer without content: `nothing_said` if tokens were generated (a parser lost them), else
+    `empty`."""
     return "nothing_said" if read_usage(usage).completion > 1 else "empty"

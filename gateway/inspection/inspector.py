@@ -1,8 +1,8 @@
-"""One inspector judges every answer. It is fed the choices of each event as they come and concludes once; a whole
-answer is a stream of one event, in which `message` plays the delta.
+"""Checks and mends every answer: `inspect` takes the choices of each event as they arrive, `judge` concludes once. A
+whole answer is a stream of one event whose delta is the `message`.
 
-What the answer's bytes become, and what of them may go to the client when, is the readers' part: whole.py and
-stream_track.py.
+whole.py and stream_track.py read the answer's bytes, write the mended ones, and decide when they are sent to the
+client.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gateway.transport.sse import Choice, content_of, number_of
 
 
 class Inspector:
-    """`inspect` is fed the choices of one event after the other, `judge` is called once, when all of them have come.
+    """Call `inspect` with the choices of each event in order, then `judge` once, after the last event.
 
-    `failure`: why it is no answer, or a broken one. `finished`: the finish_reason of each choice that has one, as the
-    client gets it. Valid after `judge`: `disobeyed` (the call that was demanded did not come), `empty` (nothing was
-    said, and not because no more tokens were allowed), `stray_close` (thoughts without an opener ended in its content),
+    `failure`: why this is no answer, or a broken one. `finished`: the finish_reason of each choice that has one, as the
+    client gets it. Valid after `judge`: `disobeyed` (the required call did not come), `empty` (there was no content,
+    and the token limit was not the cause), `stray_close` (thoughts without an opener ended in the content),
     `never_closed` (thoughts without an opener were expected, and there were none), `violations`, `mended`."""
 
     __slots__ = (
@@ -51,16 +51,16 @@ class Inspector:
     def __init__(
         self, request: InferenceRequest, policy: InspectionPolicy | None = None, thoughts: Thoughts | None = None
     ) -> None:
-        """`policy`: what is checked and mended; None = only what may be found in any answer. `thoughts`: how this
-        backend's model marks its thoughts; None = not, as far as is known."""
+        """`policy`: what is checked and mended; None = only what is checked in every answer. `thoughts`: how this
+        backend's model marks its thoughts; None = it does not, or that is not known."""
         self._request = request
         self._policy = policy if policy is not None else NOTHING_EXPECTED
         self._thoughts = thoughts
         self._chat = request.endpoint is CHAT
-        # Under tools an empty turn is tried again: then white space or thoughts alone count as nothing.
+        # With tools an empty turn is tried again: then white space or thoughts alone do not count as content.
         self._awaits = self._policy.tools is not None and request.choices == 1
         self._may_settle = self._policy.tools is None and self._policy.reasoning_field == "as_is"
-        self._answers: dict[int, ChoiceAnswer] = {}  # by the number of the choice
+        self._answers: dict[int, ChoiceAnswer] = {}  # by the index of the choice
         self.usage: dict[str, Any] | None = None
         self.failure: str | None = None
         self.finished: dict[int, object] = {}
@@ -78,12 +78,12 @@ class Inspector:
 
     @property
     def obeyed(self) -> bool:
-        """Does any choice call a tool that `tool_choice` asked for?"""
+        """Does any choice call a tool that `tool_choice` requires?"""
         return any(answer.obeyed for answer in self._answers.values())
 
     @property
     def settled(self) -> bool:
-        """Has every choice begun, so that nothing more can be found in the text of any?"""
+        """Is the inspection of the text finished for every choice?"""
         if not (self._may_settle and self._chat):
             return not self._chat
         if len(self._answers) < self._request.choices:
@@ -95,13 +95,14 @@ class Inspector:
 
     @property
     def begun(self) -> bool:
-        """Is it known what the content of every choice begins with?"""
+        """Is the beginning of the content of every choice no longer in doubt?"""
         return all(answer.begun for answer in self._answers.values())
 
     # -- each event -----------------------------------------------------------------------------------------------
 
     def fault_in(self, choices: Sequence[Choice], *, whole: bool = False) -> str | None:
-        """Why these choices are no (part of an) answer; None = they are. `whole`: they are all of it."""
+        """Why these choices are no valid (part of an) answer; None = they are valid. `whole`: they are a whole
+        answer."""
         for choice in choices:
             if not self._chat:
                 fault = fault_in_text(choice.text)
@@ -114,9 +115,9 @@ class Inspector:
         return None
 
     def inspect(self, choices: Sequence[Choice], *, whole: bool = False) -> list[Choice] | None:
-        """Notes what the choices of one event say. Returns what becomes of them, in order (one may become several, or
-        none); None = they go on as they are. `whole`: the event is all of the answer."""
-        made: list[Choice] | None = None  # once one of them has changed
+        """Inspect the choices of one event. Returns the choices to send instead, in order (one may become several, or
+        none); None = they are passed on unchanged. `whole`: the event is the whole answer."""
+        made: list[Choice] | None = None  # set once one of them has changed
         for position, choice in enumerate(choices):
             deltas, finish = self._inspect_one(choice, whole)
             if deltas is None:
@@ -130,7 +131,7 @@ class Inspector:
         return made
 
     def _inspect_one(self, choice: Choice, whole: bool) -> tuple[list[Delta] | None, object]:
-        """(the deltas that this choice becomes; None = it goes on as it is, its finish_reason)."""
+        """(the deltas to send instead; None = the choice is passed on unchanged, its finish_reason)."""
         number, finish = choice.index, choice.finish_reason
         if type(number) is not int:
             number = number_of(number)
@@ -139,7 +140,7 @@ class Inspector:
         if answer is None:
             answer = self._answers[number] = self._begin(delta, whole)
         if not self._chat:
-            answer.said = answer.said or bool(choice.text)
+            answer.has_content = answer.has_content or bool(choice.text)
         elif whole and answer.is_plain(delta, finish):
             self.finished[number] = finish
             return None, finish
@@ -157,15 +158,15 @@ class Inspector:
         return Choice(number_of(choice.index), delta, None if self._chat else choice.text, finish)
 
     def inspect_text(self, text: str) -> list[Delta] | None:
-        """The same for an event that says nothing but this text, in the only choice, which has begun. None = it goes on
-        as it is."""
+        """The same for an event that has only this text, in the only choice, which has begun. None = it is passed on
+        unchanged."""
         return self._answers[0].text(text)
 
     def note_close(self, choices: Sequence[Choice]) -> None:
-        """Notes the end of thoughts in events that go on without being inspected."""
+        """Detect closing tags of thoughts in events that are passed on without inspection."""
         for choice in choices:
             answer = self._answers.get(number_of(choice.index))
-            if answer is not None and not answer.thought:
+            if answer is not None and not answer.has_reasoning:
                 answer.note_close(content_of(choice))
 
     def _begin(self, delta: Delta, whole: bool) -> ChoiceAnswer:
@@ -176,8 +177,8 @@ class Inspector:
         return ChoiceAnswer(policy, self._thoughts, blank_counts=not self._awaits)
 
     def _closes_unopened(self, message: Delta) -> bool:
-        """Do thoughts end in this content that never began? Of a whole answer all is there to tell, so they can be
-        split off; of a stream they have been sent as content by then."""
+        """Do thoughts without an opener end in this content? In a whole answer they can be split off; in a stream they
+        have been sent as content by then."""
         text = content_of(Choice(delta=message))
         if (
             not closes_alone(text)
@@ -188,16 +189,16 @@ class Inspector:
         return closes_thoughts(self._request, self._thoughts)
 
     def _is_cut(self) -> bool:
-        """Has the answer as many tokens as were allowed, as far as is known by now?"""
+        """Does the answer have as many tokens as were allowed, by the usage that has arrived so far?"""
         limit = self._request.limit()
         return limit is not None and read_usage(self.usage).completion == limit
 
-    # -- all of it ------------------------------------------------------------------------------------------------
+    # -- the whole answer -----------------------------------------------------------------------------------------
 
     def judge(self, *, sent: bool) -> None:
-        """All has come: what is to be said of the answer as a whole. `sent`: content of it is with the client, so that
-        nobody else can be asked for the call."""
-        called = obeyed = said = thought = closed_alone = False
+        """Judge the answer as a whole, after its last event. `sent`: some of its content has been sent to the client,
+        so no other backend can be tried for the required call."""
+        called = obeyed = has_content = has_reasoning = closed_alone = False
         size = 0
         for answer in self._answers.values():
             answer.judge(cut=answer.called and self._is_cut())
@@ -206,11 +207,11 @@ class Inspector:
             self.never_closed = self.never_closed or answer.never_closed
             closed_alone = closed_alone or answer.closed_alone
             called, obeyed = called or answer.called, obeyed or answer.obeyed
-            said, thought = said or answer.said, thought or answer.thought
+            has_content, has_reasoning = has_content or answer.has_content, has_reasoning or answer.has_reasoning
             size += answer.size
         self._judge_thoughts(closed_alone)
         self._judge_calls(sent, called, obeyed, size)
-        self._judge_silence(sent or said or called, thought)
+        self._judge_emptiness(sent or has_content or called, has_reasoning)
 
     def _judge_thoughts(self, closed_alone: bool) -> None:
         if closed_alone and not self.stray_close:
@@ -227,8 +228,8 @@ class Inspector:
         if self._awaits and not called and swallowed(size, self.usage):
             self.violations.add("swallowed")
 
-    def _judge_silence(self, said: bool, thought: bool) -> None:
-        silent = not said and "length" not in self.finished.values()
-        if silent and thought:
+    def _judge_emptiness(self, has_content: bool, has_reasoning: bool) -> None:
+        no_content = not has_content and "length" not in self.finished.values()
+        if no_content and has_reasoning:
             self.violations.add("nothing_said")
-        self.empty = silent and not (thought and not self._awaits)
+        self.empty = no_content and not (has_reasoning and not self._awaits)

@@ -1,7 +1,7 @@
-"""What servers say in their refusals, text by text.
+"""The known error messages of servers.
 
-A refusal teaches only when its whole message is one of these texts. Servers quote what the client sent (vLLM's
-validation errors do, with `'input': ...`), so a phrase somewhere in a message may be the client's own.
+A fact is learned from a refusal only if its whole message is one of these texts. Servers quote what the client sent
+(vLLM's validation errors do, with `'input': ...`), so a phrase inside a message may be the client's own.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-LEAST_WINDOW = 256  # tokens; no server is started with less, so a smaller number teaches nothing
+LEAST_WINDOW = 256  # tokens; no server is started with less, so smaller numbers are not believed
 
 _N = "(?<![0-9])[1-9][0-9]{0,8}(?![0-9])"
 _COUNT = "[0-9]{1,9}"
 _TAIL = rf"(?: \(parameter=[a-z_.]{{1,40}}, value={_N}\))?"
 _REDUCE = r"(?:,? Please reduce the length of the [a-z ]{1,80}\.)?"
-_NAME = r"[^\s`'\"]{1,256}"  # of a model; never with a space or a quote in it
+_NAME = r"[^\s`'\"]{1,256}"  # a model's name, without spaces and quotes
 
 
 def _overflow_texts() -> tuple[re.Pattern[str], ...]:
@@ -61,8 +61,8 @@ def _overflow_texts() -> tuple[re.Pattern[str], ...]:
 _OVERFLOWS = _overflow_texts()
 
 _LACKS = (
-    # What vLLM says to a call on demand tells more (there is no parser) than what it says to auto (either flag may be
-    # missing). The tool's name in it is the client's word.
+    # vLLM's message for a required call is more specific (there is no parser) than the one for auto (either flag may
+    # be missing). The tool's name in it comes from the client.
     (re.compile(r'tool_choice="required" requires --tool-call-parser to be set'), "tool_parser"),
     (re.compile(r'tool_choice=function "[^"\n]{1,256}" requires --tool-call-parser to be set'), "tool_parser"),
     (re.compile(r'"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'), "tools"),
@@ -88,9 +88,9 @@ _BUSY = re.compile(
     r"(?: Please try again later or on a different instance\.)?"
 )
 
-# -- of unknown servers, and only for the request that was refused ----------------------------------------------------
+# -- guesses for unknown servers, which apply only to the refused request ---------------------------------------------
 
-# What a server says of a body that it could not read, with the body's own values in it.
+# The message of a server that could not read a body; it contains values of the body.
 _VALIDATION = re.compile(r"\s*(?:[0-9]+ validation errors?\b|\[?\{)|.*(?:'input':|\"input\":|input_value=)", re.DOTALL)
 _QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|`[^`]*`|“[^”]*”")
 _LIKE_OVERFLOW = re.compile(
@@ -117,9 +117,9 @@ _PROMPT = re.compile(
 
 
 class Overflow(NamedTuple):
-    """What a refusal says of the window and the prompt, in tokens. `least`: the prompt has at least so many, and was
-    not counted further. `limit_only`: the prompt fits, the answer's limit does not. `sound`: a text of _OVERFLOWS whose
-    numbers agree with each other."""
+    """The window and the prompt that a refusal names, in tokens. `least`: the prompt has at least so many, and was not
+    counted further. `limit_only`: the prompt fits, the answer's limit does not. `sound`: the message is one of
+    _OVERFLOWS and its numbers are consistent."""
 
     window: int | None = None
     prompt: int | None = None
@@ -129,7 +129,7 @@ class Overflow(NamedTuple):
 
 
 def read_overflow(message: str) -> Overflow | None:
-    """The numbers of a message that is, as a whole, a server's text on a prompt or a limit beyond its window."""
+    """The numbers of a message that is, as a whole, a known text about a prompt or a limit beyond the window."""
     for text in _OVERFLOWS:
         if (found := text.fullmatch(message)) is not None:
             return _numbers(found)
@@ -137,8 +137,8 @@ def read_overflow(message: str) -> Overflow | None:
 
 
 def _numbers(found: re.Match[str]) -> Overflow:
-    said = {name: int(value) for name, value in found.groupdict().items() if value and name != "least"}
-    window, prompt, limit, total = said["window"], said.get("prompt"), said.get("limit", 0), said.get("total")
+    read = {name: int(value) for name, value in found.groupdict().items() if value and name != "least"}
+    window, prompt, limit, total = read["window"], read.get("prompt"), read.get("limit", 0), read.get("total")
     least = bool(found.groupdict().get("least"))
     asked = (prompt or 0) + limit
     sound = window >= LEAST_WINDOW and (asked > window or (not limit and asked == window))
@@ -147,7 +147,7 @@ def _numbers(found: re.Match[str]) -> Overflow:
 
 
 def guess_overflow(message: str) -> tuple[str, Overflow] | None:
-    """The same for any other message that speaks of a window outside what it quotes, with the phrase that does."""
+    """(phrase, numbers) of any other message that mentions a window outside of its quotations."""
     if _VALIDATION.match(message) is not None:
         return None
     plain = _QUOTED.sub(" ", message)
@@ -161,12 +161,12 @@ def guess_overflow(message: str) -> tuple[str, Overflow] | None:
 
 
 def read_lack(message: str) -> str | None:
-    """What a server says that it lacks, in a message that is as a whole its own text."""
+    """The missing capability, in a message that is as a whole a known text."""
     return next((lack for text, lack in _LACKS if text.fullmatch(message) is not None), None)
 
 
 def guess_lack(message: str) -> tuple[str, str] | None:
-    """(phrase, lack) of any other message that says so outside what it quotes."""
+    """(phrase, missing capability) of any other message that names one outside of its quotations."""
     if _VALIDATION.match(message) is not None:
         return None
     plain = _QUOTED.sub(" ", message)
@@ -177,7 +177,7 @@ def guess_lack(message: str) -> tuple[str, str] | None:
 
 
 def read_missing_model(message: str) -> str | None:
-    """The name of the model that a server says it does not serve, in a message that is as a whole its own text."""
+    """The name of a model that is not served, in a message that is as a whole a known text."""
     for text in _NO_SUCH_MODEL:
         if (found := text.fullmatch(message)) is not None:
             return found["name"]
@@ -185,17 +185,17 @@ def read_missing_model(message: str) -> str | None:
 
 
 def like_missing_model(message: str) -> bool:
-    """Does it speak, outside what it quotes, of a model that is not there?"""
+    """Does the message mention, outside of its quotations, a model that does not exist?"""
     return _LIKE_NO_MODEL.search(_QUOTED.sub(" ", message)) is not None
 
 
 def is_missing_path(message: str) -> bool:
-    """A server's or a proxy's own words for a path that nobody serves; no words are such, too."""
+    """Is this a known message of a server or a proxy for an unknown path? An empty message counts too."""
     return not message or _NOT_THERE.fullmatch(message) is not None
 
 
 def is_busy(message: str) -> bool:
-    """vLLM's words when its own queue is full."""
+    """Is this vLLM's message for a full queue?"""
     return _BUSY.fullmatch(message) is not None
 
 

@@ -1,4 +1,4 @@
-"""What is code or quotation in an answer, so that a marker somebody only writes *about* is left alone."""
+"""Finds code and quotations in an answer, so that a marker the model only writes *about* is not read as a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from gateway.inspection.markers import Markers
 
-_FENCE = 3  # backticks from which a run opens a block, which lines do not end
+_FENCE = 3  # least backticks that open a block; a block does not end with its line
 _BLOCK_LINE = re.compile(r"(?P<ticks>`+)|(?P<end>\n)")
 _BLOCK_END = re.compile(r"(?P<ticks>`+)")
 _LINE_REST = re.compile(r"[^\S\n]*+")
@@ -15,29 +15,29 @@ _REST = re.compile(r"\s*+")
 
 
 class _Block(Enum):
-    """How far a fenced block has come."""
+    """The state of a fenced block."""
 
-    OPENING = "amid its first line"
-    BLANK = "nothing in it yet"
-    SAID = "something in it"
-    EXAMPLE = "it began with a marker: it shows one, be it closed or not"
+    OPENING = "in its first line"
+    BLANK = "empty so far"
+    FILLED = "has text"
+    EXAMPLE = "began with a marker, so it shows an example, closed or not"
 
 
 class MarkdownContext:
-    """Follows code fences, inline code and quotations through a text that comes in pieces.
+    """Follows code fences, inline code and quotations through a text that arrives in pieces.
 
-    What opens one may turn out to be no such thing: an apostrophe, an inch sign, a block that is never closed. So a
-    call inside counts when something was said before it and nothing but the end comes behind it: of the line, or, in a
-    block, of the whole text."""
+    A character that seems to open one may be something else: an apostrophe, an inch sign, a block that is never closed.
+    So a call inside counts if text precedes it there and nothing follows it up to the end of the line or, in a block,
+    of the whole text."""
 
     __slots__ = ("_block", "_markers", "_quote", "_run", "_ticks")
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
-        self._ticks = 0  # length of the run of backticks that opened the code we are in
+        self._ticks = 0  # length of the run of backticks that opened the current code; 0 = outside code
         self._quote = ""
         self._block = _Block.OPENING
-        self._run = 0  # backticks at the end of what was seen: more of them may follow
+        self._run = 0  # backticks at the end of the text so far: more of them may follow
 
     @property
     def plain(self) -> bool:
@@ -50,13 +50,13 @@ class MarkdownContext:
 
     @property
     def idle(self) -> bool:
-        """Nothing but a marker or a backtick changes anything."""
-        inside_block = self._ticks >= _FENCE and self._block in (_Block.SAID, _Block.EXAMPLE)
+        """Can only a marker or a backtick change the state?"""
+        inside_block = self._ticks >= _FENCE and self._block in (_Block.FILLED, _Block.EXAMPLE)
         return not self._run and (self.plain or inside_block)
 
     @property
     def example(self) -> bool:
-        """At the start of a block: a marker here makes it an example."""
+        """At the start of a block, where a marker makes the block an example."""
         return self._ticks >= _FENCE and self._block is _Block.BLANK
 
     @property
@@ -64,21 +64,21 @@ class MarkdownContext:
         return self._run > 0
 
     def pattern(self, at_start: bool) -> re.Pattern[str]:
-        """What to look for next. `at_start`: no content so far."""
+        """The pattern to search for next. `at_start`: no content so far."""
         if self._quote:
             return self._markers.quotes[self._quote]
         if not self._ticks:
             return self._markers.start if at_start else self._markers.text
         if self._ticks < _FENCE:
             return self._markers.line
-        if self._block is _Block.SAID:
+        if self._block is _Block.FILLED:
             return self._markers.block
         if self._block is _Block.BLANK:
             return self._markers.block_start
         return _BLOCK_LINE if self._block is _Block.OPENING else _BLOCK_END
 
     def enter(self, match: re.Match[str], at_end: bool) -> None:
-        """Takes note of a match of `pattern`. `at_end`: it ends the text so far."""
+        """Update the state after a match of `pattern`. `at_end`: the match is at the end of the text so far."""
         kind = match.lastgroup
         if kind == "ticks":
             self.ticks(match.end() - match.start(), at_end)
@@ -88,13 +88,13 @@ class MarkdownContext:
             self._block = _Block.BLANK
         elif kind == "end":
             self.leave()
-        elif kind == "said":
-            self._block = _Block.SAID
+        elif kind == "other":
+            self._block = _Block.FILLED
         elif kind == "marker":
             self._block = _Block.EXAMPLE
 
     def ticks(self, count: int, at_end: bool) -> None:
-        """`count` more backticks in a row."""
+        """Update the state after `count` more backticks in a row. `at_end`: more may follow."""
         self._run += count
         if at_end:
             return
@@ -105,12 +105,12 @@ class MarkdownContext:
             self._ticks = 0
 
     def leave(self) -> None:
-        """The code or quotation is over, closed or not."""
+        """Leave the code or quotation, closed or not."""
         self._ticks, self._quote = 0, ""
 
     def closing(self, text: str, at: int, final: bool) -> tuple[int | None, int]:
-        """Where behind `at` the code that we are in is closed, if it is; and the offset up to which that holds. A
-        quotation is never reported closed: calls have quotes in them."""
+        """(the offset behind `at` at which the current code is closed; None = it is not, the offset up to which that is
+        valid). A quotation is never reported as closed: calls contain quotes."""
         if self._quote:
             return None, len(text)
         if self._ticks >= _FENCE:
@@ -124,12 +124,12 @@ class MarkdownContext:
         return (None if found < 0 else found), end
 
     def quotes(self, before: str) -> bool:
-        """Is a call on which this character borders the first thing in a quotation or in inline code?"""
+        """Does a call directly behind the character `before` begin a quotation or inline code?"""
         return self._ticks < _FENCE and before == (self._quote or "`")
 
     def behind(self, text: str, at: int) -> tuple[int, bool]:
-        """Behind a call inside code or a quotation: past white space that does not matter, and whether the line ends
-        there, where that is what counts."""
+        """Skip white space behind a call inside code or a quotation. Returns (the offset behind it, whether the line
+        ends there; always False in a block)."""
         rest = _REST if self._ticks >= _FENCE else _LINE_REST
         match = rest.match(text, at)
         assert match is not None  # the pattern also matches nothing

@@ -1,4 +1,5 @@
-"""Where a call may begin: the patterns that find the markers of several formats, and which formats each could start."""
+"""The patterns that find the markers of several formats, where a call may begin, and the formats that a marker may
+start."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from gateway.inspection.formats.base import Format, literal
 # A quote opens at the start of a word only: 15" is a size.
 _AT_WORD = r"(?<![^\s(\[{>])"
 _TICKS = r"(?P<ticks>`+)"
-_DISTINCT = 4  # characters from which the beginning of a closing string is taken for nothing else
+_DISTINCT = 4  # least length of closing strings whose beginning is recognised
 _QUOTE_ENDS = {'"': r'["\n]', "“": r"[”\n]"}
 
 
 class Start(NamedTuple):
-    """A format whose call may begin here. `length`: of its marker, None while that is not all there. `follow`: what
-    must come behind it."""
+    """A format whose call may begin here. `length`: of its marker; None while the marker is incomplete. `follow`: a
+    pattern for the text behind it."""
 
     format: Format
     length: int | None
@@ -26,11 +27,12 @@ class Start(NamedTuple):
 
 
 class Markers:
-    """Made once per set of formats.
+    """The patterns for one set of formats; built once per set.
 
-    Patterns: `start` and `text` find what opens code or a quotation, or a `marker`, at the start of a text and later
-    on; `line`, `block` and `quotes` what ends inline code, a fenced block, a quotation, or a `marker` in it. A marker
-    that is only begun at the end of the text is found too; one that is refuted by what comes behind it is not."""
+    `start` and `text` find openings of code and quotations, and markers: at the start of a text, and later in it.
+    `line`, `block` and `quotes` find the end of inline code, of a fenced block and of a quotation, and markers in them.
+    An incomplete marker at the end of the text is found too. A marker is not found if the text behind it excludes a
+    call."""
 
     def __init__(self, formats: tuple[Format, ...]) -> None:
         self._formats = formats
@@ -45,7 +47,7 @@ class Markers:
         self._started_by: dict[str, tuple[Start, ...]] = {}
         self._closing: dict[str, re.Pattern[str]] = {}
 
-    # Compiled when they are first needed: with many formats each takes tens of milliseconds.
+    # Compiled on first use: with many formats each takes tens of milliseconds.
     @cached_property
     def start(self) -> re.Pattern[str]:
         return re.compile(self._openers + _marker(self._formats))
@@ -64,22 +66,23 @@ class Markers:
 
     @cached_property
     def block_start(self) -> re.Pattern[str]:
-        return re.compile(rf"{_TICKS}{_marker(self._formats, follow=False)}|(?P<said>\S)")
+        return re.compile(rf"{_TICKS}{_marker(self._formats, follow=False)}|(?P<other>\S)")
 
     @cached_property
     def quotes(self) -> dict[str, re.Pattern[str]]:
         return {quote: re.compile(f"(?P<end>{end}){self._later}") for quote, end in _QUOTE_ENDS.items()}
 
     def started_by(self, found: str) -> tuple[Start, ...]:
-        """What `found`, a marker or the beginning of one at the end of the text, may start, in the formats' order."""
+        """The formats that `found` may start, in order. `found`: a marker, or the beginning of one at the end of the
+        text."""
         if found not in self._started_by:
             starts = [_start(format_, found) for format_ in self._formats]
             self._started_by[found] = tuple(start for start in starts if start is not None)
         return self._started_by[found]
 
     def closing(self, found: str) -> re.Pattern[str]:
-        """Finds what may complete a call that `found` starts. Not where the beginning of another closing string follows
-        at the end of the text: reading the call would only tell that more is needed."""
+        """A pattern for the strings that may complete a call that `found` starts. It does not match if the beginning of
+        another closing string follows at the end of the text: parsing the call would only need more text."""
         if found not in self._closing:
             closers = sorted({closer for start in self.started_by(found) for closer in start.format.closers})
             begun = "|".join(_begun(closer) for closer in closers if len(closer) >= _DISTINCT)
@@ -108,12 +111,13 @@ def markers_of(formats: tuple[Format, ...]) -> Markers:
 
 @lru_cache(maxsize=256)
 def begun(words: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds any of `words`, and any beginning of one at the end of the text."""
+    """A pattern for any of `words`, and for the beginning of one at the end of the text."""
     return re.compile(_alternatives(dict.fromkeys(words, "")))
 
 
 def _openers(marker_starts: str) -> str:
-    """What opens code or a quotation. `whole`: one that ends on its line with nothing in it that may be a marker."""
+    """A pattern for openings of code and quotations. Group `whole`: code or a quotation that ends on its line and
+    contains no first character of a marker."""
     code, quoted, quotation = (rf"[^{end}\n{marker_starts}]*" for end in '`"”')
     return (
         rf"(?P<whole>`(?!`){code}\n|{_AT_WORD}(?:\"{quoted}[\"\n]|“{quotation}[”\n]))"
@@ -122,7 +126,8 @@ def _openers(marker_starts: str) -> str:
 
 
 def _marker(formats: Iterable[Format], follow: bool = True) -> str:
-    """The last alternative of a pattern: any marker of `formats`; with `follow`, and what must come behind it."""
+    """The last alternative of a pattern: any marker of `formats`, with `follow` only if the required text follows
+    it."""
     behind: dict[str, str] = {}
     for format_ in formats:
         for marker in format_.markers:
@@ -132,8 +137,8 @@ def _marker(formats: Iterable[Format], follow: bool = True) -> str:
 
 
 def _alternatives(words: Mapping[str, str]) -> str:
-    """A pattern for any of `words` with what must come behind it, and for any beginning of one at the end of the text.
-    Shared beginnings are written once, so that a text of nothing but near-markers costs no more than any other."""
+    """A pattern for any of `words` (word -> pattern of the text behind it), and for the beginning of one at the end of
+    the text. Common prefixes are written once, so that a text full of near-markers costs no more than any other."""
     parts = []
     for first in sorted({word[0] for word in words if word}):
         rest = {word[1:]: behind for word, behind in words.items() if word[:1] == first}

@@ -1,7 +1,7 @@
-"""Mends one choice of an answer: calls and thoughts that upstream left in the text become calls and thoughts.
+"""Mends one choice of an answer: splits calls and thoughts that the backend left in the text from it.
 
-Wherever a segment is in doubt the text stays what it was. Nothing is lost: the `raw` of all segments, joined, is what
-came in; and however the text is cut into feeds, the segments (neighbours of a kind merged) are the same.
+In doubt, text stays text. No text is lost: the joined `raw` of all segments is the input. The segments (with neighbours
+of the same kind merged) do not depend on how the text is split into feeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from gateway.inspection.finder import MAX_HELD, CallFinder
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
-from gateway.inspection.reasoning import AnswerEnd, Later, Splitter, Thoughts
+from gateway.inspection.reasoning import AnswerEnd, LateTags, Splitter, Thoughts
 from gateway.inspection.segments import Call, Gap, Reasoning, Segment, Text
 
 __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "OfferedTools", "Reasoning", "Segment", "Text"]
@@ -20,8 +20,8 @@ __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "OfferedTools", "Reasoning", "Se
 
 class Mender:
     """`formats`: tried in this order where their markers are the same. `tools`: the request's (its JSON, or
-    `OfferedTools` when several choices share it); without any nothing is a call. `reasoning`: how thoughts are marked;
-    None = leave them. `max_held`: a call longer than this many characters stays text."""
+    `OfferedTools` when several choices share it); without tools no text is a call. `reasoning`: how thoughts are
+    marked; None = they stay in the text. `max_held`: a call longer than this many characters stays text."""
 
     def __init__(
         self,
@@ -32,11 +32,13 @@ class Mender:
     ) -> None:
         offered = tools if isinstance(tools, OfferedTools) else OfferedTools(tools)
         armed = bool(formats) and bool(offered)
-        self._later = Later(reasoning) if reasoning else None
+        self._late_tags = LateTags(reasoning) if reasoning else None
         self._content = CallFinder(formats, offered, max_held) if armed else None
         self._splitter = Splitter(reasoning) if reasoning else None
         self._answer_end = AnswerEnd(reasoning.answer[1]) if reasoning and reasoning.answer else None
-        self._thoughts = _InThoughts((lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None)
+        self._thoughts = _CallsInThoughts(
+            (lambda: CallFinder(formats, offered, max_held)) if armed and reasoning else None
+        )
 
     @property
     def opened(self) -> bool:
@@ -45,48 +47,48 @@ class Mender:
 
     @property
     def past_thoughts(self) -> bool:
-        """From here on all is content, and calls."""
+        """Can only content and calls follow?"""
         return self._splitter is None or self._splitter.done
 
     @property
     def saw_thoughts_later(self) -> bool:
-        """Did a line of the content begin with a tag of thoughts, where such tags no longer count? They stay in the
-        content: they may be prose."""
-        return self._later is not None and self._later.seen
+        """Did a later line of the content begin with a tag of thoughts? Such tags stay in the content, since they may
+        be prose."""
+        return self._late_tags is not None and self._late_tags.found
 
     def feed(self, text: str) -> list[Segment]:
-        """More of the content. Returns the segments that are certain by now."""
+        """Add content. Returns the segments that are decided now."""
         if self._splitter is None:
             if self._content is not None:
                 return self._content.feed(text)
             return [Text(text)] if text else []
         if self._splitter.done:
-            return self._watched(self._text(text))
-        return self._watched(self._sorted(self._splitter.feed(text)))
+            return self._checked(self._text(text))
+        return self._checked(self._split(self._splitter.feed(text)))
 
     def finish(self) -> list[Segment]:
-        """The rest, at the end of the content. Nothing is fed afterwards."""
+        """Return the remaining segments at the end of the content. `feed` must not be called afterwards."""
         segments: list[Segment] = []
         if self._splitter is not None:
-            segments = self._sorted(self._splitter.finish())
+            segments = self._split(self._splitter.finish())
             segments += self._thoughts.finish()
-        return self._watched(segments + (self._content.finish() if self._content else []), final=True)
+        return self._checked(segments + (self._content.finish() if self._content else []), final=True)
 
     def _text(self, text: str) -> list[Segment]:
         if self._content is None:
             return [Text(text)] if text else []
         return self._content.feed(text)
 
-    def _watched(self, segments: list[Segment], *, final: bool = False) -> list[Segment]:
+    def _checked(self, segments: list[Segment], *, final: bool = False) -> list[Segment]:
         if self._answer_end is not None:
             segments = self._answer_end.feed(segments, final=final)
-        if self._later is not None and not self._later.seen:
+        if self._late_tags is not None and not self._late_tags.found:
             for segment in segments:
                 if isinstance(segment, Text):
-                    self._later.feed(segment.text)
+                    self._late_tags.feed(segment.text)
         return segments
 
-    def _sorted(self, segments: list[Segment]) -> list[Segment]:
+    def _split(self, segments: list[Segment]) -> list[Segment]:
         out: list[Segment] = []
         for segment in segments:
             if isinstance(segment, Reasoning):
@@ -98,12 +100,12 @@ class Mender:
         return out
 
 
-class _InThoughts:
-    """A call inside thoughts is a draft, unless the thoughts are never closed and nothing but calls comes after it:
-    then the model went over to calling without a closing tag."""
+class _CallsInThoughts:
+    """Calls inside thoughts. Such a call is a draft and stays a thought, unless the thoughts are never closed and only
+    calls follow it: then the model has ended its thoughts without a closing tag."""
 
     def __init__(self, make_finder: Callable[[], CallFinder] | None) -> None:
-        self._make_finder = make_finder  # asked when thoughts begin: most answers have none
+        self._make_finder = make_finder  # called when thoughts begin: most answers have none
         self._finder: CallFinder | None = None
         self.begun = False
         self._drafts: list[Segment] = []
@@ -112,22 +114,22 @@ class _InThoughts:
         if not self.begun and self._make_finder is not None:
             self._finder = self._make_finder()
         self.begun = True
-        return self._sorted(self._finder.feed(text)) if self._finder else [Reasoning(text)]
+        return self._split(self._finder.feed(text)) if self._finder else [Reasoning(text)]
 
     def close(self) -> list[Segment]:
-        """The thoughts were closed: calls in them were drafts."""
+        """The thoughts were closed: return the rest of them, with the calls in them as thoughts."""
         segments = self.finish()
         return [Reasoning(segment.raw) for segment in segments if segment.raw]
 
     def finish(self) -> list[Segment]:
-        """The text ended inside the thoughts."""
-        segments = self._sorted(self._finder.finish()) if self._finder else []
+        """The text ended inside the thoughts: return the rest of them, with the last calls as calls."""
+        segments = self._split(self._finder.finish()) if self._finder else []
         segments += self._drafts
         self._drafts = []
         self._finder = None
         return segments
 
-    def _sorted(self, segments: list[Segment]) -> list[Segment]:
+    def _split(self, segments: list[Segment]) -> list[Segment]:
         out: list[Segment] = []
         for segment in segments:
             if isinstance(segment, Text):

@@ -1,4 +1,4 @@
-"""The tools of a request: which names may be called, and what type each argument is declared to have."""
+"""The tools of a request: their names and the declared types of their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 ANY: frozenset[str] = frozenset()
 MAX_DEPTH = 8  # of references and alternatives inside one property; a schema may point at itself
-# Names of types that are no JSON schema's, but in use; vLLM 0.32 knows them too.
+# Type names outside JSON schema that clients use; vLLM 0.32 knows them too.
 _ALIASES = {
     **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
     **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short", "unsigned"), "integer"),
@@ -24,8 +24,8 @@ _ALIASES = {
 
 
 class Shape:
-    """What a schema declares of one value, and of what is inside it. `root`: where its references point. Each thing is
-    looked up once: a value may have a hundred thousand items."""
+    """What a schema declares about one value and the values inside it. `root`: the document of its references. Every
+    lookup is cached, because a value may have a hundred thousand items."""
 
     __slots__ = ("_fields", "_item", "_rest", "_root", "_schema", "_types")
 
@@ -39,13 +39,13 @@ class Shape:
 
     @property
     def types(self) -> frozenset[str]:
-        """JSON schema types that it may have; empty = anything."""
+        """JSON schema types that the value may have; empty = any type."""
         if self._types is None:
             self._types = _types(self._schema, _Walk(self._root), MAX_DEPTH)
         return self._types
 
     def field(self, key: str) -> Shape:
-        """Of the value under this key, where this is an object."""
+        """The shape of the value under this key, if this value is an object."""
         if self._fields is None:
             self._fields = self._look_up()
         return self._fields.get(key) or self._rest or _UNKNOWN
@@ -60,7 +60,7 @@ class Shape:
         return {key: Shape(schema, self._root) for key, schema in declared.items()}
 
     def item(self) -> Shape:
-        """Of each item, where this is a list."""
+        """The shape of each item, if this value is a list."""
         if self._item is None:
             options = _alternatives(self._schema, _Walk(self._root), MAX_DEPTH)
             items = next((o["items"] for o in options if isinstance(o.get("items"), Mapping)), None)
@@ -68,8 +68,8 @@ class Shape:
         return self._item
 
     def fitted(self, value: Any) -> Any:
-        """`value` with every text in it, at any depth, that may not be a text here, as the type that is declared; and
-        a number or a boolean where text is declared, and not its type, as text."""
+        """`value` converted to the declared types, at any depth: a string becomes the declared type if no string is
+        allowed there; a number or a boolean becomes a string if a string is declared and its own type is not."""
         if self._schema is None:
             return value
         if isinstance(value, dict):
@@ -80,7 +80,7 @@ class Shape:
 
 
 class _Walk:
-    """Through one schema, with no more than `MOST` steps: alternatives that refer to each other double with each."""
+    """Limits the walk through one schema to `MOST` steps: alternatives that refer to each other grow exponentially."""
 
     MOST = 200
     __slots__ = ("_left", "root")
@@ -98,7 +98,7 @@ _UNKNOWN = Shape(None, {})
 
 
 class OfferedTools:
-    """Made once per request from its `tools` (OpenAI's shape, the flat one of /v1/responses, or Anthropic's)."""
+    """The `tools` of one request (in OpenAI's format, the flat one of /v1/responses, or Anthropic's)."""
 
     def __init__(self, tools: Iterable[Any]) -> None:
         self._schemas: dict[str, Mapping[str, Any]] = {}
@@ -128,7 +128,7 @@ class OfferedTools:
         return argument in _mapping(self._schemas[name].get("properties"))
 
     def schema(self, name: str) -> Mapping[str, Any]:
-        """The JSON schema of an offered tool's arguments, as it was declared; empty where none was.
+        """The declared JSON schema of an offered tool's arguments; empty if none was declared.
 
         Raises KeyError for a tool that was not offered, as `required` and `declares` do."""
         return self._schemas[name]
@@ -139,7 +139,7 @@ class OfferedTools:
         return frozenset(filter(_is_text, declared)) if isinstance(declared, list) else frozenset()
 
     def types(self, name: str, argument: str) -> frozenset[str]:
-        """JSON schema types that the argument may have; empty = anything."""
+        """JSON schema types that the argument may have; empty = any type."""
         key = (name, argument)
         if key not in self._types:
             schema = self._schemas[name]
@@ -148,18 +148,18 @@ class OfferedTools:
         return self._types[key]
 
     def shape(self, name: str) -> Shape:
-        """What is declared of the arguments of this tool."""
+        """The declared shape of this tool's arguments."""
         found = self._shapes.get(name)
         if found is None:
             found = self._shapes[name] = Shape(self._schemas[name], self._schemas[name])
         return found
 
     def typed(self, name: str, argument: str, text: str) -> Any:
-        """The value that `text` means for this argument; the text itself where it fits no declared type."""
+        """`text` as the argument's declared type; the text itself if it matches no declared type."""
         return self.fitted(name, argument, typed(text, self.types(name, argument)))
 
     def fitted(self, name: str, argument: str, value: Any) -> Any:
-        """The same for a value that was read already: see `Shape.fitted`."""
+        """The same for a parsed value: see `Shape.fitted`."""
         if isinstance(value, (dict, list)):
             return self.shape(name).field(argument).fitted(value)
         return _fitted(value, self.types(name, argument))
@@ -207,7 +207,7 @@ def _types(schema: Any, walk: _Walk, depth: int) -> frozenset[str]:
 
 
 def _alternatives(schema: Any, walk: _Walk, depth: int) -> Iterator[Mapping[str, Any]]:
-    """The schema itself, and all that it refers to or is made of."""
+    """The schema itself, and all schemas that it refers to or combines."""
     if not isinstance(schema, Mapping) or depth == 0 or not walk.step():
         return
     yield schema
@@ -243,13 +243,13 @@ def _fitted(value: Any, types: frozenset[str]) -> Any:
 
 
 def typed(text: str, types: frozenset[str]) -> Any:
-    """`text` as one of the schema `types`. A declared string is only reread when another declared type fits better; an
-    undeclared argument stays text unless it is a JSON object or array."""
+    """`text` as one of the schema `types`. If a string is declared, it is converted only if another declared type fits
+    better. An undeclared argument stays a string unless it is a JSON object or array."""
     if types == {"string"}:
         return text
     value = _literal(text.strip(), types)
     if value is _NOTHING or isinstance(value, str):
-        return text  # quotes are the model's own
+        return text  # quotes in the text belong to the string
     kind = _type_of(value)
     if kind == "integer" and "number" in types:
         return value
@@ -270,8 +270,8 @@ _NUMERIC = frozenset(("integer", "number"))
 
 
 def _literal(text: str, types: frozenset[str]) -> Any:
-    """A JSON value; True, None and {'a': 1} are taken as Python means them, and where `types` allow it also TRUE, 007,
-    +5 and .5."""
+    """The value of a literal: JSON; Python's True, None and {'a': 1}; and, if `types` allow it, also TRUE, 007, +5 and
+    .5. `_NOTHING` if it is none of these."""
     if text in _WORDS:
         return _WORDS[text]
     try:
@@ -305,16 +305,16 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_as_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # made once: json.dumps makes one each time
+_as_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # json.dumps would create an encoder each time
 
 
 def as_json(arguments: Mapping[str, Any]) -> str:
-    """The arguments of a call as JSON text that can be sent: unicode as it is, escaped only where it must be.
+    """The arguments of a call as JSON text that can be sent. Unicode is escaped only if necessary.
 
-    Raises ValueError for numbers that JSON can't say (1e999)."""
+    Raises ValueError for numbers that JSON cannot represent (1e999)."""
     text = _as_text(arguments)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair can only travel escaped
+    except UnicodeEncodeError:  # half a surrogate pair can only be sent escaped
         return json.dumps(arguments, allow_nan=False)
     return text

@@ -1,4 +1,4 @@
-"""What one request may expect of its answer."""
+"""What the answer to one request is checked for, and how it is mended."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.domain.request import InferenceRequest
-from gateway.inspection.echo import asked_about
+from gateway.inspection.echo import client_mentions
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import THINK, Thoughts
 
 ReasoningField = Literal["as_is", "both", "reasoning", "reasoning_content", "none"]
 CLOSER = THINK.closer
-CACHED_MOST = 256 * 1024  # bytes of `tools` that are kept for the next request: agents send the same ones every time
+CACHED_MOST = 256 * 1024  # bytes: larger `tools` are not cached when parsed; agents send the same ones every time
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionPolicy:
     """What one answer is checked for, and how it is mended.
 
-    `tools` None = none may be called. `formats`: how calls may stand in the text. `thoughts`: how thoughts may.
+    `tools`: the tools that may be called; None = none. `formats`: the formats of calls in the text. `thoughts`: the
+    notation of thoughts in the text.
 
-    `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: nobody enforces that,
-    so nothing is sent before the first call. `reasoning_field`: under which name thoughts go to the client."""
+    `call`: "required" | "named" = the answer must call a tool (`name`, for a named one). `hold`: the backend does
+    not enforce that, so content is held until the first call. `reasoning_field`: the field name of thoughts for the
+    client."""
 
     tools: OfferedTools | None = None
     formats: Sequence[Format] = ()
@@ -45,8 +47,9 @@ class InspectionPolicy:
 NOTHING_EXPECTED = InspectionPolicy()
 
 
-class LateTools(OfferedTools):
-    """A request's `tools` as bytes, read when somebody asks for one: most answers call none, and agents send 50 KB."""
+class LazyTools(OfferedTools):
+    """A request's `tools` as bytes, parsed on first access: most answers call no tool, and agents send 50 KB of
+    them."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -77,6 +80,6 @@ def _decoded(raw: bytes) -> Iterator[Any]:
 
 
 def closes_thoughts(request: InferenceRequest, thoughts: Thoughts | None) -> bool:
-    """Is a `</think>` with no opener before it the end of thoughts, as far as the request and the model can tell? Not
-    where the model marks them otherwise, or not at all, and not where the client itself speaks of that tag."""
-    return thoughts is not None and thoughts.closer == CLOSER and not asked_about(request, CLOSER)
+    """Does a `</think>` without an opener end thoughts? It does not if the model marks thoughts differently or not at
+    all, or if the client's messages mention that tag."""
+    return thoughts is not None and thoughts.closer == CLOSER and not client_mentions(request, CLOSER)

@@ -1,4 +1,4 @@
-"""Thoughts that stand in the content, split from it while they come."""
+"""Splits thoughts from the content while it arrives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gateway.inspection.segments import Gap, Reasoning, Segment, Text
 class Thoughts:
     """How a family of models marks its thoughts. An opener counts only at the start of the content.
 
-    `implied`: the opener may be missing, as where the prompt ended with it: all is thoughts until `closer`, or, where
-    `bare` names strings, what begins with one of them. `other_closers`: what also ends them. `answer`: the tags that
-    stand around the content, if any."""
+    `implied`: the opener may be missing, e.g. because the prompt ended with it. Then all text up to `closer` is
+    thoughts, or, if `bare` names strings, only text that begins with one of them. `other_closers`: strings that also
+    end thoughts. `answer`: the tags around the content, if any."""
 
     openers: tuple[str, ...]
     closer: str
@@ -36,12 +36,12 @@ class Thoughts:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """All that a text must have for anything in it to change."""
+        """All tags. A text without any of them is not changed (unless the opener is implied)."""
         return (*self.openers, *self.closers, *(self.answer or ()))
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """All that may open, longest first."""
+        """All strings that may open thoughts, longest first."""
         return tuple(sorted(self.openers + (self.bare if self.implied else ()), key=len, reverse=True))
 
 
@@ -65,11 +65,11 @@ REASONING: Mapping[str, Thoughts] = MappingProxyType(
         "gemma4": Thoughts(("<|channel>thought\n", "<|channel>"), "<channel|>", bare=("thought\n",)),
     }
 )
-"""By the names of vLLM's `--reasoning-parser`."""
+"""vLLM's `--reasoning-parser` -> its notation of thoughts."""
 
 
 class Splitter:
-    """Gives thoughts as Reasoning, their tags (and white space where nothing was thought) as Gap, the rest as Text."""
+    """Returns thoughts as Reasoning, their tags (and thoughts of white space alone) as Gap, the rest as Text."""
 
     def __init__(self, thoughts: Thoughts) -> None:
         self._openers = thoughts.openers
@@ -80,12 +80,12 @@ class Splitter:
         self._most_space = max(map(len, (*self._starts, *self._closers)))
         self._state = self._opening
         self._held = ""
-        self._said = False  # some thought other than white space
+        self._has_text = False  # the thoughts have more than white space
         self.opened = False  # the content began with an opener
 
     @property
     def done(self) -> bool:
-        """From here on all is content."""
+        """Can only content follow?"""
         return self._state == self._outside
 
     def feed(self, text: str) -> list[Segment]:
@@ -123,17 +123,17 @@ class Splitter:
         closed = match.group() if match is not None and match.group() in self._closers else ""
         end = len(text) if match is None or (final and not closed) else match.start()
         thought = text[:end]
-        if not self._said and not thought.strip() and len(thought) <= self._most_space:
-            return self._silence(text, end, closed, final)
-        self._said = True
+        if not self._has_text and not thought.strip() and len(thought) <= self._most_space:
+            return self._only_space(text, end, closed, final)
+        self._has_text = True
         segments: list[Segment] = [Reasoning(thought)] if thought else []
         if not closed:
             self._held = text[end:]
             return segments
         return segments + self._close(text, end, end + len(closed), final)
 
-    def _silence(self, text: str, end: int, closed: str, final: bool) -> list[Segment]:
-        """Nothing but white space was thought so far."""
+    def _only_space(self, text: str, end: int, closed: str, final: bool) -> list[Segment]:
+        """Handle thoughts that are only white space so far."""
         if closed:
             return self._close(text, 0, end + len(closed), final)
         if final:
@@ -146,7 +146,7 @@ class Splitter:
         return [Gap(text[start:end]), *(self._before_answer(text[end:], final) if end < len(text) else [])]
 
     def _before_answer(self, text: str, final: bool) -> list[Segment]:
-        """The tag that opens the answer, with the white space around it, says nothing."""
+        """Return the tag that opens the answer, with the white space around it, as Gap."""
         begin = len(text) - len(text.lstrip())
         rest = text[begin:]
         if self._answer and begin <= self._most_space:
@@ -169,7 +169,7 @@ class Splitter:
 
 
 class AnswerEnd:
-    """Takes the tag that ends the answer, and the newline before it, out of the content."""
+    """Removes the tag that ends the answer, and the newline before it, from the content."""
 
     __slots__ = ("_begun", "_closing", "_held")
 
@@ -206,26 +206,27 @@ class AnswerEnd:
         return [*out, Text(text[at:])] if at < len(text) else out
 
 
-class Later:
-    """Watches content for tags of thoughts at the start of a line, behind where they count."""
+class LateTags:
+    """Detects tags of thoughts at the start of a later line of the content, where they do not open or close
+    thoughts."""
 
-    __slots__ = ("_line", "_most", "_pattern", "seen")
+    __slots__ = ("_line", "_most", "_pattern", "found")
 
     def __init__(self, thoughts: Thoughts) -> None:
         tags = [tag for tag in (*thoughts.openers, *thoughts.closers) if tag]
         self._pattern = re.compile(rf"^[^\S\n]*(?:{'|'.join(map(re.escape, tags))})", re.M)
         self._most = 2 * max(map(len, tags))
-        self._line: str | None = ""  # the present line so far, while a tag may still begin it
-        self.seen = False
+        self._line: str | None = ""  # the current line, while it may still begin with a tag
+        self.found = False
 
     def feed(self, text: str) -> None:
         if self._line is None:
-            if "\n" not in text:  # by far the most usual
+            if "\n" not in text:  # the most frequent case
                 return
             self._line = text[text.index("\n") + 1 :]
         else:
             self._line += text
         if self._pattern.search(self._line):
-            self.seen = True
+            self.found = True
         line = self._line[self._line.rfind("\n") + 1 :]
         self._line = line if len(line) <= self._most else None

@@ -1,5 +1,5 @@
-"""What is changed in a reply's bytes: the model's name; in a stream that another attempt began, id and created; and the
-choices of an event that was mended."""
+"""Rewrites a reply's bytes: the model's name; id and created in a stream that another attempt began; and the choices of
+a mended event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Raw
 from gateway.domain.upstream import ProtocolFailure
 from gateway.transport.sse import Choice, Chunk, data_of, number_of
 
-Rewrites = Sequence[tuple[bytes, bytes]]  # exact bytes of a key and its value -> what they become
+Rewrites = Sequence[tuple[bytes, bytes]]  # (exact bytes of a key and its value, their replacement)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Any).decode
@@ -24,7 +24,8 @@ _KEYS = {name: re.compile(b'"' + name.encode() + b'"' + _VALUE) for name in ("mo
 
 
 class Identity:
-    """`id` and `created` of all chunks of one reply; fixed by the first chunk that is sent, whoever made it."""
+    """`id` and `created` of all chunks of one reply. The first chunk that is sent sets them, whichever attempt it is
+    from."""
 
     __slots__ = ("created", "id", "role_sent")
 
@@ -34,13 +35,14 @@ class Identity:
         self.role_sent = False
 
     def fix(self, id_: Any, created: Any) -> None:
-        """Only a text becomes the id, and only a number the time: another attempt may have to go on with them."""
+        """Set both from the first chunk. Only a string is accepted as id, and only a number as time: chunks of later
+        attempts get them too."""
         if self.id is None and isinstance(id_, str):
             self.id, self.created = id_, created if isinstance(created, int) else None
 
 
 def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes, bytes] | None:
-    """The exact bytes of `"name": value` in this event and what to put there; None when nothing has to change."""
+    """(the exact bytes of `"name": value` in this event, their replacement); None if nothing has to change."""
     if value == wanted or value is None:
         return None
     if isinstance(value, str):
@@ -49,22 +51,22 @@ def learn(event: bytes, name: str, value: object, wanted: object) -> tuple[bytes
         if event.count(key) == 1 and old in event:  # nearly always; inside a text the quotes are escaped
             return old, key + _encode(wanted)
     for found in _KEYS[name].finditer(event):
-        if _says(found.group(1), value):
+        if _decodes_to(found.group(1), value):
             old = found.group(0)
             return old, old[: found.start(1) - found.start(0)] + _encode(wanted)
     return None
 
 
-def _says(data: bytes, value: object) -> bool:
+def _decodes_to(data: bytes, value: object) -> bool:
     try:
         return bool(_decode(data) == value)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # of a field that nobody has looked into
+    except (msgspec.DecodeError, UnicodeDecodeError):  # from a field that has not been parsed
         return False
 
 
 class Rewriter:
-    """Puts the wanted model, id and created into the events of one attempt. What they are in its bytes is learned from
-    its first event; `learn` is called when events begin to go out."""
+    """Replaces model, id and created in the events of one attempt. The bytes to replace are learned from its first
+    event, by `learn`, which is called before the first event is sent."""
 
     __slots__ = ("_first", "_model", "_rewrites", "_wanted", "identity")
 
@@ -97,10 +99,10 @@ class Rewriter:
         self._rewrites = [pair for pair in learned if pair is not None]
 
     def apply(self, event: bytes) -> bytes:
-        """The event with its rewrites. Each pattern is replaced once; where one is not there, the event is parsed."""
+        """The event with its replacements. Each is made once; if its bytes are not found, the event is parsed."""
         for old, new in self._rewrites:
             replaced = event.replace(old, new, 1)
-            if replaced is event:  # CPython's answer when there was nothing to replace
+            if replaced is event:  # CPython returns the same object if there was nothing to replace
                 return _reparsed(event, self._wanted)
             event = replaced
         return event
@@ -123,8 +125,8 @@ def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
 
 
 def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
-    """The event once for each of these choices, with everything else that it says; not the logprobs, which belonged to
-    the text as it was. Raises ProtocolFailure for one that cannot be read."""
+    """One event per choice, with all other fields of the original event except the logprobs, which belonged to the
+    original text. Raises ProtocolFailure if the event cannot be read."""
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     try:
@@ -141,8 +143,8 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
 
 
 def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
-    """The event with the numbers and the finish_reasons of these choices, which are all that it has. Raises
-    ProtocolFailure for one that cannot be read."""
+    """The event with the indexes and finish_reasons of `choices`, which correspond to its own choices. Raises
+    ProtocolFailure if the event cannot be read."""
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     try:
@@ -158,8 +160,8 @@ def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
 
 
 def whole(body: bytes, served: object, model: str) -> bytes:
-    """A reply that came in one piece, under the name it was asked by instead of `served`, the name in it; every other
-    byte stays."""
+    """A whole reply in which the model's name `served` is replaced by `model`, the requested name. All other bytes stay
+    the same, if possible."""
     if served is None or served == model:
         return body
     old = b'"model":' + _encode(served)

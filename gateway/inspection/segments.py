@@ -1,4 +1,4 @@
-"""What mended text consists of. The `raw` of all segments, joined, is the text that upstream sent, byte for byte."""
+"""The segments of mended text. The joined `raw` of all segments is the text that the backend sent, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 
-@dataclass(slots=True)  # not frozen: one is made for every event of a stream, and frozen ones cost twice as much
+@dataclass(slots=True)  # not frozen: created for every event of a stream, and frozen ones cost twice as much
 class Text:
-    """Content for the client, exactly as upstream wrote it."""
+    """Content for the client, exactly as the backend sent it."""
 
     text: str
 
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(slots=True)
 class Reasoning:
-    """Thoughts, for the reasoning field, exactly as upstream wrote them."""
+    """Thoughts for the reasoning field, exactly as the backend sent them."""
 
     text: str
 
@@ -32,7 +32,7 @@ class Reasoning:
 @dataclass(frozen=True, slots=True)
 class Call:
     """One complete call of an offered tool. `arguments`: a JSON object as text. `raw`: the markup it was read from; of
-    several calls inside one wrapper the first carries it all."""
+    several calls in one wrapper the first has all of it."""
 
     name: str
     arguments: str
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Characters that say nothing: the tags around thoughts, white space around calls. Not for the client."""
+    """Characters without content, which the client does not get: the tags around thoughts, white space around calls."""
 
     raw: str
 
@@ -50,7 +50,7 @@ Segment = Text | Reasoning | Call | Gap
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The same with neighbouring segments of one kind made one; calls stay apart."""
+    """The segments with neighbours of the same kind merged; calls stay separate."""
     out: list[Segment] = []
     for kind, group in groupby(segments, type):
         alike = list(group)

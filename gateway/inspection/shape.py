@@ -1,8 +1,8 @@
-"""Is what a backend says of the types that OpenAI's API promises? Pure.
+"""Checks the types of a backend's answer against OpenAI's API. Pure.
 
-What does not fit is a failure of the backend that said it: its client could not use it, and nothing behind this look
-has to expect it. Oddities that no client stumbles over are none: unknown fields, numbers of choices and calls that are
-no numbers, and whatever stands in `id`, `created`, `model`, `logprobs` and `usage`.
+A wrong type is a failure of the backend: the client could not use the answer, and the code behind this check need not
+handle it. Deviations that no client fails on are accepted: unknown fields, indexes of choices and calls that are no
+numbers, and any value of `id`, `created`, `model`, `logprobs` and `usage`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORDS: dict[type | tuple[type, ...], str] = {
     (str, list): "text",
     (str, int): "text",
 }
-# Of a message and of a delta alike; each may be null, or missing.
+# The fields of a message and of a delta; each may be null or missing.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "role": str,
     "content": (str, list),  # some clouds send a list of parts
@@ -39,18 +39,18 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def fault_in_delta(delta: object) -> str | None:
-    """What is wrong with the `delta` of a streamed choice; None = nothing is. Parts of a call may lack what an earlier
-    part has said."""
+    """The fault in the `delta` of a streamed choice; None = it is valid. A part of a call may lack fields that an
+    earlier part had."""
     return None if delta is None else _fault_in(delta, "delta", False)
 
 
 def fault_in_message(message: object) -> str | None:
-    """What is wrong with the `message` of an answer in one piece; None = nothing is."""
+    """The fault in the `message` of a whole answer; None = it is valid."""
     return _fault_in(message, "message", True)
 
 
 def fault_in_end(finish_reason: object, *, whole: bool = False) -> str | None:
-    """What is wrong with a `finish_reason`; None = nothing is. `whole`: there must be one."""
+    """The fault in a `finish_reason`; None = it is valid. `whole`: it must not be missing."""
     if finish_reason is None:
         return "ended without a finish_reason" if whole else None
     if not isinstance(finish_reason, str):
@@ -59,13 +59,13 @@ def fault_in_end(finish_reason: object, *, whole: bool = False) -> str | None:
 
 
 def fault_in_text(text: object) -> str | None:
-    """What is wrong with the `text` of a completion; None = nothing is, or there is none."""
+    """The fault in the `text` of a completion; None = it is valid or missing."""
     return None if text is None or isinstance(text, str) else _not("text", str)
 
 
 def is_no_chunk(data: bytes, *, begun: bool) -> bool:
-    """Is an event that could not be read as a chunk a mistaken one? What is no JSON is not ours to judge, nor, once
-    content has `begun`, JSON that is no object: clients skip such events."""
+    """Is an event that could not be read as a chunk a failure? Data that is no JSON is passed on, and once content has
+    `begun` also JSON that is no object: clients skip such events."""
     try:
         found = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -74,7 +74,7 @@ def is_no_chunk(data: bytes, *, begun: bool) -> bool:
 
 
 def brief(value: object) -> str:
-    """Anything that was read of JSON, as a short text. Never raises."""
+    """Any decoded JSON value as a short text. Never raises."""
     try:
         text = value if isinstance(value, str) else _encode(value).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):
@@ -82,10 +82,10 @@ def brief(value: object) -> str:
     return text[:BRIEF_MOST]
 
 
-def _fault_in(said: object, where: str, whole: bool) -> str | None:
-    if not isinstance(said, dict):
+def _fault_in(message: object, where: str, whole: bool) -> str | None:
+    if not isinstance(message, dict):
         return _not(where, dict)
-    for name, value in said.items():
+    for name, value in message.items():
         if value is None or (type_ := _TYPES.get(name)) is None:
             continue
         if not isinstance(value, type_):

@@ -1,7 +1,7 @@
-"""One attempt's stream, event by event, without effects: what may go to the client now, and whether it was whole. How
-it is judged and mended is inspector.py's.
+"""Follows one attempt's stream event by event, without effects: which bytes may be sent to the client now, and is the
+stream complete? inspector.py checks and mends the content.
 
-Preamble (comments, role chunks) is held until the backend has said something, and dropped when the attempt is left.
+The preamble (comments, role chunks) is held until the backend has sent content, and dropped if the attempt fails.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from gateway.transport.sse import (
     Chunk,
     content_of,
     data_of,
+    has_content,
+    has_reasoning,
     is_plain,
     is_role,
     read_chunk,
-    says_something,
-    thinks,
 )
 
-HELD_MOST = 64 * 1024  # bytes of content that are held until the call that was asked for comes
-PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before anything is said: a role chunk may carry a long prompt's token ids
-PREAMBLE_EVENTS = 65_536  # the same in events: comments that keep a connection alive while a request waits
-REPEATS = 50  # events in a row that say the same: garbage
+HELD_MOST = 64 * 1024  # bytes of content that are held while the required call has not come
+PREAMBLE_MOST = 8 * 1024 * 1024  # bytes before the first content: a role chunk may contain a long prompt's token ids
+PREAMBLE_EVENTS = 65_536  # the same in events: keep-alive comments while a request waits
+REPEATS = 50  # identical events in a row that count as garbage
 
 
 class HeldEvents:
-    """Events that are not sent yet: they say nothing, or content that another backend may still have to replace."""
+    """Events that are not sent yet: they have no content, or content that another backend may still have to replace."""
 
-    __slots__ = ("_all_bytes", "_count", "_events", "said_bytes")
+    __slots__ = ("_all_bytes", "_count", "_events", "content_bytes")
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
         self._count = 0  # events that were held or dropped before content
-        self._all_bytes = 0  # of those
-        self.said_bytes = 0  # of held events with content
+        self._all_bytes = 0  # bytes of those events
+        self.content_bytes = 0  # of held events with content
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -53,7 +53,7 @@ class HeldEvents:
 
     @property
     def too_much(self) -> bool:
-        """A stream that never comes to the point is broken, before what is held of it becomes a burden."""
+        """Were so many events held or dropped before any content that the stream counts as broken?"""
         return self._count > PREAMBLE_EVENTS or self._all_bytes > PREAMBLE_MOST
 
     def add(self, event: bytes) -> None:
@@ -62,7 +62,7 @@ class HeldEvents:
         self._all_bytes += len(event)
 
     def drop(self, event: bytes) -> None:
-        """Counts an event that will never be sent."""
+        """Count an event that will not be sent."""
         self._count += 1
         self._all_bytes += len(event)
 
@@ -72,8 +72,8 @@ class HeldEvents:
 
 
 class TextFrame:
-    """What stands before and after the text in nearly every event of a stream, so that the text of one is found without
-    parsing."""
+    """The bytes before and after the text, which are the same in nearly all events of a stream, so that the text is
+    found without parsing."""
 
     __slots__ = ("_after", "_before")
 
@@ -83,7 +83,7 @@ class TextFrame:
 
     @classmethod
     def of(cls, event: bytes, choice: Choice) -> TextFrame | None:
-        """The frame of this event when it is of the first choice and says nothing but text."""
+        """The frame of this event; None unless it is of the first choice and has only text."""
         text = content_of(choice)
         if not text or choice.index != 0 or choice.finish_reason is not None or choice.delta.keys() != {"content"}:
             return None
@@ -94,7 +94,7 @@ class TextFrame:
         return None
 
     def text_of(self, event: bytes) -> str | None:
-        """The text of an event that is like an earlier one but for its text; None = it has to be parsed."""
+        """The text of an event that otherwise equals the event of the frame; None = it has to be parsed."""
         if not (event.startswith(self._before) and event.endswith(self._after)):
             return None
         raw = event[len(self._before) : -len(self._after)]
@@ -105,7 +105,8 @@ class StreamTrack(Inspector):
     """Follows one attempt. `feed` takes whole events and returns the bytes to send.
 
     `content`: this attempt has sent content; `reasoning`: it has sent thoughts; `progress`: the events last fed were
-    more than comments; `done`: [DONE] was seen; `held`: what is not sent yet. The rest is the inspector's."""
+    more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet. The other attributes are the
+    inspector's."""
 
     __slots__ = (
         "_frame",
@@ -131,10 +132,10 @@ class StreamTrack(Inspector):
         super().__init__(request, policy, thoughts)
         self._rewriter = Rewriter(identity, request.model)
         self._holds = self._policy.hold
-        self._raw = False  # content is under way and nothing more can be found: events go on unparsed
+        self._raw = False  # content has begun and its inspection is finished: events are passed on unparsed
         self._frame: TextFrame | None = None
         self._last = b""
-        self._same = 0  # events in a row that are the same as `_last`
+        self._same = 0  # events in a row that equal `_last`
         self.held = HeldEvents()
         self.content = False
         self.reasoning = False
@@ -143,31 +144,31 @@ class StreamTrack(Inspector):
 
     @property
     def whole(self) -> bool:
-        """Every choice that was asked for has its finish_reason. ([DONE] alone says nothing: vLLM sends it after an
-        error too.)"""
+        """Does every requested choice have its finish_reason? ([DONE] proves nothing: vLLM sends it after an error
+        too.)"""
         return self.failure is None and len(self.finished) >= self._request.choices
 
     @property
     def complete(self) -> bool:
-        """Content, whole, with its end said, and nothing kept back: what is sent now is the last."""
+        """Is the stream whole and ended with [DONE], with all its content sent or being sent now?"""
         return self.done and self.content and self.whole and not (self.disobeyed or self.held)
 
     @property
     def model(self) -> object:
-        """The model that it names."""
+        """The model that the stream names."""
         return self._rewriter.served
 
     # -- each event -----------------------------------------------------------------------------------------------
 
     def feed(self, events: Iterable[bytes]) -> bytes:
-        """The bytes to send for these events; b"" while nothing has been said. Sets `failure` when one of them is an
+        """The bytes to send for these events; b"" while there is no content. Sets `failure` if one of them is an
         error."""
         self.progress = False
         out: list[bytes] = []
         for event in events:
             if event == self._last:
                 self._same += 1
-                if self._same == REPEATS and self._says(event):
+                if self._same == REPEATS and self._has_output(event):
                     self.violations.add("garbage")  # one token again and again
             else:
                 self._last, self._same = event, 0
@@ -183,19 +184,19 @@ class StreamTrack(Inspector):
         return out[0] if len(out) == 1 else b"".join(out)
 
     @staticmethod
-    def _says(event: bytes) -> bool:
-        """Is there anything in this event for the client? (What keeps a connection alive may come again and again.)"""
+    def _has_output(event: bytes) -> bool:
+        """Does this event have content or thoughts? (Keep-alive events may repeat.)"""
         chunk = read_chunk(data_of(event) or b"")
-        return chunk is not None and any(says_something(choice) or thinks(choice) for choice in chunk.choices or ())
+        return chunk is not None and any(has_content(choice) or has_reasoning(choice) for choice in chunk.choices or ())
 
     def _look_for_close(self, event: bytes) -> None:
-        """The end of thoughts in an event that goes on unparsed."""
+        """Detect closing tags of thoughts in an event that is passed on unparsed."""
         chunk = read_chunk(data_of(event) or b"")
         if chunk is not None and self._chat:
             self.note_close(chunk.choices or [])
 
     def _feed_other(self, event: bytes, out: list[bytes]) -> None:
-        """Any event but one that goes on unparsed. Sets `failure` where it is not what a chunk must be."""
+        """Handle an event that has to be read. Sets `failure` if it is not a valid chunk."""
         try:
             if self._frame is None or (text := self._frame.text_of(event)) is None:
                 self._feed_one(event, out)
@@ -205,12 +206,12 @@ class StreamTrack(Inspector):
             self.failure = str(failure)
 
     def _feed_text(self, event: bytes, text: str, out: list[bytes]) -> None:
-        """An event that is like one before but for its text: nearly all are."""
+        """Handle an event that differs from an earlier one only in its text, as nearly all do."""
         self.progress = True
         deltas = self.inspect_text(text)
         if deltas is None:
             out.append(self._rewriter.apply(event))
-        elif deltas:  # else it is kept back: it may be part of a call
+        elif deltas:  # otherwise the text is held: it may be part of a call
             self._place_changed(event, [Choice(0, delta) for delta in deltas], out)
 
     def _feed_one(self, event: bytes, out: list[bytes]) -> None:
@@ -229,8 +230,8 @@ class StreamTrack(Inspector):
         chunk = read_chunk(data)
         if chunk is None and is_no_chunk(data, begun=self.content):
             self.failure = "sent an event that is no chunk"
-        elif chunk is None:  # not ours to judge: it goes on as it is, as content
-            self._say(event, out, content=True)
+        elif chunk is None:  # not JSON, or no object: passed on unchanged, and counted as content
+            self._send(event, out, content=True)
         elif chunk.error is not None:
             error = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
             self.failure = f"sent an error event: {brief(error)}"
@@ -243,7 +244,7 @@ class StreamTrack(Inspector):
         if chunk.usage is not None:
             self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not choices and not (self._request.wants_usage or self._request.own_usage):
-                return  # we asked for it, the client did not
+                return  # the gateway requested it, the client did not
         self.failure = self.fault_in(choices)
         if self.failure is not None:
             return
@@ -258,7 +259,7 @@ class StreamTrack(Inspector):
             self._look_ahead(event, choices)
 
     def _look_ahead(self, event: bytes, choices: Sequence[Choice]) -> None:
-        """From here on, which events need not be parsed?"""
+        """Decide which of the following events need not be parsed."""
         self._raw = self._raw or self.settled
         if self._frame is None and not self._raw and len(choices) == self._request.choices == 1 and self.begun:
             self._frame = TextFrame.of(event, choices[0])
@@ -266,23 +267,23 @@ class StreamTrack(Inspector):
     # -- sent or held ---------------------------------------------------------------------------------------------
 
     def _place_changed(self, event: bytes, changed: Sequence[Choice], out: list[bytes]) -> None:
-        """Sends or holds what becomes of this event: an event of its own for each of these choices."""
+        """Send or hold a changed event: one event for each of these choices."""
         for one, choice in zip(rebuilt(event, changed), changed, strict=True):
             self._place(one, [choice], out)
 
     def _place(self, event: bytes, choices: Sequence[Choice], out: list[bytes]) -> None:
-        said = thought = False
+        any_content = any_reasoning = False
         for choice in choices:
-            said = said or says_something(choice)
-            thought = thought or thinks(choice)
-        if said:
+            any_content = any_content or has_content(choice)
+            any_reasoning = any_reasoning or has_reasoning(choice)
+        if any_content:
             if self._withholds(choices):
                 self._hold(event)
-                self.held.said_bytes += len(event)
+                self.held.content_bytes += len(event)
             else:
-                self._say(event, out, content=True)
-        elif thought:
-            self._say(event, out, content=False)
+                self._send(event, out, content=True)
+        elif any_reasoning:
+            self._send(event, out, content=False)
         elif self.content or (self.reasoning and not self._awaits):
             out.append(self._rewriter.apply(event))
         else:
@@ -297,19 +298,20 @@ class StreamTrack(Inspector):
             self.failure = "sent too much before it said anything"
 
     def _withholds(self, choices: Sequence[Choice]) -> bool:
-        """Is this content kept back, so that another backend can still be asked? White space alone is, while a turn
-        with tools may yet turn out empty; text is, until the call that nobody enforces has come."""
+        """Is this content held back, so that another backend can still be tried? White space alone is, while a turn
+        with tools may still turn out empty. Text is held until a required call comes that the backend does not
+        enforce."""
         if self.content or not (self._awaits or self._holds):
             return False
         if self.called:
             self.disobeyed = self._policy.must_call and not self.obeyed and self._request.choices == 1
             return self.disobeyed
         if self._holds:
-            self._holds = self.held.said_bytes < HELD_MOST
+            self._holds = self.held.content_bytes < HELD_MOST
             return self._holds
         return all(content_of(choice).isspace() for choice in choices)
 
-    def _say(self, event: bytes, out: list[bytes], *, content: bool) -> None:
+    def _send(self, event: bytes, out: list[bytes], *, content: bool) -> None:
         if self.held or not (self.content or self.reasoning):
             out.append(self.release_held())
         self.content = self.content or content
@@ -317,7 +319,7 @@ class StreamTrack(Inspector):
         out.append(self._rewriter.apply(event))
 
     def release_held(self) -> bytes:
-        """The preamble, now that it may go out; role chunks only if none went before."""
+        """The held events, to be sent now. Role chunks are left out if one was sent before."""
         rewriter, identity = self._rewriter, self._rewriter.identity
         rewriter.learn()
         events = [event for event in self.held.release() if not (identity.role_sent and is_role(event))]
@@ -325,7 +327,7 @@ class StreamTrack(Inspector):
         return b"".join(map(rewriter.apply, events))
 
     def conclude(self) -> None:
-        """The stream is at its end: what is to be said of it as a whole."""
+        """The stream has ended: judge the answer as a whole."""
         self.judge(sent=self.content)
 
 

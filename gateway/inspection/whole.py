@@ -1,4 +1,4 @@
-"""An answer that comes in one piece: to the inspector it is a stream of one event, whose delta is the `message`."""
+"""A whole answer: the inspector handles it as a stream of one event, whose delta is the `message`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Choice(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What is read of an answer; its bytes are passed on, so nothing unknown is lost."""
+    """The fields of an answer that are read. The bytes are passed on, so unknown fields are kept."""
 
     choices: list[_Choice] | None = None
-    data: Raw = Raw()  # embeddings are large: not looked into (`Raw | None` would take nothing but null)
+    data: Raw = Raw()  # embeddings are large: not parsed (`Raw | None` would accept only null)
     model: Any = None
     usage: Any = None
     error: Any = None
@@ -39,11 +39,11 @@ _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_OBJECTS = re.compile(rb"\[\s*[{\]]")  # begins a list of objects
+_OBJECTS = re.compile(rb"\[\s*[{\]]")  # the beginning of a list of objects
 
 
 class WholeAnswer(Inspector):
-    """`body` as it came, or mended; `model`: the name in it. The rest is the inspector's."""
+    """`body`: as received, or mended; `model`: the name in it. The other attributes are the inspector's."""
 
     __slots__ = ("body", "model")
 
@@ -59,7 +59,7 @@ class WholeAnswer(Inspector):
         self.model: object = None
 
     def read(self) -> None:
-        """Judges the body and mends it."""
+        """Check the body and mend it."""
         try:
             read = _decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -84,14 +84,14 @@ class WholeAnswer(Inspector):
         if changed is not None:
             self.body = _rewritten(self.body, choices, changed)
         self.judge(sent=False)
-        self._answers.clear()  # all is said of them
+        self._answers.clear()  # no longer needed: frees their memory
 
 
 def read_whole(
     body: bytes, request: InferenceRequest, policy: InspectionPolicy | None = None, thoughts: Thoughts | None = None
 ) -> WholeAnswer:
-    """Judges a 200 and mends it. A complete answer that says nothing is `empty`. `thoughts`: how this backend's model
-    marks its thoughts."""
+    """Check the body of a 200 and mend it. A complete answer without content is `empty`. `thoughts`: how this backend's
+    model marks its thoughts."""
     answer = WholeAnswer(body, request, policy, thoughts)
     answer.read()
     return answer
@@ -104,8 +104,8 @@ def _why(read: _Answer, missing: str) -> str:
 
 
 def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice]) -> bytes:
-    """The body with what becomes of its choices. The logprobs of one whose content changed are left out: they belonged
-    to the old text."""
+    """The body with its changed choices. If a choice's content changed, its logprobs become null: they belonged to the
+    old text."""
     fields = _decode_fields(body)
     written = _decode_choices(fields["choices"])
     for i, choice in enumerate(before):
@@ -124,7 +124,7 @@ def _rewritten(body: bytes, before: Sequence[Choice], changed: Sequence[Choice])
 
 
 def _joined(message: dict[str, Any], deltas: list[Delta]) -> dict[str, Any]:
-    """One message of the deltas that it became."""
+    """The message that the deltas add up to."""
     joined = {key: value for key, value in message.items() if key not in ("content", "tool_calls", *FIELDS)}
     texts: dict[str, list[str]] = {}
     calls: list[Any] = []

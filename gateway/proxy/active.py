@@ -44,17 +44,17 @@ class ActiveRequests(set[ActiveRequest]):
         """Our requests at this backend, as evidence that its engine ought to move."""
         if not state.inflight:
             return IDLE
-        waiting = unspoken = tokens = 0
+        waiting = without_token = tokens = 0
         since, newest = time.monotonic(), 0.0
         idle = state.backend.timeouts.idle
         for timer, attempt in self._asking(state):
             waiting += 1
             since = min(since, timer.heard)
             if timer.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
-                unspoken += 1
+                without_token += 1
                 newest = max(newest, timer.heard)
                 tokens += state.ratio.probably(attempt.request.known_text_bytes)
-        return Work(waiting, since, newest, unspoken, tokens, state.inflight, state.last_event)
+        return Work(waiting, since, newest, without_token, tokens, state.inflight, state.last_event)
 
     def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:
         """The requests that wait for this backend. A request whose client does not read its answer is none of them: it

@@ -27,9 +27,9 @@ from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
-from gateway.inspection.echo import says
+from gateway.inspection.echo import mentions
 from gateway.inspection.error_replies import Verdict, judge
-from gateway.inspection.heuristics import silence_kind
+from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
@@ -153,7 +153,7 @@ class Attempt:
 
     def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
         request, asked_by = self.request, self.candidate.state.model or self.request.model
-        echoed = partial(says, request)
+        echoed = partial(mentions, request)
         return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=echoed)
 
     # -- send -----------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class Attempt:
         """Count an answer that says nothing, whoever may save it: it is tried on one other candidate, and when that is
         no better delivered as it is."""
         if "nothing_said" not in answer.violations:  # of thoughts alone it is counted already
-            self.metrics.violations.inc(self.candidate.state.name, silence_kind(answer.usage))
+            self.metrics.violations.inc(self.candidate.state.name, empty_kind(answer.usage))
         if not self._admitted.final:
             self.spare = answer
             raise self._left_unused(answer, "empty", "answered with nothing", spare=self)

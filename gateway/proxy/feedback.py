@@ -1,8 +1,8 @@
 """What a backend's refusal of one request teaches about the backend, and what it means for that request alone.
 
 The refused request itself may use all that the refusal reports. Other requests rely only on the server's own words
-(not on `Verdict.hearsay`), and on what contradicts routes.yaml or an observation only when a second source reports it.
-Failures are judged elsewhere (blame.py)."""
+(not on `Verdict.unverified`), and on what contradicts routes.yaml or an observation only when a second source reports
+it. Failures are judged elsewhere (blame.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
 from gateway.engines.outgoing import outgoing_limits
-from gateway.inspection.echo import asked_about
+from gateway.inspection.echo import client_mentions
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
@@ -47,7 +47,7 @@ def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float)
     once."""
     if verdict.kind == "cooldown":
         state.evidence.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
-    if verdict.hearsay or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
+    if verdict.unverified or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
         return False
     if verdict.lack is not None and _may_teach(feedback.request, verdict.lack):
         source = feedback.source()
@@ -72,7 +72,7 @@ def _learn_window(state: BackendState, window: int, feedback: Feedback, now: flo
 def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) -> None:
     """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
     answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
-    if not may_lack_opener(state.model) or asked_about(feedback.request, CLOSER):
+    if not may_lack_opener(state.model) or client_mentions(feedback.request, CLOSER):
         return
     source = feedback.source()
     if state.facts.is_confirmed(STRAY_THOUGHTS, True, source, now):

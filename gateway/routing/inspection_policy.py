@@ -7,7 +7,7 @@ from typing import Literal
 from gateway.config.snapshot import Alias
 from gateway.domain.request import CHAT, InferenceRequest, value_of
 from gateway.inspection.notation import formats_for, may_lack_opener, thoughts_for
-from gateway.inspection.policy import InspectionPolicy, LateTools
+from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.plan import Candidate
 
@@ -36,7 +36,7 @@ def expected_of(
         return InspectionPolicy(thoughts=marked, reasoning_field=alias.reasoning_field), thoughts
     call, name = must_call(request)
     return InspectionPolicy(
-        tools=LateTools(bytes(request.fields["tools"])),
+        tools=LazyTools(bytes(request.fields["tools"])),
         formats=formats_for(state.model, backend.tool_parser),
         thoughts=marked,
         call=call,

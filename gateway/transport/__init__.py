@@ -1,1 +1,1 @@
-"""Connections to backends, and how bytes are framed on them. Knows nothing of models or routes."""
+"""Connections to backends and the framing of bytes on them. Independent of models and routes."""

@@ -1,7 +1,7 @@
 """The client on aiohttp: TLS, names with several addresses, everything that is not a plain LAN backend.
 
-aiohttp speaks; this module only translates its failures and keeps the promises of the seam that it does not make:
-knowing whether a connection was reused, never sending a request twice by itself, closing sockets at once.
+aiohttp implements HTTP. This module translates its failures and adds what `Client` guarantees and aiohttp does not: it
+reports whether a connection was reused, never sends a request twice by itself, and closes sockets at once.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 64 * 1024
 READ_BUFFER = 64 * 1024
-LARGE_BODY = 512 * 1024  # beyond this aiohttp wants a file: it warns when it must write 1 MiB in one go
+LARGE_BODY = 512 * 1024  # larger bodies are given to aiohttp as a file: it warns about writes of 1 MiB
 
 
 class _Attempt:
-    """One `send` and the connection it got."""
+    """One `send` and the connection that it uses."""
 
     __slots__ = ("content", "protocol", "reused", "transport")
 
@@ -54,19 +54,19 @@ class _Attempt:
         self.content: aiohttp.StreamReader | None = None
 
     def abort(self) -> None:
-        # transport.close() would first flush: to a peer that does not read, never.
+        # transport.close() would flush first, and never finish if the peer does not read.
         if self.transport is not None:
             self.transport.abort()
 
     def answered(self, response: aiohttp.ClientResponse) -> None:
-        """The head is there; `lost` looks after the body from now on."""
+        """The head has arrived. From now on `lost` ends a read of the body when the connection is lost."""
         self.content = response.content
         if self.protocol is not None and not self.protocol.connected:
             self.lost()
 
     def lost(self) -> None:
-        """The connection is gone. When aiohttp closed it over bytes that are not HTTP, it has told nobody: the reader
-        of the body would wait for ever."""
+        """The connection was closed. Sets the exception of an unfinished body: when aiohttp closes a connection because
+        of bytes that are not HTTP it sets none, and the reader would wait for ever."""
         content, protocol = self.content, self.protocol
         if content is not None and protocol is not None and not content.is_eof() and content.exception() is None:
             error = protocol.exception()
@@ -75,8 +75,8 @@ class _Attempt:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells the running attempt which connection it got. The attempt travels in the task's context, so concurrent
-    requests cannot mix theirs up."""
+    """A connector that stores the connection in the running attempt. The attempt is kept in the task's context, so
+    concurrent requests cannot confuse their connections."""
 
     def __init__(self, running: ContextVar[_Attempt], *, max_idle: float, force_close: bool = False) -> None:
         super().__init__(
@@ -99,7 +99,7 @@ class _Connector(aiohttp.TCPConnector):
             reused = protocol in self._last
             if not (reused and protocol.should_close):
                 break
-            connection.close()  # bytes came while it was idle: they are not the answer to this request
+            connection.close()  # bytes arrived while it was idle: they are not the answer to this request
         if not reused and (closed := protocol.closed) is not None:
             closed.add_done_callback(partial(self._lost, protocol))
         attempt = self._running_attempt.get()
@@ -108,7 +108,7 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
     def _lost(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
-        closed.exception()  # the reason is in the response too; unread here it would be logged
+        closed.exception()  # the response has the reason too; asyncio would log an exception that was never read
         if (attempt := self._last.get(protocol)) is not None:
             attempt.lost()
 
@@ -138,7 +138,7 @@ class AioResponse:
 
     async def read_some(self) -> bytes:
         if self._inflater is not None and self._inflater.more:
-            await asyncio.sleep(0)  # little on the wire may be much to read: others run in between
+            await asyncio.sleep(0)  # a few compressed bytes may decode to many: let other tasks run in between
         inflater = self._inflater
         if inflater is None:  # a plain body, or aborted meanwhile
             return await self._read_wire()
@@ -171,7 +171,7 @@ class AioResponse:
         self._inflater = None
         self._failure = reason or ResetFailure("aborted by the gateway")
         self._response.content.set_exception(self._failure)  # wakes a pending read
-        # At the end of a body aiohttp has already taken its connection back; it may serve someone else by now.
+        # At the end of a body aiohttp has already released the connection; another request may be using it.
         if not self._response.closed:
             self._attempt.abort()
         self._response.close()
@@ -262,14 +262,14 @@ class AioClient:
         session = aiohttp.ClientSession(
             connector=_Connector(self._running, max_idle=self._max_idle, force_close=fresh),
             trust_env=False,
-            auto_decompress=False,  # `inflate.py` does it in bounded steps, alike for both clients
+            auto_decompress=False,  # `inflate.py` decompresses in bounded steps, for both clients
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
             read_bufsize=READ_BUFFER,
             max_line_size=MAX_HEAD,
             max_field_size=MAX_HEAD,
         )
-        # Idempotent methods would be sent a second time on a dead connection; that decision is the caller's.
+        # aiohttp would retry idempotent methods on a dead connection; the caller decides about retries.
         session._retry_connection = False
         if fresh:
             self._unpooled = session
@@ -291,7 +291,7 @@ class AioClient:
 
 
 def _send_failure(error: Exception, attempt: _Attempt, address: tuple[str, int]) -> Exception:
-    """The seam's name for what aiohttp raised before the head of the answer."""
+    """The `UpstreamFailure` for an exception of aiohttp before the head of the answer; unknown exceptions stay."""
     text = str(error) or type(error).__name__
     if (kind := shortage_of(error, address=address)) is not None:
         return OwnFailure(kind, unsent=attempt.transport is None)
@@ -300,7 +300,7 @@ def _send_failure(error: Exception, attempt: _Attempt, address: tuple[str, int])
     if isinstance(error, aiohttp.ClientResponseError):
         return ProtocolFailure(text)
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        # aiohttp hands over what it had parsed; only a text means that not one byte had come.
+        # `message` is what aiohttp had parsed; it is a string only if not one byte had arrived.
         silent = isinstance(error.message, str)
         return StaleConnection(text) if attempt.reused and silent else ResetFailure("the connection ended in the head")
     if isinstance(error, aiohttp.ClientConnectionError | OSError):
@@ -309,7 +309,7 @@ def _send_failure(error: Exception, attempt: _Attempt, address: tuple[str, int])
 
 
 def _body_failure(error: Exception) -> UpstreamFailure:
-    """The seam's name for what aiohttp raised inside the body."""
+    """The `UpstreamFailure` for an exception of aiohttp inside the body."""
     text = str(error) or type(error).__name__
     if (kind := shortage_of(error)) is not None:
         return OwnFailure(kind, unsent=False)

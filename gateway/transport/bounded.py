@@ -1,7 +1,7 @@
-"""Answers that are read over httpx, whoever sends them: so many bytes, so many seconds, and nothing is kept of them.
+"""Reads answers over httpx with a limit of bytes and seconds. Nothing is retained after an answer.
 
-For everything that is not a request's answer: probes, exporters, what the commands ask. A compressed body is undone in
-steps, so that a small one that is much to read costs a bound's memory and never holds up the event loop.
+Used for everything that is not an inference request: probes, exporters, the commands. A compressed body is decoded in
+steps, so that a small body that decodes to a large one needs bounded memory and never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import httpx
 from gateway.domain.upstream import ProtocolFailure
 from gateway.transport.inflate import Inflater, inflater_for
 
-KEPT = 64 * 1024  # bytes of an answer that is too large
+KEPT = 64 * 1024  # bytes that are kept of an answer that is too large
 RECEIVE_BUFFER = 64 * 1024  # bytes
-PIECES = 64  # small pieces of a body that are taken before others run
+PIECES = 64  # small pieces of a body that are read before other tasks run
 
 
 class Oversized(httpx.HTTPError):
-    """The answer is larger than it may be. `status` is what it said before, `beginning` its first `KEPT` bytes."""
+    """The answer is larger than the limit. `status`: its HTTP status. `beginning`: its first `KEPT` bytes."""
 
     def __init__(self, message: str, status: int, beginning: bytes) -> None:
         super().__init__(message)
@@ -37,10 +37,10 @@ class Undecodable(httpx.HTTPError):
 
 
 def async_client(timeout: httpx.Timeout | float, **options: Any) -> httpx.AsyncClient:
-    """A client that follows no redirect, keeps no cookie, reads no proxy from the environment, and in which one server
-    that holds its connections takes no place from another."""
+    """A client that follows no redirects, keeps no cookies and ignores proxies of the environment. It has no common
+    limit of connections, so a server that keeps its connections open does not block requests to others."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    # What has arrived and is never read stays with a closed connection until the collector comes by: a little.
+    # A closed connection keeps its unread bytes until garbage collection; a small buffer limits them.
     buffer = [(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)]
     transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, socket_options=buffer)
     return httpx.AsyncClient(
@@ -49,7 +49,7 @@ def async_client(timeout: httpx.Timeout | float, **options: Any) -> httpx.AsyncC
 
 
 def client(timeout: httpx.Timeout | float, **options: Any) -> httpx.Client:
-    """The same for commands that ask one thing at a time."""
+    """The same as a synchronous client, for commands that send one request at a time."""
     return httpx.Client(timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), **options)
 
 
@@ -81,8 +81,8 @@ async def read(response: httpx.Response, most: int) -> bytes:
 
 
 async def _read(response: httpx.Response, most: int) -> _Body:
-    """So much of the body as is wanted. It fails later, in `finished`: an exception from in here would keep httpx's
-    buffers in its traceback until the collector comes by."""
+    """Read the body up to the limit. Failures are raised later, by `finished`: an exception raised here would keep
+    httpx's buffers alive in its traceback until garbage collection."""
     body = _Body(response, most)
     pieces = 0
     async for wire in response.aiter_raw():
@@ -124,7 +124,7 @@ def fetch_now(
     headers: Mapping[str, str] | None = None,
     **options: Any,
 ) -> httpx.Response:
-    """The same for who waits for it. The seconds are looked at whenever something has arrived."""
+    """The same as `fetch`, synchronous. The time limit is checked whenever bytes have arrived."""
     until = time.monotonic() + seconds
     with client.stream(method, url, headers=identity(headers), **options) as response:
         body = _Body(response, most)
@@ -139,7 +139,7 @@ def fetch_now(
 
 
 class _Body:
-    """What has been read of one answer. `failure`: why no more of it is read."""
+    """The part of one answer that has been read. `failure`: why reading stopped."""
 
     def __init__(self, response: httpx.Response, most: int) -> None:
         self.failure: httpx.HTTPError | None = None
@@ -149,7 +149,7 @@ class _Body:
         self._inflater = inflater_of(response)
 
     def take(self, wire: bytes) -> Iterator[None]:
-        """Adds what came off the wire; yields after each step of decoding."""
+        """Adds received bytes; yields after each step of decoding."""
         if self._inflater is None:
             self._add(wire)
             return
@@ -182,7 +182,7 @@ class _Body:
 
 
 def inflater_of(response: httpx.Response) -> Inflater | None:
-    """What its body needs. Raises `Undecodable`."""
+    """The decoder that the response's body needs; None = it is not compressed. Raises `Undecodable`."""
     try:
         return inflater_for(response.headers)
     except ProtocolFailure as failure:
@@ -195,10 +195,10 @@ def _whole(response: httpx.Response, body: bytes) -> httpx.Response:
 
 
 def identity(headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """These headers, and that the answer is wanted as it is."""
+    """These headers with `accept-encoding: identity`."""
     return {**(headers or {}), "accept-encoding": "identity"}
 
 
 def _no_cookies() -> CookieJar:
-    """A jar that stays empty: httpx would send what one server sets to every other one of the same host."""
+    """A jar that stays empty: otherwise httpx would send one server's cookies to other servers on the same host."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))

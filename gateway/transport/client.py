@@ -1,4 +1,4 @@
-"""Which client serves an origin, and how a request is sent once more when a kept connection turns out to be dead."""
+"""Chooses the client for an origin, and retries a request whose pooled connection turned out to be closed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def open_client(origin: tuple[str, str, int], *, connect_timeout: float, max_idl
     kept; stay below the backend's own keep-alive, 5 s for vLLM) are in seconds. Opens no connection yet."""
     if origin[0] == "http":
         return H1Client(origin, connect_timeout, max_idle)
-    from .aio import AioClient  # a quarter of the start-up time, and most fleets are plain http
+    from .aio import AioClient  # the import takes a quarter of the start-up time, and most fleets use plain http
 
     return AioClient(origin, connect_timeout, max_idle)
 
 
 async def post_json(client: Client, path: str, headers: Sequence[tuple[str, str]], content: object) -> Response:
-    """POST `content` as JSON; returns when the head of the answer is there. A pooled connection that the server had
+    """POST `content` as JSON; returns when the head of the answer has arrived. A pooled connection that the server had
     closed is replaced by a new one, once: the request was not processed. Raises as `Client.send`, and what encoding
     raises."""
     try:
-        # Encoded anew for a second try: a name for the bytes would keep them in memory until there is an answer.
+        # The retry encodes again: a variable for the bytes would keep them in memory until the answer arrives.
         return await client.send("POST", path, headers, _encode(content))
     except StaleConnection:
         pass

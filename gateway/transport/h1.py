@@ -1,4 +1,4 @@
-"""The client for plain http: its own connections on httptools, a fraction of a general client's cost."""
+"""The client for plain http, built on httptools. It costs a fraction of a general client."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .h1_response import H1Response
 class H1Client:
     """A `Client` (domain/upstream.py). `origin` is ("http", host, port); `connect_timeout`, `max_idle` are in seconds.
 
-    Idle connections are used last in, first out, so that those that are not needed grow old and are closed. A host
-    name with several addresses is tried in the resolver's order within the one timeout.
+    Idle connections are used last in, first out, so that surplus ones exceed `max_idle` and are closed. The addresses
+    of a host name are tried in the resolver's order, all within one `connect_timeout`.
     """
 
     def __init__(self, origin: tuple[str, str, int], connect_timeout: float, max_idle: float = 4.0) -> None:
@@ -45,7 +45,7 @@ class H1Client:
         if connection is None:
             connection = await self._connect()
         answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
-        del body  # the connection forgets it when it is sent, long before there is an answer
+        del body  # the connection drops the body when it is sent, so it is freed before the answer arrives
         return await answer
 
     def _request_head(self, method: str, path: str, headers: Sequence[tuple[str, str]], length: int) -> bytes:
@@ -103,7 +103,7 @@ class H1Client:
             self._sweep = connection.loop.call_later(self._max_idle, self._drop_old)
 
     def _drop_old(self) -> None:
-        """One timer for all idle connections, set to when the oldest is due."""
+        """Close expired idle connections. One timer serves all of them; it is set to the expiry of the oldest."""
         self._sweep = None
         idle = self._idle
         while idle:

@@ -1,4 +1,4 @@
-"""One plain HTTP/1.1 connection: httptools calls straight into it, and it fills the answer that is under way."""
+"""One plain HTTP/1.1 connection. httptools calls its methods, which fill the response of the current exchange."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .h1_response import H1Response
 MAX_HEAD = 64 * 1024
 NAMES = 64  # header names remembered per connection: a backend uses the same few again and again
 READ_AHEAD = 256 * 1024
-JOIN_BELOW = 64 * 1024  # up to here copying the body behind the head is cheaper than a second buffer
-PIECES_MOST = 64  # pieces of a body that wait as they came; further ones are joined, for they may be tiny
-PIECE = 256 * 1024  # of a request body larger than this, so much is given to the transport at a time
+JOIN_BELOW = 64 * 1024  # up to this size, copying the body behind the head is cheaper than a second buffer
+PIECES_MOST = 64  # unread pieces of a body that are kept separately; further ones are joined, because they may be tiny
+PIECE = 256 * 1024  # larger request bodies are passed to the transport in pieces of this size
 
 
 class Connection(asyncio.Protocol):
-    """A connection serves one exchange at a time. `on_free` gets it back when it can take the next one, `on_lost` is
-    told when it is closed."""
+    """A connection serves one exchange at a time. `on_free` is called with it when it can take the next exchange,
+    `on_lost` when it is closed."""
 
     __slots__ = (
         "_bodiless",
         "_eof",
         "_head",
-        "_heard",
         "_keep",
         "_moved",
         "_names",
         "_on_free",
         "_on_lost",
         "_parser",
+        "_received",
         "_response",
         "_unfinished",
         "_unsent",
@@ -62,10 +62,10 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self._response: H1Response | None = None
         self._head: list[tuple[bytes, bytes]] | None = None  # the headers so far; None when the head is over
-        self._names: dict[bytes, str] = {}  # as the backend writes them -> in lower case
-        self._unfinished = 0  # bytes of a head that is not complete yet, or of chunks and trailers without content
-        self._moved = False  # the latest read had a part of the body
-        self._heard = False
+        self._names: dict[bytes, str] = {}  # header name as the backend writes it -> in lower case
+        self._unfinished = 0  # bytes of an incomplete head, or of chunks and trailers without content
+        self._moved = False  # the latest read contained a part of the body
+        self._received = False
         self._keep = False
         self._bodiless = False
         self._eof = False
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         response = self._response = H1Response(self, reused)
         self._head = []
         self._unfinished = 0
-        self._heard = False
+        self._received = False
         self._keep = False
         self._bodiless = bodiless
         self._write(head, body)
@@ -108,14 +108,14 @@ class Connection(asyncio.Protocol):
             self._write_more()
 
     def _write_more(self) -> None:
-        # Called from resume_writing too, so within the event loop's handling of the socket, after it has read: an
-        # early answer followed by a reset is seen before a write runs into that reset.
+        # resume_writing calls this too, within the event loop's handling of the socket and after the loop has read
+        # from it: so an early answer that a reset follows is read before a write fails with that reset.
         while self._unsent is not None and not self._writing_paused and self.transport is not None:
             piece, self._unsent = self._unsent[:PIECE], self._unsent[PIECE:] or None
             self.transport.write(piece)
 
     def free(self) -> None:
-        """The answer was read: back to the pool, or closed when it cannot be used again."""
+        """The answer was read: return the connection to the pool, or close it if it cannot be used again."""
         self._response = None
         transport = self.transport
         if transport is None:
@@ -150,10 +150,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         response = self._response
-        if response is None:  # nobody asked: a 408, or bytes left over from an answer
+        if response is None:  # no request is waiting: a 408, or bytes left over from an answer
             self.drop()
             return
-        self._heard = True
+        self._received = True
         self._moved = False
         try:
             self._parser.feed_data(data)
@@ -177,14 +177,14 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         self._eof = True
         if self.transport is not None:
-            self.transport.abort()  # close() would wait until the rest of a request is flushed that nobody reads
+            self.transport.abort()  # close() would wait to flush a request that the peer does not read
 
     def connection_lost(self, exc: Exception | None) -> None:
         response = self._response
         self.transport = None
         self._response = None
         self._unsent = None
-        self._parser = None  # it holds this connection's methods
+        self._parser = None  # breaks a reference cycle: the parser refers to this connection
         self._on_lost(self)
         if response is None or response.complete:
             return
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         elif response.status and self._eof and exc is None and response.ends_with_connection:
             response.complete = True
             response.wake()
-        elif response.reused and not self._heard:
+        elif response.reused and not self._received:
             response.fail(StaleConnection(_lost("before the answer", exc)))
         else:
             response.fail(ResetFailure(_lost("in the body" if response.status else "before the answer's head", exc)))
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._keep = self._parser.should_keep_alive()
         response.begin(status, self._decoded(head))
         if self._bodiless:
-            self._keep = False  # the parser would wait for the body that its headers speak of
+            self._keep = False  # the parser would wait for the body that the headers announce
             response.complete = True
 
     def _decoded(self, head: list[tuple[bytes, bytes]]) -> dict[str, str]:

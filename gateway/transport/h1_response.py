@@ -1,7 +1,7 @@
-"""An answer that comes over a plain HTTP/1.1 connection (`h1_connection.py`).
+"""The response of a plain HTTP/1.1 connection (`h1_connection.py`).
 
-The connection keeps the body's pieces here as they come off the wire. A reader that finds pieces takes them without
-suspending; only a reader that has to wait makes a Future. No task, timer or lock per chunk.
+The connection appends the body's pieces here as they arrive. A reader that finds pieces takes them without suspending;
+only a reader that has to wait creates a Future. There is no task, timer or lock per chunk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .inflate import Inflater, inflater_for
 
 
 class Carrier(Protocol):
-    """The connection that an answer comes over, as far as the answer has to do with it."""
+    """The part of a connection's interface that its response uses."""
 
     loop: asyncio.AbstractEventLoop
     reading_paused: bool
@@ -24,7 +24,7 @@ class Carrier(Protocol):
     def resume_reading(self) -> None: ...
 
     def free(self) -> None:
-        """The answer was read: the connection may take the next exchange."""
+        """The answer was read: the connection may serve the next exchange."""
         ...
 
     def drop(self) -> None:
@@ -52,7 +52,7 @@ class H1Response:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.reused = reused
-        self.pieces: list[bytes | bytearray] = []  # what has arrived and was not read, as it came off the wire
+        self.pieces: list[bytes | bytearray] = []  # received and not yet read, not decoded
         self.size = 0  # bytes in `pieces`
         self.complete = False
         self._connection: Carrier | None = connection
@@ -68,7 +68,7 @@ class H1Response:
         return self._take()
 
     async def _read_decoded(self, inflater: Inflater) -> bytes:
-        if inflater.more:  # little on the wire may be much to read: others run in between
+        if inflater.more:  # a few compressed bytes may decode to many: let other tasks run in between
             await asyncio.sleep(0)
             if self._inflater is None:  # aborted meanwhile
                 return self._take()
@@ -121,7 +121,7 @@ class H1Response:
         return data
 
     async def arrival(self) -> None:
-        """Waits for whatever comes next: the head, a piece of the body, its end, or a failure."""
+        """Waits for the next part of the answer: the head, a piece of the body, its end, or a failure."""
         if self.failure is not None:
             return
         assert self._connection is not None
@@ -137,13 +137,13 @@ class H1Response:
             waiter.set_result(None)
 
     def fail(self, failure: UpstreamFailure) -> None:
-        """What arrived before stays readable; after it, reads raise `failure`."""
+        """Bytes that arrived before stay readable; after them, reads raise `failure`."""
         if self.failure is None and not self.complete:
             self.failure = failure
             self.wake()
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
-        """The head is there. Raises `ProtocolFailure` for a body that could not be decoded."""
+        """The head has arrived. Raises `ProtocolFailure` for a body that could not be decoded."""
         if "content-encoding" in headers:
             self._inflater = inflater_for(headers)
         self.headers = headers
@@ -152,7 +152,8 @@ class H1Response:
 
     @property
     def ends_with_connection(self) -> bool:
-        """RFC 9112 6.3: neither chunked nor a length, so that the end of the connection is the end of the body."""
+        """Is the end of the connection the end of the body (RFC 9112 6.3)? It is without chunks and without a
+        length."""
         transfer = self.headers.get("transfer-encoding")
         if transfer is not None:
             return not transfer.lower().rstrip().endswith("chunked")

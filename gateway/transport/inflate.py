@@ -1,4 +1,4 @@
-"""Undoing a `content-encoding` piece by piece, never more than a bounded step at a time."""
+"""Decodes a `content-encoding` piece by piece, in steps of bounded size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from gateway.domain.upstream import ProtocolFailure
 
 STEP = 64 * 1024
-"""Decoded bytes one call may yield: a body that inflates a thousandfold costs its reader steps, not memory."""
+"""Most decoded bytes that one call returns: a body that inflates a thousandfold takes more steps, not more memory."""
 PIECE = 16 * 1024  # encoded bytes that are decoded at a time
-EMPTY_MOST = 1000  # gzip members without content in one body: nobody means them
+EMPTY_MOST = 1000  # gzip members without content in one body: no real server sends more
 
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
@@ -20,7 +20,7 @@ _RAW = -zlib.MAX_WBITS
 def inflater_for(headers: Mapping[str, str]) -> Inflater | None:
     """The decoder that a response with these (lower-case) headers needs; None when its body is plain.
 
-    Raises `ProtocolFailure` for an encoding that was not asked for and cannot be undone (br, zstd, two in a row).
+    Raises `ProtocolFailure` for an encoding that was not requested and is not supported (br, zstd, several encodings).
     """
     encoding = headers.get("content-encoding")
     if encoding is None:
@@ -34,7 +34,8 @@ def inflater_for(headers: Mapping[str, str]) -> Inflater | None:
 
 
 class Inflater:
-    """`feed` what came off the wire, take decoded bytes with `step` until it yields b"", `finish` at the body's end."""
+    """Pass received bytes to `feed`, take decoded bytes with `step` until it returns b"", call `finish` at the body's
+    end."""
 
     __slots__ = ("_at", "_empty", "_gzip", "_member", "_more", "_pending", "_started", "_stream")
 
@@ -44,13 +45,13 @@ class Inflater:
         self._pending = b""
         self._at = 0  # where in `_pending` the next piece begins
         self._started = False
-        self._more = False  # the last step yielded something: the next may, without more input
-        self._member = False  # the gzip member that is under way has yielded something
-        self._empty = 0  # members that have not
+        self._more = False  # the last step returned bytes: the next may too, without more input
+        self._member = False  # the current gzip member has yielded bytes
+        self._empty = 0  # members that yielded none
 
     @property
     def more(self) -> bool:
-        """May the next `step` yield bytes without more input? A reader lets others run before it takes them."""
+        """May the next `step` return bytes without more input? Then the reader first lets other tasks run."""
         return self._more
 
     def feed(self, data: bytes) -> None:
@@ -59,7 +60,7 @@ class Inflater:
             return
         if not self._started:
             self._started = True
-            # RFC 9110 says zlib-wrapped; enough servers send the bare stream that both have to be understood.
+            # RFC 9110 requires a zlib wrapper, but many servers send the bare stream, so both are accepted.
             if not self._gzip and data[0] & 0x0F != 8:
                 self._stream = zlib.decompressobj(_RAW)
         self._pending = self._pending[self._at :] + data
@@ -75,7 +76,7 @@ class Inflater:
                 self._next_member()
             piece = self._pending[self._at : self._at + PIECE]
             try:
-                # Also with no input left: the window may still hold output that the last step had no room for.
+                # This also runs with no input left: the decoder may still hold output that exceeded the last step.
                 out = self._stream.decompress(piece, STEP)
             except zlib.error as error:
                 raise ProtocolFailure(f"the body is not what its content-encoding says: {error}") from error
@@ -87,7 +88,7 @@ class Inflater:
                 return out
 
     def _next_member(self) -> None:
-        """gzip allows members one after the other."""
+        """Start the next gzip member: a gzip body may consist of several."""
         if not self._gzip:
             raise ProtocolFailure("bytes after the end of a deflate body")
         if not self._member:

@@ -1,5 +1,5 @@
-"""Pages of metrics in Prometheus' text format, as a backend or an exporter writes them, read a slice at a time: a page
-of any size may come from anybody, and the event loop has other work."""
+"""Reads pages of metrics in Prometheus' text format from backends and exporters. A page may be of any size, so it is
+read in slices, between which the event loop can run other tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 SLICE = 64 * 1024  # bytes of a page that are read without a pause
 NUMBER_MOST = 64  # characters of a number
-VALUE_MOST = 1e15  # a larger count, or number of bytes or seconds, cannot be right
+VALUE_MOST = 1e15  # larger values are not believed, whether counts, bytes or seconds
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def number(text: bytes) -> float | None:
 
 
 async def in_turns(reading: Generator[None, None, T]) -> T:
-    """The result of a reader that yields between its slices; others run in between."""
+    """The result of a reader that yields between its slices; other tasks run in between."""
     while True:
         try:
             next(reading)

@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: where one event ends, and what it says. Whole events in, the same bytes out."""
+"""Server-sent events as bytes: splitting a stream into events, and reading their content. Events keep their bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import msgspec
 
 from gateway.domain.upstream import ProtocolFailure
 
-# A blank line ends an event. Atomic groups (3.11): else backtracking takes one CRLF for two line ends.
+# A blank line ends an event. The groups are atomic, because backtracking would read one CRLF as two line ends.
 _END = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _LINES = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
-EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: beyond this it is not a stream of events
+EVENT_MOST = 16 * 1024 * 1024  # bytes of one event: a longer one is a protocol failure
 
 
 class Framer:
-    """Cuts a byte stream into events, however it arrives. Events keep their bytes, the whole blank line included. A
-    byte order mark at the start of the stream is dropped: behind other bytes it would hide the first field."""
+    """Splits a byte stream, which arrives in pieces of any size, into events. Events keep their bytes, the blank
+    line included. A byte order mark at the start of the stream is dropped: behind other bytes it would hide the
+    first field."""
 
     __slots__ = ("_begins", "_cr", "_head", "_lf", "_owed", "_rest", "_searched")
 
@@ -28,13 +29,13 @@ class Framer:
         self._begins = True  # the stream may still begin with a byte order mark
         self._cr = False  # lines of this stream end in CR or CRLF
         self._lf = False  # an LF was seen in this stream
-        self._owed = False  # the last event left with CR CR: an LF that follows ends the same line
-        self._head = b""  # that LF: it leaves in front of the next event, and ends no line of it
+        self._owed = False  # the last event was returned with CR CR: an LF that follows belongs to the same line end
+        self._head = b""  # that LF: it is returned in front of the next event, and is no line end of it
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that are complete now. Raises `ProtocolFailure` for an event of more than `EVENT_MOST` bytes."""
         if self._lf and not (self._rest or self._cr) and b"\r" not in data:
-            if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # one whole event: nearly always
+            if len(data) > 1 and data.find(b"\n\n") == len(data) - 2:  # nearly always exactly one event
                 return [data]
         elif self._begins:
             data = self._begin(data)
@@ -52,8 +53,9 @@ class Framer:
         return data.removeprefix(_BOM)
 
     def _feed_any(self, data: bytes) -> list[bytes]:
-        """Any line ends. A CR at the end of what has arrived may be the first half of a CRLF, and an event leaves with
-        its whole end: it waits for the next byte. Only where lines have ended in CR alone so far, CR CR is an end."""
+        """`feed` for any line ends. A CR at the end of the received bytes may be the first half of a CRLF, and an event
+        is returned with its whole end, so it waits for the next byte. Only in streams whose lines have ended in CR
+        alone, CR CR is an end."""
         self._lf = self._lf or b"\n" in data
         if self._owed and data:
             self._owed = False
@@ -76,7 +78,7 @@ class Framer:
         return events
 
     def _feed_plain(self, data: bytes) -> list[bytes]:
-        """The same where lines end in LF alone, as nearly everywhere: without an expression."""
+        """`feed` for streams whose lines end in LF alone, as nearly all do: faster, without a regular expression."""
         self._lf = self._lf or b"\n" in data
         buffer = self._joined(data)
         if buffer.find(b"\n\n", self._searched) < 0:
@@ -131,7 +133,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """What the request path reads of a chunk; the bytes themselves are passed on, so nothing unknown is lost."""
+    """The fields of a chunk that the request path reads. The bytes are passed on, so unknown fields are kept."""
 
     id: Any = None
     created: Any = None
@@ -147,28 +149,28 @@ DONE = b"[DONE]"
 
 
 def read_chunk(data: bytes) -> Chunk | None:
-    """The data as a chunk; None when it is not one (it is then relayed as it is)."""
+    """The data as a chunk; None if it is not one (it is then passed on unchanged)."""
     try:
         return _decode_chunk(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def says_something(choice: Choice) -> bool:
+def has_content(choice: Choice) -> bool:
     """Does this choice carry content: text, refusal, or part of a tool call? (Role and reasoning are not content.)"""
     if choice.text:
         return True
     delta = choice.delta
-    return isinstance(delta, dict) and (bool(delta.get("content")) or says_besides_text(delta))
+    return isinstance(delta, dict) and (bool(delta.get("content")) or has_other_content(delta))
 
 
-def says_besides_text(delta: dict[str, Any]) -> bool:
-    """Does this delta carry content that is no text?"""
+def has_other_content(delta: dict[str, Any]) -> bool:
+    """Does this delta carry content other than text?"""
     return bool(delta.get("refusal") or delta.get("tool_calls") or delta.get("function_call") or delta.get("audio"))
 
 
 def number_of(index: object) -> int:
-    """Which choice has this index. One that is no number is taken for the first; nothing fails because of it."""
+    """The choice's index as a number. An index that is no number counts as 0, so that no stream fails because of it."""
     return index if isinstance(index, int) else 0
 
 
@@ -179,14 +181,14 @@ def content_of(choice: Choice) -> str:
     return content if isinstance(content, str) else ""
 
 
-def thinks(choice: Choice) -> bool:
+def has_reasoning(choice: Choice) -> bool:
     """Does this choice carry reasoning, under either of its names?"""
     delta = choice.delta
     return isinstance(delta, dict) and bool(delta.get("reasoning") or delta.get("reasoning_content"))
 
 
 def is_role(event: bytes) -> bool:
-    """Does this event only say who speaks, in each of its choices?"""
+    """Does each choice of this event carry a `role`, and none a finish_reason?"""
     data = data_of(event)
     chunk = read_chunk(data) if data is not None else None
     if chunk is None or not chunk.choices:
@@ -195,10 +197,10 @@ def is_role(event: bytes) -> bool:
 
 
 def is_plain(event: bytes) -> bool:
-    """Surely one more delta that ends nothing, told without parsing: nearly every event of a stream.
+    """Is this event certainly a delta without a finish_reason or an error? Recognised without parsing; nearly all are.
 
     Inside JSON strings quotes are escaped, so these byte patterns can only be keys. Only compact JSON (vLLM's) is
-    recognised; everything else is parsed. (A usage in a delta is not the last one.)
+    recognised; everything else is parsed. (A usage in such a delta is not the final one.)
     """
     return (
         event.startswith(b"data: {")

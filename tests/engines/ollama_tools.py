@@ -1,4 +1,4 @@
-"""Tools that are offered to Ollama, and the answer to a demand as one object."""
+"""Tools that are offered to Ollama, and the answer to a required call as one object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.engines.ollama.calls import Demand, read_demand
+from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.request import OllamaCall, Thinking, chat_call
 from tests.engines.scripted import events_of
 
@@ -36,8 +36,8 @@ MEASURE = tool("measure", UNITS)
 PING = tool("ping")
 
 
-def demand(tools: list[Any], choice: Any = "required") -> Demand:
-    read = read_demand(tools, choice)
+def required_call(tools: list[Any], choice: Any = "required") -> RequiredCall:
+    read = read_required_call(tools, choice)
     assert read is not None
     return read
 

@@ -20,7 +20,7 @@ from gateway.domain.upstream import ProtocolFailure, UpstreamFailure
 from gateway.domain.usage import COUNT_MOST
 from gateway.engines.litellm.errors import error_answer
 from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole_body
-from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.engine import embeddings
 from gateway.engines.ollama.reply import Line
 from gateway.engines.ollama.reply import Reply as OllamaReply
@@ -29,7 +29,7 @@ from gateway.inspection.rewrite import Identity
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import read_whole
 from gateway.transport.sse import Framer
-from tests.engines.ollama_tools import demand, tool
+from tests.engines.ollama_tools import required_call, tool
 from tests.mutations import dumped, mutated, mutated_one_of
 from tests.test_mistyped_answers import STREAMS, WHOLE, asked
 
@@ -82,7 +82,7 @@ async def read(response: Any) -> bytes:
 
 @given(st.sampled_from(LINES).flatmap(mutated_one_of), st.booleans(), st.booleans())
 def test_no_line_of_ollama_raises(lines: list[bytes], chat: bool, demanded: bool) -> None:
-    calls = CallWatch(demand([tool("now")])) if demanded else None
+    calls = RequiredCallReader(required_call([tool("now")])) if demanded else None
     reply = OllamaReply("r", "m", chat=chat, wants_usage=True)
     stream = OllamaStream(Upstream(*(line + b"\n" for line in lines)), reply, IGNORED, calls)
     for event in Framer().feed(asyncio.run(read(stream))):

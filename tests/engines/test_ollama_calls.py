@@ -23,8 +23,8 @@ from tests.engines.ollama_tools import (
     asked,
     both,
     chosen_of,
-    demand,
     named,
+    required_call,
     tool,
 )
 from tests.engines.scripted import call_of
@@ -34,7 +34,7 @@ from tests.support import running_gateway
 
 
 def test_a_named_choice_is_the_schema_of_that_call() -> None:
-    form = demand([WEATHER, PING], named("get_weather")).format
+    form = required_call([WEATHER, PING], named("get_weather")).format
     assert form == {
         "type": "object",
         "properties": {"name": {"const": "get_weather"}, "parameters": CITY},
@@ -44,11 +44,11 @@ def test_a_named_choice_is_the_schema_of_that_call() -> None:
 
 def test_the_name_may_stand_without_its_function_as_in_the_responses_api() -> None:
     flat = {"type": "function", "name": "ping"}
-    assert demand([WEATHER, PING], flat).format == demand([WEATHER, PING], named("ping")).format
+    assert required_call([WEATHER, PING], flat).format == required_call([WEATHER, PING], named("ping")).format
 
 
 def test_required_is_one_of_the_offered_calls_with_references_at_the_root() -> None:
-    form = demand([WEATHER, MEASURE, PING]).format
+    form = required_call([WEATHER, MEASURE, PING]).format
     check_format(form)
     fits = Draft202012Validator(form).is_valid
     assert fits({"name": "get_weather", "parameters": {"city": "Rome"}})
@@ -60,13 +60,16 @@ def test_required_is_one_of_the_offered_calls_with_references_at_the_root() -> N
 
 
 def test_the_name_is_written_first_even_where_keys_are_sorted() -> None:
-    properties = demand([WEATHER]).format["properties"]
+    properties = required_call([WEATHER]).format["properties"]
     assert sorted(properties) == list(properties) == ["name", "parameters"]
 
 
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object", "properties": {}}])
 def test_a_tool_without_parameters_takes_an_empty_object(parameters: Any) -> None:
-    assert demand([tool("ping", parameters)]).format["properties"]["parameters"] == {"type": "object", "properties": {}}
+    assert required_call([tool("ping", parameters)]).format["properties"]["parameters"] == {
+        "type": "object",
+        "properties": {},
+    }
 
 
 def test_the_model_is_told_of_the_tools_in_the_system_message_and_not_by_tools() -> None:
@@ -96,13 +99,13 @@ def test_a_named_choice_tells_of_no_other_tool() -> None:
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
 def test_a_free_choice_demands_nothing(choice: Any) -> None:
     call = asked(tool_choice=choice)
-    assert call.demand is None
+    assert call.required_call is None
     assert "format" not in call.body
     assert call.body["messages"] == HELLO
 
 
 def test_a_call_goes_before_a_format_of_the_answer() -> None:
-    assert asked(response_format={"type": "json_object"}).body["format"] == demand([WEATHER]).format
+    assert asked(response_format={"type": "json_object"}).body["format"] == required_call([WEATHER]).format
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ async def test_while_a_call_is_held_the_stream_gives_signs_of_life(monkeypatch: 
         return (await response.read_all(100_000)).count(b'"delta":{"content":""}')
 
     assert await chunks() == 0
-    monkeypatch.setattr("gateway.engines.ollama.stream.SIGN_EVERY", 0.0)
+    monkeypatch.setattr("gateway.engines.ollama.stream.KEEPALIVE_EVERY", 0.0)
     assert await chunks() > 10
 
 

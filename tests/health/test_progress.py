@@ -258,7 +258,7 @@ def test_slower_is_believed_sooner_than_faster() -> None:
 
 def test_a_new_process_counts_anew() -> None:
     progress = seen(Sample(0.0, generated=900, finished=9, firsts=9), Sample(50.0, running=1, kv=0.1))
-    assert (progress.moved_at, progress.unspoken()) == (50.0, 1)
+    assert (progress.moved_at, progress.without_token()) == (50.0, 1)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_any_numbers_give_a_sound_answer(looks: list[tuple[int, int, int, int]])
     for at, (running, firsts, finished, held) in enumerate(looks):
         now = at * LOOK
         progress.add(Sample(now, running=running, generated=firsts, firsts=firsts, finished=finished))
-        assert 0 <= progress.unspoken() <= running
+        assert 0 <= progress.without_token() <= running
         assert progress.foreign(held, now) >= 0
         work = Work(held, now, now, held, 100 * held, held, 0.0)
         assert progress.budget(work) >= SILENCE_LEAST

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.inspection.answer import ChoiceAnswer, Delta
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.mender import OfferedTools
-from gateway.inspection.policy import CACHED_MOST, InspectionPolicy, LateTools
+from gateway.inspection.policy import CACHED_MOST, InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import REASONING, THINK
 
 
@@ -248,8 +248,8 @@ def test_thoughts_go_out_under_the_name_the_alias_wants(field: Any, names: set[s
 
 
 def test_tools_are_read_when_they_are_asked_for() -> None:
-    assert LateTools(json.dumps(TOOLS).encode()).required("get_weather") == {"city"}
-    assert not LateTools(b"[{").has("now")  # what is no JSON offers nothing
-    large = LateTools(json.dumps([*TOOLS, tool("x" * CACHED_MOST)]).encode())
+    assert LazyTools(json.dumps(TOOLS).encode()).required("get_weather") == {"city"}
+    assert not LazyTools(b"[{").has("now")  # what is no JSON offers nothing
+    large = LazyTools(json.dumps([*TOOLS, tool("x" * CACHED_MOST)]).encode())
     assert large.has("now")
     assert large

@@ -64,7 +64,7 @@ def test_the_texts_of_the_servers_are_read(text: str, prompt: int | None, least:
     assert found is not None
     assert found == (4096, prompt, least, limit_only, True)
     verdict = judge(400, {}, json.dumps({"error": {"message": text}}).encode(), "chat")
-    assert (verdict.kind, verdict.window, verdict.hearsay) == ("too_long", 4096, False)
+    assert (verdict.kind, verdict.window, verdict.unverified) == ("too_long", 4096, False)
 
 
 @pytest.mark.parametrize(("text", "prompt", "least", "limit_only"), TEXTS)
@@ -169,7 +169,7 @@ def test_words_before_or_behind_a_known_text_take_away_its_authority(before: str
         return
     body = json.dumps({"error": {"message": f"x {message} y"}}).encode()
     verdict = judge(400, {}, body, "chat")
-    assert verdict.kind == "client" or verdict.hearsay
+    assert verdict.kind == "client" or verdict.unverified
 
 
 def test_a_quotation_is_not_taken_for_an_overflow() -> None:
@@ -182,4 +182,4 @@ def test_every_lesson_of_the_captures_is_of_a_known_text() -> None:
     for path in (Path(__file__).parent.parent / "data" / "errors").glob("*.json"):
         kept = json.loads(path.read_text())
         verdict = judge(kept["status"], {"content-type": kept["content_type"]}, kept["body"].encode(), "chat")
-        assert not verdict.hearsay, path.stem
+        assert not verdict.unverified, path.stem

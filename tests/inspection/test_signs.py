@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.inspection.heuristics import closes_alone, is_garbage, opened, silence_kind
+from gateway.inspection.heuristics import closes_alone, empty_kind, is_garbage, opened
 from gateway.inspection.reasoning import REASONING, THINK
 
 
@@ -31,6 +31,6 @@ def test_one_character_again_and_again_is_garbage() -> None:
 
 
 def test_silence_after_many_tokens_has_a_name_of_its_own() -> None:
-    assert silence_kind({"completion_tokens": 30}) == "nothing_said"
-    assert silence_kind({"completion_tokens": 1}) == "empty"
-    assert silence_kind(None) == "empty"
+    assert empty_kind({"completion_tokens": 30}) == "nothing_said"
+    assert empty_kind({"completion_tokens": 1}) == "empty"
+    assert empty_kind(None) == "empty"

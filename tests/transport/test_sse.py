@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.upstream import ProtocolFailure
 from gateway.transport import sse
-from gateway.transport.sse import Choice, Framer, data_of, is_plain, read_chunk, says_something, thinks
+from gateway.transport.sse import Choice, Framer, data_of, has_content, has_reasoning, is_plain, read_chunk
 
 ENDS = (b"\n", b"\r\n", b"\r")
 
@@ -231,12 +231,12 @@ def test_what_is_no_chunk_is_none(data: bytes) -> None:
 )
 def test_content_is_told_from_reasoning_and_from_preamble(delta: object, content: bool, thought: bool) -> None:
     choice = Choice(delta=delta)
-    assert (says_something(choice), thinks(choice)) == (content, thought)
+    assert (has_content(choice), has_reasoning(choice)) == (content, thought)
 
 
 def test_the_text_of_a_completion_is_content() -> None:
-    assert says_something(Choice(text="x"))
-    assert not says_something(Choice(text=""))
+    assert has_content(Choice(text="x"))
+    assert not has_content(Choice(text=""))
 
 
 text = st.text() | st.sampled_from(

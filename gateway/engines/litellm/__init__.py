@@ -1,1 +1,1 @@
-"""Clouds that speak an API of their own, through the litellm SDK."""
+"""Clouds with their own API, through the litellm SDK."""

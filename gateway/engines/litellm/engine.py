@@ -1,4 +1,4 @@
-"""Clouds that speak an API of their own, through the litellm SDK. (OpenAI-compatible ones: `engine: openai`.)
+"""Clouds with their own API, through the litellm SDK. (OpenAI-compatible clouds use `engine: openai`.)
 
 The SDK takes seconds and 160 MB to import, so that happens on first use and in a thread.
 """
@@ -25,10 +25,10 @@ from gateway.engines.litellm.stream import LiteLLMStream, embeddings_body, whole
 
 log = logging.getLogger("gateway.litellm")
 
-READ_TIMEOUT = 3600.0  # seconds; the request path's own budgets are far shorter and know more
+READ_TIMEOUT = 3600.0  # seconds; the request path applies its own, shorter timeouts
 
-# Without `url`: the providers whose own address litellm knows, or builds from region and project (None). All others it
-# would send to api.openai.com.
+# Without `url`: the providers whose address litellm knows, or builds from region and project (None). It would send
+# requests for any other provider to api.openai.com.
 ADDRESSES: Mapping[str, str | None] = {
     "anthropic": "https://api.anthropic.com",
     "gemini": None,
@@ -43,7 +43,7 @@ ADDRESSES: Mapping[str, str | None] = {
 
 
 class LiteLLMEngine:
-    """`engine: litellm`. See docs/engines.md for what is passed on and what is left out."""
+    """`engine: litellm`. docs/engines.md lists which fields are passed on."""
 
     name = "litellm"
 
@@ -57,8 +57,8 @@ class LiteLLMEngine:
             log.warning("engine litellm: the SDK is not installed; pip install 'spark-gateway[cloud]'")
 
     async def load(self) -> Any:
-        """The SDK; imported on the first call, which takes seconds (a thread's, not the event loop's). Raises
-        ImportError when the extra `cloud` is not installed."""
+        """The SDK. The first call imports it in a thread, which takes seconds. Raises ImportError when the extra
+        `cloud` is not installed."""
         if self._sdk is None:
             self._sdk = await asyncio.to_thread(import_sdk)
         return self._sdk
@@ -108,8 +108,8 @@ class LiteLLMEngine:
 
 
 def import_sdk() -> Any:
-    """litellm, configured before and after its import to fetch and report nothing by itself (price lists, `.env` files,
-    telemetry)."""
+    """Import litellm. It is configured before and after the import to load no price lists or `.env` files and to send
+    no telemetry."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     sdk: Any = importlib.import_module("litellm")
@@ -129,9 +129,9 @@ def provider_of(sdk: Any, model: str) -> str:
 
 
 def address(backend: Backend, provider: str, model: str) -> str | None:
-    """`api_base` for litellm. Raises Misrouted where it would guess api.openai.com."""
+    """`api_base` for litellm. Raises Misrouted where litellm would fall back to api.openai.com."""
     if backend.url is not None:
-        # litellm appends /v1/messages here, and no /v1 where it speaks OpenAI's API.
+        # litellm appends /v1/messages for Anthropic, and no /v1 for OpenAI-compatible APIs.
         return backend.url.removesuffix("/v1") if provider == "anthropic" else backend.url
     if provider not in ADDRESSES:
         raise Misrouted(

@@ -1,4 +1,4 @@
-"""litellm's exceptions as the answers and failures that the request path knows."""
+"""Translates litellm's exceptions into the answers and failures that the request path knows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _ANSWERED = frozenset({"BaseLLMException"})  # litellm's, with the status of the
 
 
 class Misrouted(Exception):
-    """A backend of routes.yaml that cannot work as it is written."""
+    """A backend is configured in routes.yaml in a way that cannot work."""
 
 
 def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
-    """What an exception before the first chunk means: an answer with its status. Raises the seam's failures for those
-    that are none. (litellm gives a timeout the status 408, which would look like the client's fault.)"""
+    """Translate an exception before the first chunk into an error answer with its status. Raises an `UpstreamFailure`
+    for exceptions that are no answer of the cloud. (litellm gives a timeout the status 408, which would look like the
+    client's fault.)"""
     error = unwrapped(sdk, error)
     if isinstance(error, UpstreamFailure):
         raise error
@@ -32,7 +33,7 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
     if isinstance(error, exceptions.Timeout):
         raise SilenceFailure(message) from None
     if isinstance(error, exceptions.APIConnectionError):
-        # Its word for everything that it has no word for: a 403 of Anthropic, too.
+        # litellm raises this for every error without a class of its own, even for a 403 of Anthropic.
         cause = find_cause(error, _ANSWERED)
         if cause is None or status_of(cause) >= 500:
             raise ResetFailure(message) from None
@@ -47,7 +48,7 @@ def error_answer(sdk: Any, error: Exception, key: str | None) -> WholeResponse:
 
 
 def unwrapped(sdk: Any, error: Exception) -> Exception:
-    """The exception itself. `MidStreamFallbackError` first: it is a `ServiceUnavailableError` around another one."""
+    """The original exception. `MidStreamFallbackError` is a `ServiceUnavailableError` that wraps another one."""
     if isinstance(error, sdk.exceptions.MidStreamFallbackError):
         original = getattr(error, "original_exception", None)
         return original if isinstance(original, Exception) else error
@@ -72,6 +73,6 @@ def find_cause(error: BaseException | None, names: frozenset[str]) -> BaseExcept
 
 
 def text_of(error: Exception, key: str | None) -> str:
-    """What it says, without our key."""
+    """The exception's message, with our key masked."""
     text = str(getattr(error, "message", None) or error) or type(error).__name__
     return text.replace(key, "***") if key else text

@@ -1,5 +1,5 @@
-"""A request's fields as the arguments of litellm's functions. An allowlist: its functions also take addresses, keys,
-callbacks and fallbacks, and what it does not know it sends along. Pure."""
+"""A request's fields as arguments of litellm's functions. Only listed fields are passed on, because those functions
+also take addresses, keys, callbacks and fallbacks, and send unknown arguments to the cloud. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.engines.base import Refused
 
 _decode = msgspec.json.Decoder(Any).decode
 
-# What decides the answer's meaning: passed on; where the cloud lacks it, litellm says so with a 400.
+# Fields that decide the answer's meaning are always passed on; litellm answers 400 if the cloud does not support one.
 DEMANDS = (
     "messages", "tools", "tool_choice", "response_format", "n", "stop", "logprobs", "top_logprobs", "modalities",
     "max_tokens", "max_completion_tokens", "thinking",
 )  # fmt: skip
-# What only colours it: left out where the cloud lacks it.
+# Fields that only influence the answer are left out if the cloud does not support them.
 HINTS = (
     "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "user",
     "parallel_tool_calls", "reasoning_effort", "service_tier",
@@ -28,22 +28,23 @@ _PARTS = ("text", "refusal", "thinking", "redacted_thinking", "input_audio")
 
 
 def chat_arguments(raw: Mapping[str, Raw], supported: frozenset[str], *, stream: bool) -> dict[str, Any]:
-    """For `acompletion`; `supported` are the parameters that the provider takes. Raises Refused."""
+    """The arguments for `acompletion`. `supported`: the parameters that the provider takes. Raises Refused."""
     arguments = _chosen(raw, (*DEMANDS, *(name for name in HINTS if name in supported)))
     _refuse_remote_parts(arguments.get("messages"))
     if "thinking" in arguments and "thinking" not in supported:
         arguments = _without_thinking(arguments, supported)
     if stream:
-        # The usage comes whenever the request path asks for it, and it always does.
+        # The request path always needs the usage.
         arguments |= {"stream": True, "stream_options": {"include_usage": True}}
     return arguments
 
 
 def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> dict[str, Any]:
-    """For a provider that does not know Anthropic's `thinking`: as an effort. A demand to think stays where even that
-    is unknown, and is refused there; `adaptive` is what a model does by default."""
-    said = arguments["thinking"]
-    kind = said.get("type") if isinstance(said, dict) else None
+    """The arguments for a provider that does not know Anthropic's `thinking`: it becomes `reasoning_effort`. If the
+    provider lacks that too, a demand to think stays, and litellm refuses it. `adaptive` is dropped, being a model's
+    default."""
+    thinking = arguments["thinking"]
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
     others = {name: value for name, value in arguments.items() if name != "thinking"}
     if kind == "adaptive":
         return others
@@ -53,7 +54,7 @@ def _without_thinking(arguments: dict[str, Any], supported: frozenset[str]) -> d
 
 
 def embeddings_arguments(raw: Mapping[str, Raw]) -> tuple[dict[str, Any], bool]:
-    """(for `aembedding`, whether the vectors are wanted as base64). Raises Refused."""
+    """(the arguments for `aembedding`, whether the client wants the vectors as base64). Raises Refused."""
     arguments = _chosen(raw, ("input", "dimensions", "encoding_format", "user"))
     return arguments, arguments.pop("encoding_format", None) == "base64"
 
@@ -73,7 +74,8 @@ def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _refuse_remote_parts(messages: Any) -> None:
-    """litellm would fetch addresses itself, from inside the LAN and on whoever's behalf: only data goes through."""
+    """Raise Refused for a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs
+    pass."""
     if not isinstance(messages, list) or not messages:
         raise Refused("`messages` must be a list with at least one message.", "messages")
     for index, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""litellm's replies as OpenAI's bytes."""
+"""Encodes litellm's replies in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gateway.engines.base import error_of
 from gateway.engines.litellm.errors import status_of, text_of, unwrapped
 
 _encode = msgspec.json.Encoder().encode
-_OWN = ("provider_specific_fields",)  # litellm's second copy of what stands beside it
+_OWN = ("provider_specific_fields",)  # litellm's copy of fields that the message already has
 
 
 def whole_body(reply: Any, request_id: str) -> bytes:
-    """A `ModelResponse` as one object."""
+    """A `ModelResponse` as one JSON object."""
     body = reply.model_dump(exclude_none=True)
     body["id"] = "chatcmpl-" + request_id
     for choice in body.get("choices") or []:
@@ -41,42 +41,42 @@ def embeddings_body(reply: Any, *, base64: bool) -> bytes:
 
 
 def chunk_body(chunk: Any, request_id: str) -> dict[str, Any]:
-    """One chunk as OpenAI writes it: every choice with its `finish_reason`, usage in a chunk without choices."""
+    """One chunk in OpenAI's format: every choice has a `finish_reason`, and usage comes in a chunk without choices."""
     body: dict[str, Any] = chunk.model_dump(exclude_none=True)
     body["id"] = "chatcmpl-" + request_id
     for choice in body.get("choices") or []:
         choice.setdefault("finish_reason", None)
         _strip(choice.get("delta") or {})
-    if "usage" in body and not any(_says(choice) for choice in body.get("choices") or []):
+    if "usage" in body and not any(_has_output(choice) for choice in body.get("choices") or []):
         body["choices"] = []
     return body
 
 
-def _says(choice: Mapping[str, Any]) -> bool:
+def _has_output(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("finish_reason")) or any((choice.get("delta") or {}).values())
 
 
-def _strip(said: dict[str, Any]) -> None:
+def _strip(message: dict[str, Any]) -> None:
     for name in _OWN:
-        said.pop(name, None)
+        message.pop(name, None)
 
 
 class LiteLLMStream:
-    """A `Response`: litellm's iterator, read as SSE."""
+    """A `Response` that reads litellm's iterator as SSE."""
 
     def __init__(self, sdk: Any, stream: Any, request_id: str, key: str | None) -> None:
         self.status = 200
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
         self._sdk, self._stream, self._request_id, self._key = sdk, stream, request_id, key
         self._first: bytes | None = None
-        self._over = False  # nothing more will be read
+        self._over = False  # no further chunk will be read
         self._failure: UpstreamFailure | None = None
         self._reading: asyncio.Task[bytes] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def peek(self) -> None:
-        """Wait for the first chunk. Until there is one, an error still is an answer: whatever litellm raises, this
-        raises."""
+        """Wait for the first chunk. Raises what litellm raises: before the first chunk an error can still become an
+        error answer with its status."""
         try:
             self._first = await self._next()
         except BaseException:
@@ -91,8 +91,8 @@ class LiteLLMStream:
             return first
         if self._over:
             return b""
-        # A task of its own, so that `abort` can end the read and its connection; waited for in a way that tells
-        # its cancellation from ours.
+        # The read is a task of its own, so that `abort` can cancel it; asyncio.wait distinguishes that cancellation
+        # from a cancellation of the caller.
         reading = self._reading = asyncio.ensure_future(self._read())
         try:
             await asyncio.wait([reading])
@@ -113,8 +113,8 @@ class LiteLLMStream:
             return b"data: " + _encode(body) + b"\n\n"
 
     async def _next(self) -> bytes:
-        """The next event, b"" at the end. litellm takes every end of the connection for the end of the answer and makes
-        a finish_reason up: its own last chunks pass only if the cloud gave one."""
+        """The next event, b"" at the end. litellm treats every end of the connection as the end of the answer and
+        invents a finish_reason. Such final chunks are passed on only if the cloud sent a finish_reason."""
         while True:
             try:
                 chunk = await anext(self._stream)
@@ -155,8 +155,8 @@ class LiteLLMStream:
 
 
 async def close(stream: Any, reading: asyncio.Task[bytes] | None) -> None:
-    """Close the connection under a stream. Some of litellm's iterators have no `aclose`: then the generator that they
-    read from is closed."""
+    """Close the connection of a stream. Some of litellm's iterators have no `aclose`: then the generator that they read
+    from is closed."""
     if reading is not None:
         await asyncio.wait([reading])  # a generator that runs cannot be closed
     inner = getattr(stream, "completion_stream", None)

@@ -1,7 +1,7 @@
-"""`tool_choice` required and named on Ollama, which knows neither: the call is asked for as structured output. Pure.
+"""`tool_choice` required and named on Ollama, which supports neither: the call is requested as structured output. Pure.
 
-`tools` cannot go along: with them Ollama's own parsers look for calls in the answer, and llama-server picks a grammar
-of its own. So the tools stand in the system message, and `format` is the schema of one call.
+`tools` cannot be sent along: with them Ollama's own parsers look for calls in the answer, and llama-server chooses its
+own grammar. So the tools are described in the system message, and `format` is the schema of one call.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from gateway.engines.ollama.reply import Function, Line, Message, ToolCall
 from gateway.engines.ollama.schema import Definitions, Schema
 from gateway.inspection.offered_tools import OfferedTools
 
-HELD_MOST = 1024 * 1024  # bytes: a longer text is no call
+HELD_MOST = 1024 * 1024  # bytes: a longer text cannot be a call
 
 _CHOICES = '`tool_choice` must be none, auto, required, or {"type": "function", "function": {"name": ...}}.'
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """One call that has to be made. `format` is the schema of its JSON, `instructions` what the model is told."""
+class RequiredCall:
+    """A required call. `format` is the schema of its JSON, `instructions` the text for the system message."""
 
     offered: OfferedTools
     format: Schema
     instructions: str
 
     def call_in(self, text: str) -> ToolCall | None:
-        """The call that an answer is; None when it is none, not of an offered tool, or lacks a required argument."""
+        """The call that an answer's text is; None if it is no call of an offered tool with all required arguments."""
         try:
-            said = _decode_said(text)
-            given = said.parameters if said.arguments is msgspec.UNSET else said.arguments
+            written = _decode_call(text)
+            given = written.parameters if written.arguments is msgspec.UNSET else written.arguments
             if isinstance(given, msgspec.UnsetType):
                 return None
             arguments = _decode_object(given)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None
-        if said.name not in self.offered or not self.offered.required(said.name) <= set(arguments):
+        if written.name not in self.offered or not self.offered.required(written.name) <= set(arguments):
             return None
-        return ToolCall(Function(said.name, given))
+        return ToolCall(Function(written.name, given))
 
     def instruct(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Ollama's messages with the instructions: many templates take one system message, and only as the first."""
+        """The messages with the instructions added. Many templates take only one system message, as the first."""
         first = messages[0]
         if first["role"] != "system":
             return [{"role": "system", "content": self.instructions}, *messages]
         return [{**first, "content": f"{first['content']}\n\n{self.instructions}"}, *messages[1:]]
 
 
-class _Said(msgspec.Struct):
-    """Most models have learned one of these two words for a call's arguments."""
+class _WrittenCall(msgspec.Struct):
+    """A call as a model writes it. Models use one of two keys for the arguments."""
 
     name: str
     parameters: Raw | msgspec.UnsetType = msgspec.UNSET
     arguments: Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_said = msgspec.json.Decoder(_Said).decode
+_decode_call = msgspec.json.Decoder(_WrittenCall).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def read_demand(tools: Any, choice: Any) -> Demand | None:
-    """What `tool_choice` demands; None where the model may do as it likes. Raises Refused."""
+def read_required_call(tools: Any, choice: Any) -> RequiredCall | None:
+    """The call that `tool_choice` requires; None if it requires none. Raises Refused."""
     if choice in (None, "auto", "none"):
         return None
     named = _name(choice) if choice != "required" else None
@@ -77,7 +77,7 @@ def read_demand(tools: Any, choice: Any) -> Demand | None:
         if not functions:
             raise Refused(f"`tool_choice` names {named!r}, which is not among `tools`.", "tool_choice")
     offered = OfferedTools({"type": "function", "function": function} for function in functions)
-    return Demand(offered, _schema_of_call(functions), _instructions(functions))
+    return RequiredCall(offered, _schema_of_call(functions), _instructions(functions))
 
 
 def _name(choice: Any) -> str:
@@ -104,8 +104,8 @@ def _functions(tools: Any) -> list[dict[str, Any]]:
 
 
 def _schema_of_call(functions: list[dict[str, Any]]) -> Schema:
-    """One call of one of these. (`parameters`, not `arguments`: since 0.30 Ollama sorts a schema's keys, and the model
-    has to write the name first.)"""
+    """The schema of one call of one of these functions. (`parameters`, not `arguments`: since 0.30 Ollama sorts a
+    schema's keys, and the model has to write the name first.)"""
     definitions = Definitions()
     calls: list[Schema] = []
     for function in functions:
@@ -125,24 +125,25 @@ def _instructions(functions: list[dict[str, Any]]) -> str:
     )
 
 
-class CallWatch:
-    """Follows one answer to a demand. Its text is held until the last line tells whether it is the call; thoughts pass.
-    `ignored` = the answer has ended and was none: then the text goes out as it is."""
+class RequiredCallReader:
+    """Reads the required call from one answer. The text is held until the last line, when it is parsed as a call;
+    thoughts are passed on at once. `ignored`: the answer has ended without a call, and its text was passed on
+    unchanged."""
 
-    def __init__(self, demand: Demand) -> None:
-        self._demand = demand
+    def __init__(self, required_call: RequiredCall) -> None:
+        self._required = required_call
         self._parts: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
         self._size = 0
-        self._called = False  # Ollama has read a call out of the text itself
+        self._called = False  # Ollama itself has parsed a call
         self.ignored = False
 
     def take(self, line: Line) -> Line:
-        """The line as it may go on."""
+        """The line to pass on instead of `line`."""
         if line.error is not None:
             return line
         message = line.message = line.message or Message()
-        if any(call.function.name in self._demand.offered for call in message.tool_calls or ()):
+        if any(call.function.name in self._required.offered for call in message.tool_calls or ()):
             self._called = True
         if not self._gave_up():
             self._hold(line, message)
@@ -163,16 +164,16 @@ class CallWatch:
         return self._size > HELD_MOST
 
     def _end(self, line: Line, message: Message) -> None:
-        call = None if self._called else self._demand.call_in("".join(self._parts))
+        call = None if self._called else self._required.call_in("".join(self._parts))
         if call is not None:
             message.tool_calls = [call]
-            line.done_reason = "stop"  # the one call that was asked for is complete, whatever was to follow
+            line.done_reason = "stop"  # the one required call is complete, even if the limit cut the text behind it
             return
         self._release(line, message)
         self.ignored = not self._called
 
     def _release(self, line: Line, message: Message) -> None:
-        """What was held goes out with this line."""
+        """Add the held text to this line."""
         message.content = "".join(self._parts) + (message.content or "")
         line.logprobs = [*self._logprobs, *(line.logprobs or ())] or None
         self._parts, self._logprobs = [], []

@@ -1,4 +1,4 @@
-"""Ollama, by its native API: the only one that takes `num_ctx`, and so the only one that keeps a prompt whole."""
+"""Ollama's native API. Only this API takes `num_ctx`; through the others Ollama may cut the prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
 from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
-from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.models import model_names, window_of
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
@@ -26,14 +26,14 @@ from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
-CUT_FROM = 1024  # tokens: in shorter prompts the template outweighs what was said
+CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
 
 _encode = msgspec.json.Encoder().encode
 _NO_THINKING = re.compile(rb"does not support thinking|think value")
 
 
 class OllamaEngine:
-    """`engine: ollama`. See docs/engines.md for what is translated and what cannot be."""
+    """`engine: ollama`. docs/engines.md lists what is translated."""
 
     name = "ollama"
 
@@ -41,7 +41,8 @@ class OllamaEngine:
         pass
 
     async def send(self, state: BackendState, call: Call) -> Response:
-        """A request that cannot be said to Ollama is answered with 400 here; Ollama's own errors pass as they are."""
+        """Send the call. A request that Ollama's API cannot express is answered with 400; Ollama's own errors are
+        passed on."""
         try:
             ours = translate(state, call)
         except Refused as refused:
@@ -61,7 +62,7 @@ class OllamaEngine:
     def _post(self, state: BackendState, call: Call, ours: OllamaCall) -> Coroutine[Any, Any, Response]:
         assert state.client is not None
         backend = state.backend
-        headers = authorized(call.headers, backend)  # there may be a proxy in front of it
+        headers = authorized(call.headers, backend)  # a proxy in front of Ollama may need the key
         return post_json(state.client, backend.root_path + ours.path, headers, ours.body)
 
     def _translated(self, state: BackendState, call: Call, ours: OllamaCall, response: Response) -> Response:
@@ -71,7 +72,7 @@ class OllamaEngine:
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
         prompt = SentPrompt(ours.text_bytes, window_of(state), low, version)
-        calls = CallWatch(ours.demand) if ours.demand is not None else None
+        calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
         def violation(last: Line) -> str | None:
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
@@ -93,7 +94,7 @@ class OllamaEngine:
 
 
 def translate(state: BackendState, call: Call) -> OllamaCall:
-    """The call in Ollama's words. Raises Refused."""
+    """The call as a request of Ollama's API. Raises Refused."""
     window = window_of(state)
     if call.endpoint.name == "chat":
         return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
@@ -104,8 +105,8 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """What is known of a prompt, to tell afterwards whether all of it was read. `low` is the fewest tokens it may have,
-    `version` Ollama's, as its prober saw it."""
+    """What is known of a sent prompt, to check afterwards whether Ollama has cut it. `low`: the lowest estimate of its
+    tokens. `version`: Ollama's version as the prober reported it."""
 
     text_bytes: int
     window: int | None
@@ -113,12 +114,12 @@ class SentPrompt:
     version: str | None
 
     def violation(self, last: Line) -> str | None:
-        """`prompt_cut`, or None when nothing proves that.
+        """`prompt_cut`, or None if it cannot be proved.
 
-        A runner that cuts fills its window, and then no token of answer would have had room. The server, which drops
-        whole messages first, leaves anything: there only a count of less than half the lowest guess tells. Since 0.12.6
-        nothing is cut for us (`truncate: false`), and 0.30.0 counts no cached tokens; before 0.4 nobody did. So a low
-        count means something only in between, and a learned ratio is trusted only to lower the guess.
+        A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
+        messages before that, which may leave a prompt of any length; a count below half the lowest estimate proves it.
+        Such a count is evidence only for versions from 0.4 to 0.12.5: since 0.12.6 nothing is cut (`truncate: false`),
+        and cached tokens are counted neither before 0.4 nor since 0.30.0. A learned ratio may only lower the estimate.
         """
         count = count_of(last.prompt_eval_count)
         if self.window is not None and count >= self.window - 1:

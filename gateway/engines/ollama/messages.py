@@ -1,4 +1,4 @@
-"""A chat's messages in Ollama's words. Pure."""
+"""Translates a chat's messages into Ollama's format. Pure."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ def read_messages(value: Any) -> tuple[list[dict[str, Any]], int]:
     """(Ollama's messages, UTF-8 bytes of their text). Raises Refused."""
     if not isinstance(value, list) or not value:
         raise Refused("`messages` must be a list with at least one message.", "messages")
-    names: dict[str, str] = {}  # id of a call -> name of its tool: Ollama's templates know results by name
+    names: dict[str, str] = {}  # id of a call -> name of its tool: Ollama's templates identify results by tool name
     messages = [_message(message, f"messages[{index}]", names) for index, message in enumerate(value)]
     return messages, sum(len(message["content"].encode(errors="replace")) for message in messages)
 
 
-def _message(said: Any, where: str, names: dict[str, str]) -> dict[str, Any]:
-    if not isinstance(said, dict) or not isinstance(said.get("role"), str):
+def _message(received: Any, where: str, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(received, dict) or not isinstance(received.get("role"), str):
         raise Refused(f"`{where}` must be an object with a `role`.", where)
-    role = {"developer": "system", "function": "tool"}.get(said["role"], said["role"])
-    text, images = _content(said.get("content"), where)
+    role = {"developer": "system", "function": "tool"}.get(received["role"], received["role"])
+    text, images = _content(received.get("content"), where)
     message: dict[str, Any] = {"role": role, "content": text}
     if images:
         message["images"] = images
     if role == "assistant":
-        thought = said.get("reasoning") or said.get("reasoning_content")
+        thought = received.get("reasoning") or received.get("reasoning_content")
         if isinstance(thought, str):
             message["thinking"] = thought
-        if calls := said.get("tool_calls"):
+        if calls := received.get("tool_calls"):
             message["tool_calls"] = list(_calls(calls, where, names))
     elif role == "tool":
-        name = said.get("name") or names.get(str(said.get("tool_call_id")))
+        name = received.get("name") or names.get(str(received.get("tool_call_id")))
         message |= {"tool_name": name} if name else {}
-        message |= {"tool_call_id": said["tool_call_id"]} if said.get("tool_call_id") else {}
+        message |= {"tool_call_id": received["tool_call_id"]} if received.get("tool_call_id") else {}
     return message
 
 
 def _content(content: Any, where: str) -> tuple[str, list[str]]:
-    """(text, pictures as base64) of a message's content: a string, nothing, or parts."""
+    """(text, images as base64) of a message's content, which is a string, null, or a list of parts."""
     if content is None or isinstance(content, str):
         return content or "", []
     if not isinstance(content, list):
@@ -89,8 +89,8 @@ def _calls(calls: Any, where: str, names: dict[str, str]) -> Iterable[dict[str, 
 
 
 def _object(arguments: Any) -> dict[str, Any]:
-    """A call's arguments, which Ollama wants as an object. What a model once wrote and is not one stays in the history
-    as text: refusing it would end the conversation for good."""
+    """A call's arguments as an object, which Ollama requires. Arguments of an earlier turn that are no object are kept
+    as text: refusing them would make the conversation impossible to continue."""
     value: Any = {} if arguments is None else arguments
     if isinstance(arguments, str):
         try:

@@ -1,5 +1,5 @@
-"""What an Ollama reports of its models (`/api/tags`, `/api/ps`), and the request to load one. Pure; an answer may be
-anything."""
+"""Reads Ollama's lists of models (`/api/tags`, `/api/ps`), and builds the request to load one. Pure. The answers are
+untrusted: any JSON value is accepted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gateway.domain.backend import BackendState
 from gateway.engines.base import reported_name
 
 INSTALLED, LOADED, LOAD = "/api/tags", "/api/ps", "/api/generate"  # paths below its root
-BYTES_MOST = 10**15  # of a model: beyond this it is no size
+BYTES_MOST = 10**15  # largest size of a model that is believed
 
 
 def model_entries(answer: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(name, entry) of each model in a decoded list, in Ollama's order; without what is none."""
+    """(name, entry) of each model in a decoded list, in Ollama's order. Invalid entries are left out."""
     models = answer.get("models") if isinstance(answer, dict) else None
     entries = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
     named = [(reported_name(entry.get("name") or entry.get("model")), entry) for entry in entries]
@@ -22,7 +22,7 @@ def model_entries(answer: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def model_names(answer: Any) -> list[str]:
-    """The names in a list of models; behind them, without its tag, each that is tagged `latest`."""
+    """The names in a list of models, followed by the names tagged `latest` without their tag."""
     names = [name for name, _ in model_entries(answer)]
     return list(dict.fromkeys([*names, *(name.removesuffix(":latest") for name in names)]))
 
@@ -35,8 +35,8 @@ def model_size(answer: Any, name: str) -> int | None:
 
 
 def load_body(state: BackendState, keep_alive: str | int) -> dict[str, Any]:
-    """What `LOAD` is asked so that the backend's model is loaded, with the window that requests ask for, and kept for
-    `keep_alive` (Ollama's duration); 0 = unload it."""
+    """The body of a `LOAD` request, which loads the backend's model with the same window as inference requests and
+    keeps it for `keep_alive` (Ollama's duration); 0 = unload it."""
     body: dict[str, Any] = {"model": state.model, "keep_alive": keep_alive, "stream": False}
     if keep_alive and (window := window_of(state)) is not None:
         body["options"] = {"num_ctx": window}
@@ -44,5 +44,5 @@ def load_body(state: BackendState, keep_alive: str | int) -> dict[str, Any]:
 
 
 def window_of(state: BackendState) -> int | None:
-    """What `num_ctx` is: the declared window, always the same."""
+    """The value of `num_ctx`: the declared window, the same in every request, else the reported one."""
     return state.backend.context or state.window(time.monotonic())

@@ -1,4 +1,5 @@
-"""What Ollama says, in OpenAI's shape: lines of NDJSON become SSE chunks, whole answers whole objects. Pure."""
+"""Translates Ollama's answers into OpenAI's format: NDJSON lines into SSE chunks, whole answers into one object.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gateway.domain.usage import count_of
 from gateway.engines.base import error_of
 from gateway.inspection.shape import brief
 
-LINE_MOST = 16 * 1024 * 1024  # bytes of one line: beyond this it is not a stream of lines
+LINE_MOST = 16 * 1024 * 1024  # bytes of one line: a longer one is a protocol failure
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,8 +36,8 @@ class Message(msgspec.Struct):
 
 
 class Line(msgspec.Struct):
-    """One line of a stream, or a whole answer. `message` is a chat's, `response` a completion's. Counters are absent
-    until `done`, and where they are 0."""
+    """One line of a stream, or a whole answer. A chat has `message`, a completion `response`. Counters are absent
+    before the last line (`done`), and when they are 0."""
 
     message: Message | None = None
     response: str | None = None
@@ -51,8 +52,8 @@ class Line(msgspec.Struct):
         prompt, answer = count_of(self.prompt_eval_count), count_of(self.eval_count)
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
-    def said_nothing(self) -> bool:
-        """The model was loaded or unloaded, and that was all."""
+    def only_loaded(self) -> bool:
+        """Was the model only loaded or unloaded, without an answer?"""
         return self.done_reason in ("load", "unload")
 
 
@@ -67,7 +68,7 @@ def read_line(line: bytes) -> Line:
 
 
 class LineFramer:
-    """Cuts a byte stream into lines, however it arrives."""
+    """Splits a byte stream, which arrives in pieces of any size, into lines."""
 
     __slots__ = ("_parts", "_size")
 
@@ -97,7 +98,7 @@ class LineFramer:
 
 
 class Reply:
-    """One reply in OpenAI's shape: what all of its chunks have in common, and what is made for it."""
+    """Builds one reply in OpenAI's format. Its id, time and model are the same in all chunks."""
 
     def __init__(self, request_id: str, model: str, *, chat: bool, wants_usage: bool = False) -> None:
         self.id = ("chatcmpl-" if chat else "cmpl-") + request_id
@@ -116,7 +117,8 @@ class Reply:
     # -- a stream -------------------------------------------------------------------------------------------------
 
     def events(self, line: Line) -> bytes:
-        """The SSE events of one line: at most thoughts, text, calls; with the last line the end."""
+        """The SSE events of one line: thoughts, text and calls, as far as it has them, and after the last line the
+        end."""
         if line.error is not None:
             return b'data: {"error":' + _encode(error_of(error_text(line.error), 500)) + b"}\n\n"
         out = []
@@ -125,18 +127,18 @@ class Reply:
                 self._begun = True
                 out.append(self._chunk(b'{"role":"assistant","content":""}'))
             if line.message is not None:
-                self._say(line, line.message, out)
+                self._add_message(line, line.message, out)
         elif line.response:
             out.append(self._text(line.response))
         if line.done:
             self._end(line, out)
         return b"".join(out)
 
-    def nothing_yet(self) -> bytes:
-        """An event that says nothing but that the server is at work."""
+    def keepalive_event(self) -> bytes:
+        """An event without content, which shows that the server is still working."""
         return self._chunk(b'{"content":""}')
 
-    def _say(self, line: Line, message: Message, out: list[bytes]) -> None:
+    def _add_message(self, line: Line, message: Message, out: list[bytes]) -> None:
         if message.thinking:
             out.append(self._chunk(b'{"reasoning":' + _encode(message.thinking) + b"}"))
         if message.content or line.logprobs:
@@ -169,12 +171,12 @@ class Reply:
         """A whole answer as one object."""
         choice: dict[str, Any] = {"index": 0}
         if self.chat:
-            said = line.message or Message()
-            message: dict[str, Any] = {"role": "assistant", "content": said.content}
-            if said.thinking:
-                message["reasoning"] = said.thinking
-            if calls := self.numbered(said):
-                message["content"] = said.content or None
+            received = line.message or Message()
+            message: dict[str, Any] = {"role": "assistant", "content": received.content}
+            if received.thinking:
+                message["reasoning"] = received.thinking
+            if calls := self.numbered(received):
+                message["content"] = received.content or None
                 message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
             choice["message"] = message
             choice["logprobs"] = chat_logprobs(line.logprobs)
@@ -185,8 +187,8 @@ class Reply:
         return self._envelope("chat.completion" if self.chat else "text_completion") + b"," + _encode(body)[1:]
 
     def numbered(self, message: Message) -> list[dict[str, Any]]:
-        """The calls of a line in OpenAI's shape. Ollama sends a call whole; older versions give it no id, and its
-        indexes begin anew with every line."""
+        """The calls of a line in OpenAI's format. Ollama sends each call whole. Older versions give it no id, and the
+        indexes start at 0 again in every line."""
         calls = []
         for call in message.tool_calls or ():
             function = {"name": call.function.name, "arguments": arguments_of(call.function)}
@@ -203,17 +205,17 @@ class Reply:
 
     def finish_reason(self, line: Line) -> str:
         if line.done_reason == "length":
-            return "length"  # calls or not: the turn was cut, and more may have been meant to follow
+            return "length"  # with or without calls: the turn was cut, and further calls may be missing
         return "tool_calls" if self.calls else "stop"
 
 
 def chat_logprobs(logprobs: list[dict[str, Any]] | None) -> dict[str, Any] | None:
-    """Ollama's entries lack `top_logprobs` where none were asked for."""
+    """Logprobs in OpenAI's format. Ollama's entries lack `top_logprobs` if none were requested."""
     return {"content": [{"bytes": None, "top_logprobs": [], **entry} for entry in logprobs]} if logprobs else None
 
 
 def arguments_of(function: Function) -> str:
-    """A call's arguments as the text that OpenAI's API has for them. Raises ProtocolFailure for what is no object."""
+    """A call's arguments as JSON text, as in OpenAI's API. Raises ProtocolFailure if they are no object."""
     try:
         arguments = bytes(function.arguments).decode()
     except UnicodeDecodeError as error:
@@ -226,5 +228,5 @@ def arguments_of(function: Function) -> str:
 
 
 def error_text(error: Any) -> str:
-    """Ollama's error: a plain string."""
+    """Ollama's error, usually a plain string, as text."""
     return error if isinstance(error, str) else brief(error)

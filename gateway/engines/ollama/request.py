@@ -1,6 +1,6 @@
-"""OpenAI's request in the words of Ollama's native API: `/api/chat`, `/api/generate`, `/api/embed`. Pure.
+"""Translates OpenAI's requests into Ollama's native API: `/api/chat`, `/api/generate`, `/api/embed`. Pure.
 
-Ollama's own `/v1` takes no `num_ctx`: a prompt over the window that happens to be loaded is cut there without a word.
+Ollama's `/v1` takes no `num_ctx`: it silently cuts a prompt that exceeds the window of the loaded model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.engines.base import Refused
-from gateway.engines.ollama.calls import Demand, read_demand
+from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
 from gateway.engines.ollama.schema import Definitions
 
@@ -46,14 +46,14 @@ class OllamaCall:
     path: str
     body: dict[str, Any]
     text_bytes: int = 0
-    think_wished: bool = False  # `think` comes from an effort hint: better no thinking than no answer
+    think_wished: bool = False  # `think` comes from an effort, which is only a wish: it may be dropped
     wants_usage: bool = False  # the client wants the usage chunk
     base64: bool = False  # the client wants vectors as base64
-    demand: Demand | None = None  # a call that has to be made
+    required_call: RequiredCall | None = None  # the call that `tool_choice` requires
 
 
 class Fields:
-    """A request's fields, decoded when they are asked for. Absent and null are the same: None."""
+    """A request's fields, decoded on access. An absent field and null both read as None."""
 
     def __init__(self, raw: Mapping[str, Raw]) -> None:
         self._raw = raw
@@ -70,31 +70,31 @@ class Fields:
 def chat_call(
     raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinking: Thinking | None = None
 ) -> OllamaCall:
-    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is what the backend is declared to do. Raises Refused."""
+    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration. Raises Refused."""
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
     tools, choice = fields["tools"], fields["tool_choice"]
-    demand = read_demand(tools, choice)
+    required_call = read_required_call(tools, choice)
     body = _body(fields, stream, window)
     body["messages"] = messages
-    if demand is not None:
-        body["messages"], body["format"] = demand.instruct(messages), demand.format
-        text_bytes += len(demand.instructions.encode(errors="replace"))
+    if required_call is not None:
+        body["messages"], body["format"] = required_call.instruct(messages), required_call.format
+        text_bytes += len(required_call.instructions.encode(errors="replace"))
     else:
         if tools and choice != "none":
             body["tools"] = raw["tools"]
         if (form := read_format(fields)) is not None:
             body["format"] = form
     think, wished = read_think(fields)
-    if think is None and demand is not None and may_stop_thinking(fields, thinking):
+    if think is None and required_call is not None and may_stop_thinking(fields, thinking):
         think = False
     if think is not None and (thinking != "never" or not (think and wished)):
         body["think"] = think
     if fields["logprobs"]:
         body["logprobs"] = True
         body["top_logprobs"] = fields["top_logprobs"] or 0
-    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields), demand=demand)
+    return OllamaCall("/api/chat", body, text_bytes, wished, wants_usage(fields), required_call=required_call)
 
 
 def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None) -> OllamaCall:
@@ -163,12 +163,12 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 
 
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
-    """Ollama's `options`: the client's own, over them what OpenAI's fields say, over all `num_ctx`: whatever it is, it
-    has to be the same in every request, because another one makes Ollama load the model again."""
-    said = fields["options"]
-    if said is not None and not isinstance(said, dict):
+    """Ollama's `options`. OpenAI's fields override the client's own options, and `window` always sets `num_ctx`: a
+    different value than in the request before would make Ollama reload the model."""
+    given = fields["options"]
+    if given is not None and not isinstance(given, dict):
         raise Refused("`options` must be an object.", "options")
-    options = dict(said or {})
+    options = dict(given or {})
     options.pop("num_ctx", None)
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
@@ -184,9 +184,9 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
 
 
 def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
-    """(`think`, is it only a wish): said in Ollama's word, as a switch of the chat template, or as an effort."""
-    if (said := fields["think"]) is not None:
-        return said, False
+    """(`think`, is it only a wish): from Ollama's field, a switch of the chat template, or an effort."""
+    if (think := fields["think"]) is not None:
+        return think, False
     switches = fields["chat_template_kwargs"]
     if isinstance(switches, dict):
         for name in ("enable_thinking", "thinking"):
@@ -203,9 +203,9 @@ def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
 
 
 def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
-    """Can thoughts before a demanded call be done without? Then Ollama heeds `format` from the first token on; else it
-    lets the model think freely and asks it a second time (since 0.12.4), or spoils its thoughts (before). A model that
-    thinks anyway has to be left alone: what it thinks would be taken for the answer."""
+    """May thinking be turned off for a required call? Then Ollama applies `format` from the first token on. With
+    thinking it lets the model think freely and runs it a second time (since 0.12.4), or constrains the thoughts
+    (before). It is not turned off for a model that always thinks: its thoughts would be read as the answer."""
     return thinking != "always" and "gpt-oss" not in str(fields["model"])
 
 

@@ -1,9 +1,9 @@
-"""JSON schemas in the words that Ollama can turn into a grammar. Pure.
+"""Reduces JSON schemas to what Ollama can turn into a grammar. Pure.
 
-Ollama hands `format` to llama.cpp's converter (`json-schema-to-grammar.cpp`), which refuses a whole schema for one part
-that it cannot read: a value of any type, a reference that is not `#/...`, a pattern without anchors. It also takes `{}`
-for an object, forgets what stands beside `anyOf`, names the rule of a reference by its last word alone, and reads
-bounds as 32-bit integers. What it cannot say is left out here, so that less is enforced and nothing fails.
+Ollama passes `format` to llama.cpp's converter (`json-schema-to-grammar.cpp`), which refuses a whole schema because of
+one unsupported part: a value of any type, a reference that is not `#/...`, a pattern without anchors. It also reads
+`{}` as an object, ignores keys beside `anyOf`, names the rule of a reference by its last path segment alone, and reads
+bounds as 32-bit integers. Unsupported parts are left out here, so that less is enforced but no schema is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from gateway.engines.base import Refused
 
-REPEATED_MOST = 100  # a longer minLength, maxItems, ... makes a grammar too large to be taken
+REPEATED_MOST = 100  # a larger minLength, maxItems, ... makes the grammar too large for Ollama
 BOUND_MOST = 2**31 - 1
 
 _KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -25,26 +25,26 @@ _HINTS = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
 }
-# Letters, character classes and repetitions: what means the same there. `.` and `[^...]` would let a quote through.
+# Letters, character classes and repetitions mean the same in a grammar. `.` and `[^...]` would match a quote.
 _PATTERN = re.compile(r"\^(?:[\w :/@-]|\[[\w :/@.-]+\]|[*+?]|\{\d{1,2}(?:,\d{0,2})?\})+\$", re.ASCII)
 
 Schema = dict[str, Any]
 
 
 def any_value() -> Schema:
-    """The schema of whatever is JSON; `{}` would mean an object."""
+    """The schema of any JSON value; `{}` would mean an object."""
     return {"type": ["string", "number", "boolean", "object", "array", "null"]}
 
 
 class Definitions:
-    """The `$defs` of one document, gathered from all schemas that stand in it."""
+    """The `$defs` of one document, collected from all schemas in it."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, Schema] = {}
 
     def adopt(self, schema: Any, param: str) -> Schema:
-        """A schema of its own as it can stand anywhere in the document: its references point to the document's root.
-        Raises Refused, which names the request's field `param`."""
+        """A self-contained schema, rewritten so that it can stand anywhere in the document: its references point to the
+        document's root. Raises Refused, which names the request's field `param`."""
         try:
             return _Reader(schema, self._schemas, param).read(schema)
         except RecursionError:
@@ -56,7 +56,7 @@ class Definitions:
 
 
 class _Reader:
-    """Reads one schema; `document` is where its references begin, `schemas` where their targets are put."""
+    """Reads one schema. `document`: the root of its references. `schemas`: receives the targets of the references."""
 
     def __init__(self, document: Any, schemas: dict[str, Schema], param: str) -> None:
         self._document, self._schemas, self._param = document, schemas, param
@@ -120,12 +120,12 @@ class _Reader:
         return read
 
     def _merged(self, schema: Mapping[str, Any], depth: int = 0) -> Schema:
-        """What `allOf` and its neighbours say together; of two words for the same thing, the first."""
+        """The schema merged with its `allOf`. Of two values for the same key, the first counts."""
         if depth > 20:
             raise RecursionError
         merged: Schema = {}
-        for said in ({**schema, "allOf": None}, *_list(schema.get("allOf"))):
-            part = self._followed(said)
+        for option in ({**schema, "allOf": None}, *_list(schema.get("allOf"))):
+            part = self._followed(option)
             if _list(part.get("allOf")):
                 part = self._merged(part, depth + 1)
             properties = {**_mapping(part.get("properties")), **_mapping(merged.get("properties"))}
@@ -147,7 +147,7 @@ class _Reader:
         target = self._target(ref)
         if ref not in self._names:
             name = self._names[ref] = f"d{len(self._schemas)}"
-            self._schemas[name] = {}  # its place: it may point at itself
+            self._schemas[name] = {}  # reserves the name: the schema may refer to itself
             self._schemas[name] = self.read(target)
         return self._names[ref]
 
@@ -170,7 +170,7 @@ class _Reader:
 
 
 def _hinted(schema: Mapping[str, Any]) -> str | None:
-    """The type that a schema without one is about."""
+    """The type that the keys of a schema without `type` imply."""
     return next((kind for kind, words in _HINTS.items() if any(word in schema for word in words)), None)
 
 
@@ -197,7 +197,7 @@ def _repetitions(schema: Mapping[str, Any], *words: str) -> Schema:
 
 
 def _bounds(schema: Mapping[str, Any]) -> Schema:
-    """An integer's bounds; none, where they contradict each other."""
+    """An integer's bounds; empty if they contradict each other."""
     low = _whole_numbers(schema, ("minimum", "exclusiveMinimum"), BOUND_MOST - 1)
     high = _whole_numbers(schema, ("maximum", "exclusiveMaximum"), BOUND_MOST - 1)
     least = max([low.get("minimum", -BOUND_MOST), low.get("exclusiveMinimum", -BOUND_MOST) + 1]) if low else None

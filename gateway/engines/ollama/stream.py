@@ -1,4 +1,4 @@
-"""Ollama's answers behind the client seam: read as OpenAI's, aborted and released as what they are."""
+"""Ollama's answers as `Response` objects: their bodies are translated into OpenAI's format while they are read."""
 
 from __future__ import annotations
 
@@ -6,43 +6,45 @@ import time
 from collections.abc import Callable, Mapping
 
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
-from gateway.engines.ollama.calls import CallWatch
+from gateway.engines.ollama.calls import RequiredCallReader
 from gateway.engines.ollama.reply import Line, LineFramer, Reply, error_text, read_line
 
 Checked = Callable[[Line], str | None]  # the last line -> a kind of violation
-SIGN_EVERY = 5.0  # seconds: while a call is held back, the stream must not look silent
+KEEPALIVE_EVERY = 5.0  # seconds between events while a call is held back, so that the stream does not look silent
 _LOADED = "Ollama has only loaded or unloaded the model and answered nothing"
 
 
 class OllamaStream:
-    """A `Response`: a stream of lines, read as SSE. `violation` is set with the last line; `calls` watches for
-    a call that was demanded."""
+    """A `Response` that reads a stream of lines as SSE. `violation` is set with the last line; `calls` reads a required
+    call from the text."""
 
-    def __init__(self, upstream: Response, reply: Reply, check: Checked, calls: CallWatch | None = None) -> None:
+    def __init__(
+        self, upstream: Response, reply: Reply, check: Checked, calls: RequiredCallReader | None = None
+    ) -> None:
         self.status = upstream.status
         self.headers: Mapping[str, str] = {"content-type": "text/event-stream"}
         self.violation: str | None = None
         self._upstream, self._reply, self._check, self._calls = upstream, reply, check, calls
         self._framer = LineFramer()
-        self._said_at = time.monotonic()
-        self._ended = False  # the last line was seen: done or an error
+        self._sent_at = time.monotonic()
+        self._ended = False  # the last line has arrived: done or an error
 
     async def read_some(self) -> bytes:
         while True:
             data = await self._upstream.read_some()
             lines = self._framer.feed(data) if data else self._framer.finish()
             out = b"".join([self._events(line) for line in lines])
-            if not out and data and self._calls is not None and time.monotonic() - self._said_at >= SIGN_EVERY:
-                out = self._reply.nothing_yet()
+            if not out and data and self._calls is not None and time.monotonic() - self._sent_at >= KEEPALIVE_EVERY:
+                out = self._reply.keepalive_event()
             if out or not data:
-                self._said_at = time.monotonic()
+                self._sent_at = time.monotonic()
                 return out
 
     def _events(self, data: bytes) -> bytes:
         if self._ended:
             return b""
         line = read_line(data)
-        if line.said_nothing():
+        if line.only_loaded():
             raise UpstreamFailure(_LOADED)
         if self._calls is not None:
             line = self._calls.take(line)
@@ -62,7 +64,7 @@ class OllamaStream:
 
 
 class OllamaWhole:
-    """A `Response`: one object, turned by `translate` when it has been read."""
+    """A `Response` with one object, which `translate` translates when it has been read."""
 
     def __init__(self, upstream: Response, translate: Callable[[bytes], tuple[bytes, str | None]], limit: int) -> None:
         self.status = upstream.status
@@ -88,11 +90,11 @@ class OllamaWhole:
 
 
 def whole_line(body: bytes) -> Line:
-    """A whole answer; raises when it is none."""
+    """A whole answer. Raises UpstreamFailure if it is an error or incomplete, ProtocolFailure if it cannot be read."""
     line = read_line(body)
     if line.error is not None:
         raise UpstreamFailure(f"Ollama answered 200 with an error: {error_text(line.error)[:300]}")
-    if line.said_nothing():
+    if line.only_loaded():
         raise UpstreamFailure(_LOADED)
     if not line.done:
         raise UpstreamFailure("Ollama's answer is not marked as done")

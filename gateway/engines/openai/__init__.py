@@ -1,1 +1,1 @@
-"""OpenAI's API, as vLLM and many other servers speak it."""
+"""OpenAI's API, which vLLM and many other servers implement."""

@@ -1,4 +1,4 @@
-"""vLLM and every other server that speaks OpenAI's API: a call goes out as it is, and so does its answer come back."""
+"""vLLM and other servers with OpenAI's API: calls and answers are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.transport.client import post_json
 
 
 class OpenAIEngine:
-    """`engine: vllm` and `engine: openai`; they differ in their traits."""
+    """`engine: vllm` and `engine: openai`; they differ only in their traits."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,12 +30,11 @@ class OpenAIEngine:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
 
 
-# -- the list of models (`/v1/models`); it may be anything -------------------------------------------------------------
+# -- the list of models (`/v1/models`), untrusted ----------------------------------------------------------------------
 
 
 def model_cards(answer: Any) -> list[dict[str, Any]]:
-    """The entries of the decoded answer whose `id` can be a model's name, in the server's order; without what is
-    none."""
+    """The entries of the decoded answer whose `id` can be a model's name, in the server's order."""
     cards = answer.get("data") if isinstance(answer, dict) else None
     found = cards if isinstance(cards, list) else []
     return [card for card in found if isinstance(card, dict) and reported_name(card.get("id")) is not None]

@@ -1,2 +1,2 @@
-"""What vLLM has beside OpenAI's API: `/tokenize`, and its page of counters. Its requests and its list of models go
+"""vLLM's endpoints beyond OpenAI's API: `/tokenize` and `/metrics`. Inference requests and the list of models go
 through gateway/engines/openai."""

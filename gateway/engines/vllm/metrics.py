@@ -1,4 +1,4 @@
-"""vLLM's page of counters (`/metrics`): what its engine has done, and when its process was started. Pure."""
+"""Reads vLLM's counters (`/metrics`): the work of its engine, and the start time of its process. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from gateway.domain.progress import Sample
 from gateway.transport.prometheus_text import VALUE_MOST, number, slices, split_sample
 
-_NAMES: Mapping[bytes, str] = {  # with the names that older versions use
+_NAMES: Mapping[bytes, str] = {  # includes the names that older versions use
     b"vllm:num_requests_running": "running",
     b"vllm:num_requests_waiting": "waiting",
     b"vllm:generation_tokens_total": "generated",
@@ -33,8 +33,8 @@ _STARTED = b"process_start_time_seconds"
 
 
 def read_counters(page: bytes, at: float) -> Generator[None, None, Sample | None]:
-    """The counters on a page, several engines added up; None when it is not a vLLM's. `at`: the caller's seconds. What
-    is no count (NaN, infinite, negative, huge) is left out. Yields after each slice of the page."""
+    """The counters on a page, summed over its engines; None if it is not vLLM's page. `at`: the caller's seconds.
+    Values that cannot be counts (NaN, infinite, negative, huge) are left out. Yields after each slice of the page."""
     found: dict[str, float] = {}
     accepted: dict[int, float] = {}
     for lines in slices(page):

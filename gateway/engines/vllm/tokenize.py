@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, by the tokenizer that counts: vLLM's own."""
+"""Counts a prompt's tokens with vLLM's own tokenizer (`/tokenize`)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gateway.transport.client import post_json
 
 log = logging.getLogger("gateway.tokenize")
 
-BUDGET = 2.0  # seconds in all: beyond this the estimate has to do
-ANSWER_MOST = 32 * 1024 * 1024  # bytes; every token comes along as a number
+BUDGET = 2.0  # seconds in all; after that the estimate is used
+ANSWER_MOST = 32 * 1024 * 1024  # bytes; the answer lists every token as a number
 
 # The fields of a request that vLLM's /tokenize knows and that change the prompt.
 _FIELDS = {
@@ -45,9 +45,9 @@ _decode = msgspec.json.Decoder(_Counted).decode
 
 
 async def count_tokens(state: BackendState, request: InferenceRequest) -> int | None:
-    """The request's prompt tokens as `state`'s vLLM counts them; None when it cannot be asked or does not answer in
-    time. Only text is asked about: the template's placeholders say nothing of a picture's size. Nothing is raised, and
-    the backend's health stays as it is, because an estimate does as well."""
+    """The request's prompt tokens as `state`'s vLLM counts them; None if it cannot be asked or does not answer in time.
+    Prompts with images are not counted: the template's placeholders do not show an image's size. Raises nothing and
+    does not change the backend's health, because an estimate can be used instead."""
     body = tokenize_body(state, request)
     if body is None or state.client is None:
         return None
@@ -56,13 +56,13 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
     try:
         async with asyncio.timeout(BUDGET):
             return await _ask(state.client, path, headers, body)
-    except Exception as failure:  # whatever it is, the request itself must not fail by it
+    except Exception as failure:  # no failure of the count may fail the request itself
         log.debug("%s did not count a prompt: %s", state.name, failure or type(failure).__name__)
         return None
 
 
 def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | None:
-    """What `/tokenize` is asked; None where it cannot tell. Several prompts in one request are not asked about."""
+    """The body for `/tokenize`; None if it cannot count this request, e.g. one with several prompts."""
     fields = _FIELDS.get(request.endpoint.name)
     if not TRAITS[state.backend.engine].counts_prompts or fields is None or not _is_text(request):
         return None
@@ -75,7 +75,8 @@ def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | Non
 
 
 def _renamed(messages: Raw) -> object:
-    """Thoughts of earlier turns under their newer name: vLLM 0.32 renders both in a chat, and counts only this one."""
+    """The messages with earlier thoughts under `reasoning`: vLLM 0.32 renders both names in a chat, but counts only
+    this."""
     found = _decode_any(messages)
     for message in found if isinstance(found, list) else []:
         if isinstance(message, dict) and _OLD_NAME in message:

@@ -1,9 +1,9 @@
 """Every tool-call format, by the names of vLLM's `--tool-call-parser`.
 
-To add a format: write a subclass of `Format` in a file of its own here (base.py says what it must define; hermes.py and
-kimi_k2.py are short examples), and add one line with an instance of it, and its aliases, to `_ALL` below. Nothing else
-has to know of it: the patterns that find its markers are made of `Format.markers`. It is tried where a backend's
-`tool_parser` names it, or a family of gateway/domain/families.py does.
+To add a format: write a subclass of `Format` in a file of its own here (base.py describes what it must define;
+hermes.py and kimi_k2.py are short examples), and add a line with an instance of it, and its aliases, to `_ALL` below.
+No other code has to change: the patterns that find its markers are built from `Format.markers`. A format is tried if a
+backend's `tool_parser` or a family of gateway/domain/families.py names it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tool-call format is, and the steps that several share."""
+"""The interface of a tool-call format, and parsing steps that several formats share."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gateway.inspection.offered_tools import OfferedTools, as_json
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """`arguments`: a JSON object as text."""
+    """One parsed call. `arguments`: a JSON object as text."""
 
     name: str
     arguments: str
 
 
 class Parsed(NamedTuple):
-    """What a format says of the text from a marker on.
+    """The result of parsing the text from a marker on.
 
-    `calls` and `consumed` characters | not a call (no calls) | `need_more`. `looked`: so many characters from the
-    marker on settled it; the answer is the same for every longer text."""
+    `calls` and `consumed` characters | not a call (no calls) | `need_more`. `looked`: the number of characters from the
+    marker on that decided it; the result is the same for every longer text."""
 
     calls: tuple[ParsedCall, ...] = ()
     consumed: int = 0
@@ -55,19 +55,19 @@ class Format:
     markers: tuple[str, ...]
     """The strings that can start a call."""
     closers: tuple[str, ...]
-    """The strings whose arrival may complete a call: only a hint when to look."""
+    """The strings that may complete a call: only a hint when to parse it."""
     separators: str = ""
     """Characters, beside white space, that may stand between two calls."""
     only_at_start = False
     """Calls count only where no other content precedes them."""
 
     def follow(self, marker: str) -> str:
-        """A pattern for what must come behind `marker`, that also matches where the text ends too early: a quick way to
-        tell it from other text. Empty where anything may come."""
+        """A pattern for what must follow `marker`; it also matches if the text ends too early. It is a quick test
+        before `parse`. Empty if anything may follow."""
         return ""
 
     def parse(self, text: str, start: int, tools: OfferedTools, *, final: bool) -> Parsed:
-        """Reads the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
+        """Parse the call (or the calls of one wrapper) at `start`. `final`: the text will not grow."""
         cursor = Cursor(text, start, final=final)
         try:
             calls = self.read(cursor, tools)
@@ -78,7 +78,7 @@ class Format:
         return Parsed(tuple(calls), cursor.pos - start, max(cursor.looked, cursor.pos) - start)
 
     def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        """At least one call; leaves the cursor behind it. Raises NeedMore or NotACall."""
+        """Read at least one call and leave the cursor behind it. Raises NeedMore or NotACall."""
         raise NotImplementedError
 
 
@@ -93,7 +93,8 @@ def read_name(cursor: Cursor, tools: OfferedTools) -> str:
 
 
 def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bool]) -> list[ParsedCall]:
-    """Calls until `done` says that the wrapper is closed. One that is none ends the list: those before it count."""
+    """Read calls until `done` reports that the wrapper is closed. Text that is no call ends the list; the calls before
+    it count."""
     calls = [one()]
     while True:
         whole = cursor.pos
@@ -111,7 +112,8 @@ def several(cursor: Cursor, one: Callable[[], ParsedCall], done: Callable[[], bo
 def make_call(
     cursor: Cursor, name: str, arguments: Mapping[str, Any], fit: Callable[[str, str, Any], Any] | None = None
 ) -> ParsedCall:
-    """`fit`: `OfferedTools.fitted`, where models of the format mistake types that the schema declares."""
+    """The call, with its arguments as JSON. `fit`: `OfferedTools.fitted`, for formats whose models confuse declared
+    types."""
     try:
         if fit is not None:
             arguments = {key: fit(name, key, value) for key, value in arguments.items()}
@@ -122,7 +124,7 @@ def make_call(
 
 def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = False) -> ParsedCall:
     """The call that a JSON object describes: `name` and `arguments` (or `parameters`), flat or under `function`. `fit`:
-    its arguments get the types that the schema declares."""
+    its arguments are converted to the declared types."""
     function = value.get("function", value) if isinstance(value, dict) else None
     if isinstance(function, str) and isinstance(value, dict):
         function = {"name": function, **value}
@@ -138,7 +140,7 @@ def call_of(cursor: Cursor, value: Any, tools: OfferedTools, *, fit: bool = Fals
 
 
 def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
-    """Arguments as an object, also when they were written as a JSON string of one."""
+    """Arguments as an object, also if they are a JSON string of one."""
     if isinstance(value, str):
         try:
             value = json.loads(value, strict=False)
@@ -150,13 +152,13 @@ def as_object(cursor: Cursor, value: Any) -> dict[str, Any]:
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
-# A look before the decoder, whose errors are dear: a brace must be followed by a key.
+# A quick test before the decoder, whose errors are expensive: a key must follow a brace.
 _BROKEN = re.compile(r'\s*\{\s*(?:[^\s"}]|"[^"\\]*"\s*[^\s:])')
 
 
 def read_calls(cursor: Cursor, tools: OfferedTools, *, fit: bool = False) -> list[ParsedCall]:
-    """A JSON object that describes a call, or a list of them; one that names no offered tool is refused at its name. Of
-    a list that is cut, or goes on with something else, those before that count."""
+    """Read a JSON object that describes a call, or a list of them. An object that names no offered tool is refused at
+    its name. In a list that is cut off, or continues with something else, the calls before that count."""
     if not cursor.skip("["):
         return [_read_call(cursor, tools, fit)]
     cursor.space()
@@ -183,7 +185,7 @@ def _read_call(cursor: Cursor, tools: OfferedTools, fit: bool) -> ParsedCall:
 
 
 def read_object(cursor: Cursor) -> dict[str, Any]:
-    """A JSON object, white space before it allowed."""
+    """Read a JSON object; white space may precede it."""
     cursor.space()
     if cursor.at("{") is None:
         cursor.fail(cursor.pos + 1)

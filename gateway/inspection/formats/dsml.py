@@ -23,8 +23,8 @@ _ATTRIBUTES = (
 
 
 class Dsml(Format):
-    """`wrapper`: the tag around all calls, which may be missing; `also`: other names that it has at times. `prefix`:
-    what every tag begins with. `arguments`: keys under which models put all arguments again."""
+    """`wrapper`: the tag around all calls, which may be missing; `also`: its other names. `prefix`: the beginning of
+    every tag. `arguments`: keys in which models sometimes wrap all arguments."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class Dsml(Format):
                 key, word = self._argument(cursor)
                 for part_key, part_word, part in self._parts(key, word, read_value(cursor, self._end), name, tools):
                     arguments[part_key] = self._value(part_key, part_word, part, name, tools)
-            elif cursor.close(self._invoke_end, torn=2) or cursor.at(*self._closes):
+            elif cursor.close(self._invoke_end, min_prefix=2) or cursor.at(*self._closes):
                 return make_call(cursor, name, self._unwrapped(arguments, name, tools))
             else:
                 cursor.fail(cursor.pos + 1)
 
     def _name(self, cursor: Cursor) -> str:
-        """Moves to the name that a tag has, and tells the quote before it."""
+        """Move to the name in a tag. Returns the quote before it, or ""."""
         before = cursor.pos
         cursor.space()
         if cursor.pos == before and cursor.pos < len(cursor.text):
@@ -85,7 +85,7 @@ class Dsml(Format):
         return '"' if cursor.skip('"') else "'" if cursor.skip("'") else ""
 
     def _argument(self, cursor: Cursor) -> tuple[str, str]:
-        """Its name, and whether the model says that it is a text: "true", "false" or nothing."""
+        """(an argument's name, the value of its `string` attribute: "true", "false" or "")."""
         quote = self._name(cursor)
         match = _KEYS[quote].match(cursor.text, cursor.pos)
         assert match is not None  # the patterns also match nothing
@@ -101,8 +101,8 @@ class Dsml(Format):
         return match.group().strip(), word
 
     def _parts(self, key: str, word: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str, str]]:
-        """An argument, and those behind it that it ran into because its closing tag was missing: a tag that opens
-        another argument *of this tool* is one; any other is part of the value."""
+        """An argument, split if its closing tag was missing and its value contains the arguments behind it. Only a tag
+        that opens another argument *of this tool* splits it; any other tag is part of the value."""
         parts, start = [], 0
         closed = value.find(self._parameter_end)
         for match in self._inner.finditer(value, 0, closed if closed >= 0 else len(value)):
@@ -112,14 +112,14 @@ class Dsml(Format):
         return [*parts, (key, word, value[start:])]
 
     def _value(self, key: str, word: str, text: str, name: str, tools: OfferedTools) -> Any:
-        """The schema decides what it is; the model's word does where the schema leaves a choice."""
+        """The value of an argument. The schema decides its type; if it allows several, the `string` attribute does."""
         types = tools.types(name, key)
         if word == "true" and (types == ANY or "string" in types):
             return text
         return tools.fitted(name, key, typed(text, ANYTHING if word == "false" and types == ANY else types))
 
     def _unwrapped(self, arguments: dict[str, Any], name: str, tools: OfferedTools) -> dict[str, Any]:
-        """Without a key that was put around all arguments, and that the tool does not have."""
+        """The arguments without a key that wraps all of them, if the tool does not declare that key."""
         if len(arguments) != 1:
             return arguments
         ((key, inner),) = arguments.items()

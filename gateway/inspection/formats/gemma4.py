@@ -27,7 +27,7 @@ _SCALARS = frozenset(("null", "boolean", "integer", "number"))
 
 
 class Gemma4(Format):
-    """Arguments look like JSON with bare keys and quotes of their own; real JSON is taken too."""
+    """Arguments look like JSON with bare keys and special quotes; real JSON is accepted too."""
 
     name = "gemma4"
     opening, closing, quote = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -88,7 +88,8 @@ class Gemma4(Format):
         return key
 
     def _value(self, cursor: Cursor, depth: int, shape: Shape, bare: re.Pattern[str]) -> Any:
-        """Models quote what is no text too: the schema decides. Where it does not, quotes make a text."""
+        """Read a value. Models also quote values that are no strings, so the schema decides; without a declared type a
+        quoted value is a string."""
         cursor.space()
         if depth <= 0:
             cursor.fail()

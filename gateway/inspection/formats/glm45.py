@@ -28,7 +28,7 @@ class Glm45(Format):
         cursor.space()
         name = read_name(cursor, tools)
         arguments: dict[str, Any] = {}
-        while not cursor.close(CLOSE, torn=2):
+        while not cursor.close(CLOSE, min_prefix=2):
             cursor.space()
             cursor.expect(KEY)
             key = read_key(cursor, KEY_END)

@@ -10,7 +10,7 @@ from gateway.inspection.offered_tools import OfferedTools
 
 class Hermes(Format):
     """A JSON object (or a list of them) behind one of the `opening` tags. The `closing` tag may be missing; "" where
-    the format has none. `fit`: arguments get the types that the schema declares, as by vLLM's parser."""
+    the format has none. `fit`: arguments are converted to the declared types, as vLLM's parser does."""
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ _LISTS = (
 
 
 class Llama3Json(Format):
-    """Without a tag, what marks a call is an object that begins with a call's key, in the layouts models use, or a list
-    that begins with one."""
+    """Without a tag, the marker of a call is the beginning of an object with a call's key, in the layouts that models
+    use, or the beginning of a list of such objects."""
 
     name = "llama3_json"
     markers = (

@@ -1,5 +1,5 @@
-"""MiniMax M3: as M2, every tag behind `]<]minimax[>[`, and each argument in a tag of its own name; an object or a list
-has more of them in it."""
+"""MiniMax M3: like M2, but every tag has the prefix `]<]minimax[>[`, and each argument has a tag with its own name.
+Objects and lists contain nested tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARGUMENT, ARGUMENT_END = f"{PREFIX}<", f"{PREFIX}</"
 MAX_DEPTH = 100
 _PREFIX = re.compile(re.escape(PREFIX))
 
-Element = str | list[tuple[str, "Element"]]  # its text, or the elements in it with their names
+Element = str | list[tuple[str, "Element"]]  # its text, or its child elements with their names
 
 
 class MinimaxM3(Format):
@@ -42,14 +42,14 @@ class MinimaxM3(Format):
         name = read_name(cursor, tools)
         cursor.expect('">')
         fields: list[tuple[str, Element]] = []
-        while not cursor.close(INVOKE_END, torn=len(ARGUMENT_END)):
+        while not cursor.close(INVOKE_END, min_prefix=len(ARGUMENT_END)):
             cursor.space()
             cursor.expect(ARGUMENT)
             fields.append(self._element(cursor, MAX_DEPTH))
         return make_call(cursor, name, _object(fields, tools.shape(name)))
 
     def _element(self, cursor: Cursor, depth: int) -> tuple[str, Element]:
-        """Behind an opening `<`: its name and what is in it."""
+        """Read an element behind its opening `<`. Returns (its name, its content)."""
         if depth == 0:
             cursor.fail()
         key = read_key(cursor, ">")
@@ -72,7 +72,7 @@ class MinimaxM3(Format):
 
 
 def _free(fields: list[tuple[str, Element]]) -> str:
-    """A name for text that stands between elements."""
+    """An unused name for text between elements."""
     name = "$text"
     while any(key == name for key, _ in fields):
         name = "$" + name
@@ -80,8 +80,8 @@ def _free(fields: list[tuple[str, Element]]) -> str:
 
 
 def _value(element: Element, shape: Shape) -> Any:
-    """An element of elements is an object, or a list where the schema declares one; an empty one is an empty list or
-    object where the schema allows no text."""
+    """The value of an element. With child elements it is an object, or a list if the schema declares one; an empty
+    element is an empty list or object if the schema allows no string."""
     types = shape.types
     if isinstance(element, str):
         if not element.strip() and "string" not in types and not types.isdisjoint(("array", "object")):
@@ -94,7 +94,7 @@ def _value(element: Element, shape: Shape) -> Any:
 
 
 def _object(elements: list[tuple[str, Element]], shape: Shape) -> dict[str, Any]:
-    """What has one name several times is a list."""
+    """The object that the elements describe. Values with the same name become a list."""
     found: dict[str, list[Any]] = {}
     for key, element in elements:
         found.setdefault(key, []).append(_value(element, shape.field(key)))

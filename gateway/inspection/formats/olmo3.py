@@ -11,7 +11,7 @@ OPEN, CLOSE = "<function_calls>", "</function_calls>"
 
 
 class Olmo3(Pythonic):
-    """JSON's words for True, False and None are taken too."""
+    """JSON's true, false and null are accepted too."""
 
     name = "olmo3"
     markers = (OPEN,)

@@ -20,7 +20,7 @@ _CHARS = {"\n": "", "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": 
 _NUMERIC = re.compile(r"[\w.+-]{0,80}")
 _NUMBER = re.compile(r"[+-]?(?:(?P<whole>\d[\d_]*)|(?:\d[\d_]*\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,4})?)", re.A)
 _QUOTES = ("'", '"')
-# Nearly all arguments and fields, with what follows them, in one step; everything else is read piece by piece.
+# Matches nearly all arguments and fields, with the character behind them, in one step; others are read in parts.
 _PLAIN = (
     r"""\s*(?:(?P<whole>[+-]?[0-9]{1,18})|(?P<real>[+-]?[0-9]{1,18}\.[0-9]{1,18})|(?P<text>'[^'\\]*+'|"[^"\\]*+"))"""
     r"""\s*(?P<end>[,)}])"""
@@ -33,7 +33,7 @@ _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": Fal
 
 
 class Pythonic(Format):
-    """Keyword arguments with literals only: nothing is ever evaluated."""
+    """Only keyword arguments with literal values; no code is evaluated."""
 
     name = "pythonic"
     markers: tuple[str, ...] = ("[", START)
@@ -56,7 +56,7 @@ class Pythonic(Format):
         return calls
 
     def _more(self, cursor: Cursor, closing: str) -> bool:
-        """Behind an item: does another one follow? Moves past the comma or the `closing` bracket."""
+        """Does another item follow the one before the cursor? Moves past the comma or the `closing` bracket."""
         cursor.space()
         char = cursor.peek()
         if char == ",":
@@ -92,7 +92,8 @@ class Pythonic(Format):
         return make_call(cursor, name, arguments)
 
     def _plain(self, cursor: Cursor, pattern: re.Pattern[str], closing: str) -> re.Match[str] | None:
-        """Moves past an argument or a field with a plain value, and past the comma or bracket behind it."""
+        """Move past an argument or a field with a plain value, and past the comma or bracket behind it. None = there is
+        none."""
         match = pattern.match(cursor.text, cursor.pos)
         if match is None or match["end"] not in (",", closing):
             return None

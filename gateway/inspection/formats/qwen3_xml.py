@@ -44,7 +44,7 @@ class Qwen3Xml(Format):
                 value = read_value(cursor, self._end)
                 for part_key, part in self._parts(key, value, name, tools):
                     arguments.setdefault(part_key, tools.typed(name, part_key, unwrapped(part)))
-            elif cursor.close(FUNCTION_END, torn=2):
+            elif cursor.close(FUNCTION_END, min_prefix=2):
                 break
             else:
                 cursor.fail(cursor.pos + 1)
@@ -52,8 +52,8 @@ class Qwen3Xml(Format):
         return [make_call(cursor, name, arguments)]
 
     def _parts(self, key: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str]]:
-        """An argument, and those behind it that it ran into because its closing tag was missing: a line that opens
-        another argument *of this tool* is one; any other is part of the value."""
+        """An argument, split if its closing tag was missing and its value contains the arguments behind it. Only a line
+        that opens another argument *of this tool* splits it; any other line is part of the value."""
         parts, start = [], 0
         closed = value.find(PARAMETER_END)
         for match in _INNER.finditer(value, 0, closed if closed >= 0 else len(value)):

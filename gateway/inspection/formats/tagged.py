@@ -1,4 +1,4 @@
-"""Steps of the formats that write each argument between tags of its own."""
+"""Parsing steps of the formats that write each argument between its own tags."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _KEY = re.compile(r"[^<>\n\"]{0,256}")
 
 @dataclass(frozen=True, slots=True)
 class ValueEnd:
-    """Where an argument's free text ends, in a text that may grow and in one that will not."""
+    """Patterns for the end of an argument's free text: in a text that may still grow, and in a final one."""
 
     growing: re.Pattern[str]
     final: re.Pattern[str]
 
 
 def value_end(closing: str, another: str, last: str, *outer: str, unclosed: str = "") -> ValueEnd:
-    """At `closing`, when `another` argument, the `last` tag or one `outer` to it comes next: a `closing` inside the
-    text does no harm. At the very end a torn `last` will do. `unclosed`: a pattern that also ends it and is not passed
-    over."""
+    """The value ends at `closing` if `another` argument, the `last` tag or an `outer` tag follows, so the value itself
+    may contain `closing`. At the end of the text a cut-off `last` is enough. `unclosed`: a pattern that also ends the
+    value, and is not consumed."""
     also = f"|(?={unclosed})" if unclosed else ""
     followers = "|".join(map(re.escape, (another, last, *outer)))
-    torn = _torn(last, 2)
+    beginning = _beginning_at_end(last, 2)
     return ValueEnd(
         re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers})){also}"),
-        re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers}|{torn})){also}"),
+        re.compile(rf"{re.escape(closing)}(?=\s*(?:{followers}|{beginning})){also}"),
     )
 
 
-def _torn(tag: str, least: int) -> str:
+def _beginning_at_end(tag: str, least: int) -> str:
     """A pattern for at least the first `least` characters of `tag` at the end of the text."""
     pattern = r"\Z"
     for char in reversed(tag[least:]):
@@ -46,7 +46,7 @@ def read_value(cursor: Cursor, end: ValueEnd) -> str:
 
 
 def unwrapped(value: str) -> str:
-    """Without the newline that the format writes behind the opening and before the closing tag."""
+    """The value without the newlines that the format writes behind the opening and before the closing tag."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
