@@ -114,6 +114,8 @@ class _Resolver:
         if given.engine == "http" and not given.serves and not self._dropped("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
+        if given.engine == "http":
+            self.report.warn((*self.path, "engine"), "it is watched, and no audio request is routed to it yet")
         if given.engine != "http" and given.serves:
             self._error("serves", "only for engine http", "did you mean engine: http?")
         if given.model is None and not self._dropped("model"):
