@@ -14,6 +14,7 @@ from gateway.config.problems import Path, Report
 from gateway.config.snapshot import Backend, Launch, Mode, Node
 from gateway.config.suggest import did_you_mean
 from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.families import takes_images
 
 DEFAULT_PORT = 8000  # of vLLM
 # Key of a backend -> what of the command line it follows from, for messages.
@@ -55,14 +56,16 @@ def _count(value: Any) -> int | None:
 
 
 def _vision(command: ServeCommand) -> bool | None:
-    """Whether the engine takes images, where its flags say so; None = as the model's family."""
+    """Whether the engine takes images: by its flags, else by its model's family; None = not known."""
     if command.flags.get("language-model-only"):
         return False
     limits = command.flags.get("limit-mm-per-prompt")
     allowed = limits.get("image") if isinstance(limits, Mapping) else None
     if isinstance(allowed, Mapping):
         allowed = allowed.get("count")
-    return None if isinstance(allowed, bool) or not isinstance(allowed, int) else allowed > 0
+    if isinstance(allowed, int) and not isinstance(allowed, bool):
+        return allowed > 0
+    return takes_images(command.model)
 
 
 def _url(launch: Launch, node: Node | None) -> str | None:
@@ -97,6 +100,11 @@ def _published(launch: Launch, port: int) -> int:
     return port
 
 
+def _by_a_flag(key: str, command: ServeCommand) -> bool:
+    """Whether a flag decides this key; what only the model's family suggests may be stated otherwise."""
+    return key != "vision" or bool(command.flags.keys() & {"language-model-only", "limit-mm-per-prompt"})
+
+
 def check_stated(
     name: str, written: Mapping[str, Any], followed: Mapping[str, Any], launch: Launch, report: Report
 ) -> None:
@@ -106,7 +114,7 @@ def check_stated(
     where = f"{report.file}:{report.line(source)}"
     for key, from_command in followed.items():
         stated = written.get(key)
-        if stated is None or _same(key, stated, from_command, launch.parsed):
+        if stated is None or not _by_a_flag(key, launch.parsed) or _same(key, stated, from_command, launch.parsed):
             continue
         message = f"{_shown(stated)} here, but {_SOURCES[key]} in launch.command ({where}) says {_shown(from_command)}"
         report.error(("backends", name, key), message, f"remove '{key}': it follows from the command")

@@ -24,6 +24,7 @@ from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
 from gateway.launch.command import ServeCommand
+from gateway.launch.families import family_of
 
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
 Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
@@ -174,6 +175,13 @@ class Backend:
     def identity(self) -> tuple[str, str, str | None]:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine, self.url)
+
+    @cached_property
+    def checkpoint(self) -> str | None:
+        """The model that the launch command loads, where its name says more than the served name: it tells the
+        family."""
+        loaded = self.launch.parsed.model if self.launch is not None else None
+        return loaded if family_of(loaded) is not None else None
 
     @cached_property
     def origin(self) -> tuple[str, str, int]:

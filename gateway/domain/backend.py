@@ -97,6 +97,11 @@ class BackendState:
         return self.backend.model or self.reported.model
 
     @property
+    def checkpoint(self) -> str | None:
+        """The name that tells the model's family: that of the launch command, else the one that requests carry."""
+        return self.backend.checkpoint or self.model
+
+    @property
     def slots(self) -> int:
         return self.backend.slots or 1_000_000
 
@@ -213,7 +218,7 @@ class BackendState:
         """Recompute the capabilities and the window after a change of facts, so that the planner only has to read
         them."""
         backend, reported, facts = self.backend, self.reported, self.facts
-        self._timeline = timeline_of(backend, self.model, reported.version, facts.lacks, facts.observed)
+        self._timeline = timeline_of(backend, self.checkpoint, reported.version, facts.lacks, facts.observed)
         declared, context = backend.context, reported.context
         self._window = min(declared, context) if declared and context else declared or context
 

@@ -18,7 +18,7 @@ from typing import Literal
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Observation
-from gateway.domain.families import ENFORCES, Family, Thinking, family_of
+from gateway.launch.families import ENFORCES, Family, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
 Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown"]

@@ -14,10 +14,10 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.families import loses_marks
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
+from gateway.launch.families import loses_marks
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, window_for
 

@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.families import SWITCH_VALUES
 from gateway.domain.request import THINKING_SWITCHES, InferenceRequest
+from gateway.launch.families import SWITCH_VALUES
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
 
 EFFORT = "reasoning_effort"

@@ -19,7 +19,6 @@ from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Observation
-from gateway.domain.families import ENFORCES
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, Endpoint, parse
 from gateway.domain.token_ratio import DECODE_PRIOR
@@ -29,6 +28,7 @@ from gateway.engines.outgoing import outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.health.checks import ALL, CHECKS, NO_ANSWER, Profile, Reply, judge, profile_of, skipped
 from gateway.health.checks.requests import Body
+from gateway.launch.families import ENFORCES
 from gateway.shortage import OwnShortage, shortage_of
 
 log = logging.getLogger("gateway.canary")

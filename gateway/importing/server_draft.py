@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.domain.families import family_of
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
 from gateway.importing.servers import Model, Server
 from gateway.importing.values import host_words, mark_cloud, variable_name
+from gateway.launch.families import family_of
 
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
 

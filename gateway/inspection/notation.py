@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gateway.domain.families import family_of
 from gateway.inspection.formats import FORMATS, Format
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
+from gateway.launch.families import family_of
 
 # Reasoning parsers of the same tags as one of REASONING.
 _SAME_TAGS = {"nano_v3": "nemotron_v3", "deepseek_v41": "deepseek_v4", "minimax_m3": "minimax_m2"}

@@ -72,7 +72,7 @@ def _learn_window(state: BackendState, window: int, feedback: Feedback, now: flo
 def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) -> None:
     """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
     answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
-    if not may_lack_opener(state.model) or client_mentions(feedback.request, CLOSER):
+    if not may_lack_opener(state.checkpoint) or client_mentions(feedback.request, CLOSER):
         return
     source = feedback.source()
     if state.facts.is_confirmed(STRAY_THOUGHTS, True, source, now):

@@ -9,10 +9,10 @@ from typing import Any
 from gateway.config.snapshot import Alias, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
-from gateway.domain.families import family_of
 from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
+from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import Candidate, OverBudget, Plan
 from gateway.routing.refusal import refusal
@@ -102,7 +102,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
     room = room_needed(request, service.plan.alias.min_max_tokens)
     estimate = prompt_estimate(state, request)
     able, window = state.capabilities(now), state.window(now)
-    family = family_of(state.model)
+    family = family_of(state.checkpoint)
     return {
         "backend": state.name,
         **_verdict(service, state),

@@ -23,9 +23,9 @@ def expected_of(
         return None, None
     state, adapt = candidate.state, candidate.adapt
     backend = state.backend
-    thoughts = thoughts_for(state.model, backend.reasoning_parser)
+    thoughts = thoughts_for(state.checkpoint, backend.reasoning_parser)
     stray = request.stream and bool(state.facts.lacks) and state.facts.is_lacking(STRAY_THOUGHTS, now)
-    stray = stray and may_lack_opener(state.model)
+    stray = stray and may_lack_opener(state.checkpoint)
     tools = request.tools and request.tool_choice != "none" and adapt.mode != "strip"
     if not (tools or stray or alias.reasoning_field != "as_is"):
         return None, thoughts
@@ -37,7 +37,7 @@ def expected_of(
     call, name = must_call(request)
     return InspectionPolicy(
         tools=LazyTools(bytes(request.fields["tools"])),
-        formats=formats_for(state.model, backend.tool_parser),
+        formats=formats_for(state.checkpoint, backend.tool_parser),
         thoughts=marked,
         call=call,
         name=name,

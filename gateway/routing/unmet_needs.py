@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import PARSER_FREE, Capabilities
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.families import family_of
+from gateway.launch.families import family_of
 from gateway.routing.needs import Lack, Needs
 
 
@@ -27,7 +27,7 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
 def parser_flags(state: BackendState) -> str:
     """The flags that a vLLM with this model needs to call tools."""
     backend = state.backend
-    family = family_of(state.model)
+    family = family_of(state.checkpoint)
     parser = backend.tool_parser if backend.tool_parser not in (None, "none") else None
     parser = parser or (family.tool_parser if family is not None else None) or "PARSER"
     return f"--enable-auto-tool-choice --tool-call-parser {parser}"
@@ -58,10 +58,10 @@ def _thinking(needs: Needs, state: BackendState, able: Capabilities) -> str:
     if source == "declared":
         return f"{what} (thinking: {state.backend.thinking} in routes.yaml)"
     if source == "family":
-        family = family_of(state.model)
+        family = family_of(state.checkpoint)
         return f"{what}: its model ({family.name if family else state.model}) has no switch for it"
     if source == "observed" and needs.thinking == "on" and TRAITS[state.backend.engine].launch_flags:
-        family = family_of(state.model)
+        family = family_of(state.checkpoint)
         parser = (family.reasoning_parser if family else None) or "PARSER"
         return f"{what}: it did not when it was checked; start vLLM with --reasoning-parser {parser}"
     if source == "observed":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.domain.families import ENFORCES, FAMILIES, Family
 from gateway.inspection.answer import KINDS
+from gateway.launch.families import ENFORCES, FAMILIES, Family
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
 FORCED = {

@@ -7,11 +7,11 @@ from typing import Any
 
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.families import SWITCH_VALUES, Thinking, family_of
 from gateway.engines.thinking import USUAL_SWITCH
 from gateway.inspection.formats import Format
 from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import Thoughts
+from gateway.launch.families import SWITCH_VALUES, Thinking, family_of
 
 MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"
 
@@ -49,6 +49,7 @@ class Profile:
 def profile_of(backend: Backend, model: str | None, window: int | None) -> Profile:
     """The profile that follows from routes.yaml and the model's family. `model`: the model's name in requests to the
     backend; `window`: tokens, as reported by the backend."""
+    model = backend.checkpoint or model
     family = family_of(model)
     thinking = backend.thinking or (family.thinking if family is not None else None)
     known = family if TRAITS[backend.engine].launch_flags else None

@@ -3,7 +3,7 @@
 To add a format: write a subclass of `Format` in a file of its own here (base.py describes what it must define;
 hermes.py and kimi_k2.py are short examples), and add a line with an instance of it, and its aliases, to `_ALL` below.
 No other code has to change: the patterns that find its markers are built from `Format.markers`. A format is tried if a
-backend's `tool_parser` or a family of gateway/domain/families.py names it.
+backend's `tool_parser` or a family of gateway/launch/families.py names it.
 """
 
 from __future__ import annotations

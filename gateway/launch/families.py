@@ -110,6 +110,18 @@ _ROWS: tuple[tuple[str, Family], ...] = (
 )
 _TABLE = tuple((re.compile(r"(?:^|[^a-z])" + pattern), family) for pattern, family in _ROWS)
 
+_SEEING = frozenset(
+    ("Qwen3.6", "Qwen3.5", "Gemma-4", "Gemma-4-26B-A4B", "Nemotron-3-Nano-Omni", "Llama-4", "Kimi-K2.5")
+)
+_TEXT_ONLY = frozenset(
+    (
+        "DeepSeek-R1", "DeepSeek-R1-Distill", "DeepSeek-V3", "DeepSeek-V3.1", "DeepSeek-V3.2", "DeepSeek-V4",
+        "Qwen3-Coder-Next", "Qwen3-Coder", "Qwen3-Next-Thinking", "Qwen3-Next-Instruct", "Qwen3-Thinking",
+        "Qwen3-Instruct", "Qwen3", "QwQ", "Nemotron-3-Nano", "MiniMax-M2", "gpt-oss", "Laguna", "Phi-4-mini",
+    )
+)  # fmt: skip
+_EYES = re.compile(r"(^|[-.])(vl|vlm|v|vision|omni|ocr|visual|multimodal)([-.]|$)")
+
 FAMILIES = tuple(family for _, family in _ROWS)
 """All families, in the order in which names are matched."""
 
@@ -139,6 +151,16 @@ def family_of(model: str | None) -> Family | None:
     if _NOT_CHAT.search(name):
         return None
     return next((family for pattern, family in _TABLE if pattern.search(name)), None)
+
+
+@lru_cache(maxsize=512)
+def takes_images(model: str | None) -> bool | None:
+    """Whether the models of this family take images; None = not known, e.g. of names like Qwen3-VL that a text family
+    has too."""
+    family = family_of(model)
+    if family is None or model is None or _EYES.search(_plain(model)):
+        return None if family is None or family.name not in _SEEING else True
+    return True if family.name in _SEEING else False if family.name in _TEXT_ONLY else None
 
 
 def _plain(model: str) -> str:

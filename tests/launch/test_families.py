@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
-from gateway.domain.families import ENFORCES, FAMILIES, family_of, loses_marks
 from gateway.inspection.formats import FORMATS
 from gateway.inspection.notation import formats_for, thoughts_for
 from gateway.inspection.reasoning import REASONING, THINK
+from gateway.launch.families import ENFORCES, FAMILIES, family_of, loses_marks, takes_images
 
 # name -> (tool parser, reasoning parser, thinking, thinks by default, switch)
 FIELD = {
@@ -133,3 +133,21 @@ def test_marks_that_a_parser_would_drop_are_asked_for(
 ) -> None:
     assert loses_marks(model, tools, reasoning, tools=True) is with_tools
     assert loses_marks(model, tools, reasoning, tools=False) is without
+
+
+@pytest.mark.parametrize(
+    ("model", "images"),
+    [
+        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", True),
+        ("google/gemma-4-26B-A4B-it", True),
+        ("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4", True),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", False),
+        ("/models/DeepSeek-V4-Flash", False),
+        ("qwen3:8b", False),
+        ("Qwen/Qwen3-VL-8B-Instruct", None),
+        ("acme/unheard-of", None),
+        (None, None),
+    ],
+)
+def test_which_families_take_images(model: str | None, images: bool | None) -> None:
+    assert takes_images(model) is images
