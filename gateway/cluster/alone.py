@@ -1,5 +1,5 @@
-"""The slots of a backend that a gateway may use while Redis is away: its share, or less where other gateways were last
-known to hold more than theirs, until those requests or their leases end."""
+"""How many slots of a backend a gateway may use while Redis is away: its share, or less if other gateways were last
+known to hold more than their shares, until those requests or their leases end."""
 
 from __future__ import annotations
 

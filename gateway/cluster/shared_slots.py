@@ -16,16 +16,16 @@ from gateway.cluster.alone import LEASE, slots_alone
 from gateway.cluster.scripts import Operation, key_of
 from gateway.domain.backend import BackendState
 
-LOOK_AGE = 0.5  # seconds after the loss from which a look at an engine shows what the others began before it
-# A backend, the slots in use there, those of them that are ours, and those of each other gateway that has any.
+LOOK_AGE = 0.5  # seconds after Redis is lost until a probe of an engine shows all requests begun before the loss
+# (backend, its slots in use, those held here, those held by each other gateway that holds any)
 Load = tuple[str, int, int, list[int]]
 
 
 class SharedSlots:
     """The `SlotSharing` of our waiting set. `wake` is called when there is something to send.
 
-    A waiter has a key as long as it is registered; what is asked anew gets a new one (`was` names the old), so that a
-    grant under an old key never counts.
+    A waiter has a key while it is registered. When its request changes it is registered again under a new key (`was`
+    names the old one), so that a grant for the old request is not taken for the new one.
     """
 
     def __init__(
@@ -44,15 +44,18 @@ class SharedSlots:
         self._wake = wake
         self._keys = 0
         self._held: dict[str, SlotGrant] = {}  # by key
-        self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
+        self._asked: dict[
+            str, tuple[Waiter, tuple[BackendState, ...]]
+        ] = {}  # by key: registered waiters, their backends
         self._to_ask: dict[Waiter, None] = {}
-        self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
+        self._leaving: dict[Waiter, None] = {}  # registered, but no longer waiting: to be dropped
         self._drops: list[str] = []
         self._used: list[Operation] = []
-        self._kept: dict[str, int] = {}  # by backend: slots that we could use on our own, when we were last
-        self._alone_since = self._until = 0.0  # when we went on alone, and until when what the others held then counts
+        self._kept: dict[str, int] = {}  # backend -> slots that this gateway could use when it last served alone
+        # Since when this gateway serves alone, and until when the slots that the others held then still count.
+        self._alone_since = self._until = 0.0
 
-    # -- what our waiting set tells (scheduler.Others) ------------------------------------------------------------
+    # -- reports of our waiting set (scheduler.SlotSharing) -------------------------------------------------------
 
     def key(self) -> str:
         self._keys += 1
@@ -64,7 +67,7 @@ class SharedSlots:
         if waiter in self._leaving:
             del self._leaving[waiter]
             if self._asked[waiter.key][1] == waiter.choices:
-                return  # as before
+                return  # registered with the same backends already
         self._to_ask[waiter] = None
         self._wake()
 
@@ -94,7 +97,7 @@ class SharedSlots:
             self._used.append(("used", waiter.client, waiter.counted, tokens - estimate))
             self._wake()
 
-    # -- what is sent ---------------------------------------------------------------------------------------------
+    # -- operations to send ---------------------------------------------------------------------------------------
 
     def pending_operations(self) -> list[tuple[Operation, Callable[[Any], None]]]:
         """The operations to send now, each with the callback for its answer."""
@@ -135,7 +138,7 @@ class SharedSlots:
         left = max(0.0, self._until - (time.monotonic() if now is None else now))
         return ("renew", knew, leases, waiters, rooms, caps, round(left * 1000))
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- answers and messages -------------------------------------------------------------------------------------
 
     def renewed(self, loads: list[Load], granted: list[tuple[str, str, int]]) -> None:
         """The answer to a renewal: the load of each backend, and grants whose message was lost."""
@@ -165,7 +168,8 @@ class SharedSlots:
         if state is not None and self._scheduler.accept_grant(waiter, state, slots, key, now):
             return
         if state is not None:
-            self._scheduler.changed(state, now)  # it cannot be used: all plan anew
+            # The slots cannot be used: requests that watch the backend are planned again.
+            self._scheduler.changed(state, now)
         if key in self._asked and waiter not in self._leaving:
             self._to_ask[waiter] = None
             self._wake()
@@ -220,7 +224,7 @@ class SharedSlots:
         state = self._states().get(name)
         return state if state is not None and key_of(state.backend) == key else None
 
-    # -- with the others, and without -----------------------------------------------------------------------------
+    # -- joined or alone ------------------------------------------------------------------------------------------
 
     def join(self) -> None:
         """The gateways decide together from now on."""
