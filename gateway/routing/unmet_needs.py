@@ -1,4 +1,4 @@
-"""What a backend lacks, in words for the operator: with the launch flag that is missing."""
+"""What a backend lacks, as text for the operator, with the launch flag that is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.routing.needs import Lack, Needs
 
 
 def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilities) -> str:
-    """Fits behind the backend's name."""
+    """The lack as a phrase to follow the backend's name."""
     if lack == "tools":
         return _tools(state)
     if lack == "tool_choice":
