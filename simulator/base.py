@@ -59,7 +59,7 @@ class Sim:
         """The process was restarted: drop its state."""
 
     def changed(self) -> None:
-        """Some state has changed: wake up whoever waits in `wait_for`."""
+        """Some state has changed: wake the callers of `wait_for`."""
         for event in self._waiters:
             event.set()
 

@@ -187,7 +187,7 @@ class Engine:
         return cached
 
     def reset_counters(self) -> None:
-        """Start counting anew, as after a restart."""
+        """Set the counters to zero, as after a restart."""
         self.counters = Counters(self.spec_tokens)
         self._blocks.clear()
 

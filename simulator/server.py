@@ -180,7 +180,7 @@ class SimServer:
         await self.close()
 
     def reserve(self) -> None:
-        """Bind the port without listening: connections are refused. Raises OSError when somebody else has it."""
+        """Bind the port without listening: connections are refused. Raises OSError when another process has it."""
         if self._holder is not None:
             return
         if self.port:  # SO_REUSEPORT would share it silently

@@ -1,4 +1,4 @@
-"""Prompts of a given length, no two of which begin alike, so that no prefix cache can answer for the engine."""
+"""Prompts of a given length, no two of which begin alike, so that no prefix cache can shorten the engine's work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Exports spans: OTLP over HTTP, with OpenTelemetry's exporter. A receiver that accepts nothing is logged once and gets
-nothing for a while; meanwhile spans are dropped without being encoded."""
+"""Exports spans: OTLP over HTTP, with OpenTelemetry's exporter. When the receiver accepts nothing, that is logged
+once, and the exporter pauses; meanwhile spans are dropped without being encoded."""
 
 from __future__ import annotations
 

@@ -42,15 +42,15 @@ class Reloadable(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The one in force."""
+        """The snapshot in force."""
         ...
 
     async def take(self, snapshot: Snapshot) -> None:
-        """Put another one in force."""
+        """Put another snapshot in force."""
         ...
 
     def short_of(self, kind: Kind) -> None:
-        """This process lacked something."""
+        """This process lacked a resource."""
         ...
 
     def emit(self, event: Event) -> None: ...
