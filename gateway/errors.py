@@ -35,12 +35,7 @@ CATALOGUE: dict[str, Code] = {
         Code("too_many_connections", 503, "server_error", "The listener takes no further connection; see Retry-After."),
         Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
         Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
-        Code(
-            "unsupported_media_type",
-            415,
-            "invalid_request_error",
-            "A request body with a content-type other than JSON.",
-        ),
+        Code("unsupported_media_type", 415, "invalid_request_error", "A request body of another type than JSON."),
         Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
         Code(
             "not_found", 404, "invalid_request_error", "No such path (nothing is ever forwarded by path), or backend."

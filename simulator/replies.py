@@ -124,7 +124,8 @@ def _calls(request: Request, prompt: str, force: bool) -> list[tuple[str, dict[s
 
 
 def _mentions(prompt: str, tool: str) -> bool:
-    """Whole words only, and a name that is a plain word ("read", "exec") only where something asks for a call."""
+    """Does the prompt mention the tool? Only as a whole word; a name that is a plain word ("read", "exec") counts
+    only if the prompt asks for a call."""
     name = re.escape(tool.lower()).replace("_", "[_ ]")
     return ("_" in tool or _ASKS.search(prompt) is not None) and re.search(rf"\b{name}\b", prompt.lower()) is not None
 

@@ -220,7 +220,7 @@ class SimServer:
             self._opening = None
 
     def refuse_now(self) -> None:
-        """Close the port: new connections are refused, idle ones closed. What is in flight goes on."""
+        """Close the port: new connections are refused, idle ones closed. Requests in flight continue."""
         if self._opening is not None:
             self._opening.add_done_callback(lambda _: self.refuse_now())
         if self._listener is not None:

@@ -23,7 +23,7 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.accounts")
 
-# Tokens of an answer whose cost is estimated: of a request without a limit of its own, and at most.
+# Estimated tokens of an answer: of a request without a limit of its own; the most for any request.
 ANSWER_GUESS, ANSWER_MOST = 1024, 4096
 
 
@@ -45,10 +45,10 @@ class Accounts:
         self.ledger = Ledger(Path(folder), failures)
         self._looked_at: Snapshot | None = None
         self._any_budget = False
-        self._unheld: set[str] = set()  # backends whose missing price was logged
+        self._logged_unpriced: set[str] = set()  # backends whose missing price was logged
 
     async def open(self) -> None:
-        self.budgets.remember(await asyncio.to_thread(self.ledger.open))
+        self.budgets.add_history(await asyncio.to_thread(self.ledger.open))
 
     async def close(self) -> None:
         """Write the remaining entries."""
@@ -72,7 +72,7 @@ class Accounts:
                 return f"costs money, and {whose} spent: {spent}"
         return None
 
-    def enter(
+    def reserve(
         self, state: BackendState, client: Client | None, request: InferenceRequest, held: list[Reservation]
     ) -> str | None:
         """Before an attempt: reserve its probable cost (added to `held`, for `leave`). Returns the budget that
@@ -89,7 +89,7 @@ class Accounts:
             held.append(Reservation(account, usd))
         return None
 
-    def leave(self, held: Iterable[Reservation]) -> None:
+    def release(self, held: Iterable[Reservation]) -> None:
         """At the end of a request: release its reservations. Its real cost is counted separately."""
         for account, usd in held:
             self.budgets.release(account, usd)
@@ -110,8 +110,8 @@ class Accounts:
         rates = self.prices.of(backend)
         if rates is not None:
             return rates.usd(used)
-        if _budgets_of(backend, client) and backend.name not in self._unheld:
-            self._unheld.add(backend.name)
+        if _budgets_of(backend, client) and backend.name not in self._logged_unpriced:
+            self._logged_unpriced.add(backend.name)
             log.warning("what %s costs is unknown, so no budget counts it: write `price` there", backend.name)
         return None
 

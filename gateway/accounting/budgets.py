@@ -56,7 +56,7 @@ class Budgets:
         self._reserved_elsewhere: Mapping[Account, float] = {}
         self.on_change: Callable[[Account, int | None], None] | None = None
 
-    def remember(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
+    def add_history(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
         """Add spending from before the start: rows (day, backend, client, USD)."""
         for day, backend, client, usd in rows:
             self.add(backend, client, usd, day)
@@ -127,7 +127,7 @@ class Budgets:
     def accounts_reserved(self) -> Iterable[Account]:
         return self._reserved
 
-    def take_over(self, account: Account, day: int, usd: float) -> None:
+    def add_lost(self, account: Account, day: int, usd: float) -> None:
         """Count spending of this gateway that its ledger has lost."""
         days = self._spent[account]
         days[day] = days.get(day, 0.0) + usd

@@ -29,7 +29,7 @@ class Settler:
     def settle(self, record: RequestRecord) -> int:
         """Count the request, its time, its tokens and what they cost. Returns the tokens that count against limits."""
         self._metrics.seconds.observe(record.seconds)
-        self._accounts.leave(record.reserved)
+        self._accounts.release(record.reserved)
         used = 0
         served: AttemptRecord | None = None
         for attempt in record.attempts:

@@ -43,7 +43,7 @@ class Share:
         self._memory = memory
         self.size = 0
 
-    def take(self, size: int) -> None:
+    def add(self, size: int) -> None:
         """Count `size` more bytes. Raises `memory_full` if they exceed the limit; then nothing is counted."""
         memory = self._memory
         used, own = memory.used + size, self.size + size
@@ -54,7 +54,7 @@ class Share:
             raise GatewayError("memory_full", FULL, retry_after=RETRY_AFTER)
         memory.used, self.size = used, own
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release `size` bytes."""
         self._memory.used -= size
         self.size -= size

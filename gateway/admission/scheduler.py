@@ -43,7 +43,7 @@ class SlotSharing(Protocol):
 
 
 class Scheduler:
-    """Slots are taken by `try_acquire` or `enqueue` and given back by `release`. All calls get the time `now`."""
+    """Slots are acquired by `try_acquire` or `enqueue` and returned by `release`. All calls get the time `now`."""
 
     def __init__(self) -> None:
         self.sharing: SlotSharing | None = None  # None = no other gateways

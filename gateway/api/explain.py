@@ -17,7 +17,7 @@ from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Takes `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`, and `"client"`, whose rules
+    """Accepts `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`, and `"client"`, whose rules
     apply."""
     routes = APIRouter(prefix="/admin")
 

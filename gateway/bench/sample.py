@@ -183,7 +183,9 @@ class Recorder:
             self.error = f"the stream ended with finish_reason {self._finish}"
         elif self._first is None:
             count = self._count("completion_tokens")
-            self.error = f"{count} tokens were counted, but the stream held no text" if count else "it said nothing"
+            self.error = (
+                f"{count} tokens were counted, but the stream held no text" if count else "the answer was empty"
+            )
 
     def _count(self, name: str, *within: str) -> int | None:
         fields: Any = self._usage

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"use": "green", "adapt": "yellow", "skip": "red"}
 WAIT = 10.0  # seconds for the gateway's answer
-ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of the answer
 REQUEST_MOST = 256 * 1024 * 1024  # bytes of a request body
 _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.cli.top_view import View
 
 WAIT = 3.0  # seconds for an answer
-ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer
 EVERY = 1.0  # seconds between two updates
 USAGE_EVERY = 15.0  # seconds for which the gateway caches this answer
 DEFAULT = "http://127.0.0.1:4000"

@@ -13,10 +13,11 @@ def share_of(slots: int, gateways: int) -> int:
 
 
 def slots_alone(slots: int, gateways: int, ours: int, others: Sequence[int]) -> int:
-    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected; gateways
-    that are missing held none. A gateway above its share keeps its slots until its requests end; gateways below their
-    share start that many fewer, evenly where possible. So all together stay within `slots` (within the number of
-    gateways where there are fewer slots than gateways), also where a gateway has not heard of the last releases."""
+    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected;
+    gateways that are missing held none. A gateway above its share keeps its slots until its requests end; gateways
+    below their share start that many fewer, evenly where possible. So all together stay within `slots` (within the
+    number of gateways where there are fewer slots than gateways), even if a gateway did not receive the reports of
+    the last releases."""
     gateways = max(gateways, len(others) + 1)
     share = share_of(slots, gateways)
     if ours >= share:

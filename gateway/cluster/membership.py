@@ -55,7 +55,7 @@ class Membership:
         self._accounts = accounts
         self._emit = emit
         self._identity = GatewayIdentity("")
-        self._redis = RedisConnection(url, self.id, self._build, self._heard, self._lost, self._failures)
+        self._redis = RedisConnection(url, self.id, self._build, self._on_message, self._on_redis_lost, self._failures)
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
         self._shared_budgets: SharedBudgets | None = None
@@ -109,17 +109,17 @@ class Membership:
         while True:
             try:
                 await self._redis.open()
-                await self._keep()
+                await self._stay_joined()
             except RedisUnavailable as error:
-                self._lost(str(error))
+                self._on_redis_lost(str(error))
             except Exception:
                 self._failures.note("shared", "what gateways share")
-                self._lost("an error inside the gateway; see its log")
+                self._on_redis_lost("an error inside the gateway; see its log")
             await self._redis.close()
             self.slots.tick(time.monotonic())
             await asyncio.sleep(RETRY)
 
-    async def _keep(self) -> None:
+    async def _stay_joined(self) -> None:
         """Join, then renew the presence as long as Redis answers."""
         while self._redis.up:
             self._renew = True
@@ -198,7 +198,7 @@ class Membership:
         assert self._shared_budgets is not None
         self._shared_budgets.read(answer[0], answer[1], self.id)
 
-    def _heard(self, message: list[Any]) -> None:
+    def _on_message(self, message: list[Any]) -> None:
         """A message of another gateway, or of the script: slots were granted to a request that waits here."""
         kind = message[0]
         if kind == "granted":
@@ -218,7 +218,7 @@ class Membership:
             self._renew = True
             self._redis.wake()
 
-    def _lost(self, reason: str) -> None:
+    def _on_redis_lost(self, reason: str) -> None:
         """Redis is away: requests that wait are served by this gateway alone from now on."""
         self._nudge.set()
         self._tried.set()

@@ -26,8 +26,8 @@ CONNECT = 1.0  # seconds to connect and to load the script
 DRAIN = 0.05  # seconds to read messages that arrived before a connection was lost
 PRESENT = 6.0  # seconds that a gateway counts as present after its last batch
 
-Answer = Callable[[Any], None]
-Batch = list[tuple[Operation, Answer]]
+OnAnswer = Callable[[Any], None]
+Batch = list[tuple[Operation, OnAnswer]]
 
 
 class RedisUnavailable(Exception):
@@ -82,7 +82,7 @@ class RedisConnection:
                 await self._pubsub.subscribe(f"{PREFIX}all", f"{PREFIX}to:{self._gateway}")
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()
-            raise RedisUnavailable(_words(error)) from None
+            raise RedisUnavailable(_message_of(error)) from None
         self.up = True
         self._listener = self._failures.once("shared", self._listen(self._pubsub), "shared: messages")
 
@@ -102,7 +102,7 @@ class RedisConnection:
                     await self._pubsub.aclose()  # type: ignore[no-untyped-call]  # redis has no type for it
                 await self._redis.aclose()
         except (RedisError, OSError, TimeoutError) as error:
-            log.debug("a connection to redis ended badly: %s", _words(error))
+            log.debug("a connection to redis ended badly: %s", _message_of(error))
         self._pubsub = self._calls = None
 
     async def send_last(self, operation: Operation) -> None:
@@ -113,7 +113,7 @@ class RedisConnection:
         try:
             await self._trip([operation])
         except RedisUnavailable as error:
-            log.debug("redis was not told that this gateway stops: %s", error)
+            log.debug("redis could not be informed that this gateway stops: %s", error)
 
     def wake(self) -> None:
         """There are operations to send. They are sent in the loop's next round, in one batch with any that are added
@@ -129,15 +129,15 @@ class RedisConnection:
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
         except RedisUnavailable as error:
-            await self._hear_out()
-            self._lost(str(error))
+            await self._drain_messages()
+            self._fail(str(error))
         except Exception:
             self._failures.note("shared", "what gateways share")
-            self._lost("an error inside the gateway; see its log")
+            self._fail("an error inside the gateway; see its log")
         finally:
             self._sender = None
 
-    async def _hear_out(self) -> None:
+    async def _drain_messages(self) -> None:
         """Read the last messages before a loss: they may report what the other gateways hold."""
         if self._listener is not None:
             await asyncio.wait({self._listener}, timeout=DRAIN)
@@ -160,7 +160,7 @@ class RedisConnection:
                 raise RedisUnavailable(f"no answer within {self._patience * 1000:.0f} ms")
             found: list[Any] = decode(trip.result())
         except (RedisError, OSError) as error:
-            raise RedisUnavailable(_words(error)) from None
+            raise RedisUnavailable(_message_of(error)) from None
         finally:
             trip.cancel()
         return found
@@ -176,16 +176,16 @@ class RedisConnection:
             async for message in pubsub.listen():
                 self._on_message(decode(message["data"]))
         except (RedisError, OSError) as error:
-            reason = _words(error)
+            reason = _message_of(error)
         except Exception:
             self._failures.note("shared", "a message of another gateway")
-        self._lost(reason)
+        self._fail(reason)
 
-    def _lost(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self.up:
             self.up = False
             self._on_lost(reason)
 
 
-def _words(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -101,17 +101,17 @@ class SharedBudgets:
         if owner != self.owner:
             self._theirs.setdefault(owner, {})[day, account] = usd
         elif usd > self._own(day, account):  # more than the ledger has: spent by this owner before the restart
-            self._budgets.take_over(account, day, usd - self._own(day, account))
+            self._budgets.add_lost(account, day, usd - self._own(day, account))
 
     def _recompute(self) -> None:
         spent: dict[Account, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        lent = dict(self._borrowed)  # these totals are in our own already
+        in_ledger = dict(self._borrowed)  # these totals are in our own already
         for owner, totals in self._theirs.items():
             same_ledger = _ledger(owner) == _ledger(self.owner)
             for (day, account), usd in totals.items():
-                known = min(usd, lent.get((day, account), 0.0)) if same_ledger else 0.0
+                known = min(usd, in_ledger.get((day, account), 0.0)) if same_ledger else 0.0
                 if known:
-                    lent[day, account] -= known
+                    in_ledger[day, account] -= known
                 spent[account][day] += usd - known
         reserved: dict[Account, float] = defaultdict(float)
         for theirs in self._their_reserved.values():

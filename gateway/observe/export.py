@@ -89,7 +89,7 @@ class Exporter(SpanExporter):
 
 
 class _Session(requests.Session):
-    """Keeps the outcome of the last request in words, without the URL. Ignores proxies of the environment, as the
+    """Keeps the outcome of the last request as text without the URL. Ignores proxies of the environment, as the
     gateway does everywhere."""
 
     def __init__(self) -> None:

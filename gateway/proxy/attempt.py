@@ -37,7 +37,7 @@ from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import learn_stray_thoughts
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
-from gateway.routing.inspection_policy import STRAY_THOUGHTS, expected_of
+from gateway.routing.inspection_policy import STRAY_THOUGHTS, policy_for
 from gateway.shortage import Kind, shortage_of
 from gateway.transport.sse import Framer
 
@@ -101,18 +101,18 @@ class Attempt:
         try:
             call = self._call()
             self._expect_first()
-            expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
+            policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
             response = await _send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise AttemptFailed(self._judged(response.status, response.headers, body))
             if self.reply is not None:
-                track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
+                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
-                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.take)
-                answer = read_whole(body, self.request, expected, thoughts)
+                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+                answer = read_whole(body, self.request, policy, thoughts)
                 del body
                 await self._relay_whole(answer)
                 found = answer.violations
@@ -259,10 +259,10 @@ class Attempt:
         track.conclude()
         self._count_found(track)
         if track.disobeyed:
-            raise self._left_unused(track, "disobeyed", "did not call the tool that it had to call")
+            raise self._unused(track, "disobeyed", "did not call the tool that it had to call")
         if track.held or not (track.content or track.reasoning):
             if track.empty:
-                self._silent(track)
+                self._count_empty(track)
             await self._deliver_held(reply, track)
         self._answered(track)
         await reply.finish(out)
@@ -304,9 +304,9 @@ class Attempt:
             raise UpstreamFailure(answer.failure)
         self._count_found(answer)
         if answer.disobeyed:
-            raise self._left_unused(answer, "disobeyed", "did not call the tool that it had to call")
+            raise self._unused(answer, "disobeyed", "did not call the tool that it had to call")
         if answer.empty:
-            self._silent(answer)
+            self._count_empty(answer)
         await self._deliver_whole(answer)
 
     async def _deliver_whole(self, answer: WholeAnswer) -> None:
@@ -340,16 +340,16 @@ class Attempt:
         elif answer.never_closed:
             state.facts.withdraw_lack(STRAY_THOUGHTS)
 
-    def _silent(self, answer: WholeAnswer | StreamTrack) -> None:
+    def _count_empty(self, answer: WholeAnswer | StreamTrack) -> None:
         """Count an empty answer, even if another backend answers in its place. One other candidate is tried; if its
         answer is no better, this one is delivered."""
         if "nothing_said" not in answer.violations:  # an answer of thoughts alone is counted already
             self.metrics.violations.inc(self.candidate.state.name, silence_kind(answer.usage))
         if not self._admitted.final:
             self.spare = answer
-            raise self._left_unused(answer, "empty", "answered with nothing", spare=self)
+            raise self._unused(answer, "empty", "answered with nothing", spare=self)
 
-    def _left_unused(
+    def _unused(
         self, answer: WholeAnswer | StreamTrack, kind: str, reason: str, spare: Attempt | None = None
     ) -> AttemptFailed:
         """The failure for a complete answer that the client does not get; its tokens are counted."""

@@ -31,7 +31,7 @@ def nothing() -> None:
 
 
 class ClientGone(Exception):
-    """The client closed its connection, or its sending half of it."""
+    """The client closed its connection, or its sending half."""
 
 
 class Exchange(Protocol):
@@ -112,7 +112,7 @@ class AsgiExchange:
         if message["type"] == "http.disconnect":
             raise ClientGone
         body: bytes = message.get("body", b"")
-        self.share.take(len(body))
+        self.share.add(len(body))
         if message.get("more_body"):
             body = await self._read_rest(body, limit)
         if len(body) > limit:
@@ -127,7 +127,7 @@ class AsgiExchange:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece: bytes = message.get("body", b"")
-            self.share.take(len(piece))
+            self.share.add(len(piece))
             body += piece
             if len(body) > limit:
                 raise too_large(limit)
@@ -215,13 +215,13 @@ async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> byte
         if not piece and not rest:
             raise GatewayError("invalid_request_body", "The gzip request body ends too early.")
         rest = inflater.unconsumed_tail
-        share.take(len(piece))
+        share.add(len(piece))
         decoded += piece
         if len(decoded) > limit:
             raise too_large(limit)
         if len(decoded) >= STEP:
             await asyncio.sleep(0)
-    share.give(len(body))  # the compressed body is no longer held
+    share.release(len(body))  # the compressed body is no longer held
     return bytes(decoded)
 
 

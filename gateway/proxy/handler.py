@@ -1,6 +1,6 @@
 """One request, top to bottom:
 
-receive -> plan -> admit -> attempt -> settle
+    receive -> plan -> admit -> attempt -> settle
 
 Read `RequestHandler._answer` first: it is the order. The result of each stage is a value that the next stage takes
 (stages.py). Decisions are pure functions elsewhere (routing/, inspection/). The effects are here, except those of
@@ -113,7 +113,7 @@ class RequestHandler:
             finally:
                 lease.release()
             await self._weigh_blame()
-        await self._nothing_left(planned)
+        await self._deliver_spare_or_refuse(planned)
 
     # -- receive --------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class RequestHandler:
         client, request, alias = received.client, received.request, received.alias
         headers, states = self.exchange.headers, self.states
         if self.snapshot is not self.services.snapshot:
-            alias, states = self._as_it_is_now(alias)
+            alias, states = self._alias_now(alias)
         return make_plan(
             alias,
             states,
@@ -174,7 +174,7 @@ class RequestHandler:
             outcomes=outcomes,
         )
 
-    def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
+    def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
         """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
         those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
         counts."""
@@ -200,7 +200,7 @@ class RequestHandler:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
         failover, now = planned.failover, time.monotonic()
-        spent = services.accounts.enter(candidate.state, record.client, request, record.reserved)
+        spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
         return AdmittedRequest(
@@ -279,8 +279,7 @@ class RequestHandler:
             self._blame_of(planned.received).hold(state, verdict)
 
     def _recall_blame(self, received: ReceivedRequest) -> None:
-        """Recall earlier failures of this body. A culprit is sent to one backend only, and to none if backends died
-        of it."""
+        """Recall earlier failures of this body. A culprit gets one backend, or none if backends have died of it."""
         now = time.monotonic()
         culprits, alias, client = self.services.culprits, received.alias.name, received.client.name
         culprit = culprits.find(received.request, alias, client, now)
@@ -297,7 +296,7 @@ class RequestHandler:
             self.timer.total_at = inf
             await self.blame.weigh(last=last)
 
-    async def _nothing_left(self, planned: PlannedRequest) -> None:
+    async def _deliver_spare_or_refuse(self, planned: PlannedRequest) -> None:
         """No candidate has answered: deliver the empty answer if there was one, else raise the reason."""
         if self.spare is None:
             await self._weigh_blame(last=True)
@@ -305,8 +304,7 @@ class RequestHandler:
         await self.spare.deliver()
 
     async def _refuse(self, error: GatewayError) -> None:
-        """Send the client the error: as a status if none was sent yet, else as an error event, after which the
-        stream is cut."""
+        """Send the error: as a status if none was sent yet, else as an error event, and then cut the stream."""
         record, reply = self.record, self.reply
         record.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
         self.timer.rest()
@@ -378,8 +376,7 @@ class RequestHandler:
             self.trace.end(record)
 
     def _release_bytes(self) -> None:
-        """Release the request's bytes now: its parts refer to each other, so they would stay until a garbage
-        collection."""
+        """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
         record = self.record
         record.attempts.clear()
         record.trying = self.spare = None

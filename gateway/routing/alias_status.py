@@ -120,7 +120,7 @@ def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> 
         if serving:
             course = _course([member for member in members if member.step < step], serving)
             return AliasView(alias.name, course, step, tuple(m.state.name for m in serving), "; ".join(out))
-    parked = all(map(_excused, members)) and any(map(_parked, members))
+    parked = all(map(_is_not_required, members)) and any(map(_parked, members))
     return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
 
 
@@ -129,19 +129,19 @@ def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
     all_cloud = all(member.state.backend.cloud for member in serving)
     if all_cloud and not all(member.state.backend.cloud for member in before):
         return "cloud"
-    return "home" if all(map(_excused, before)) else "fallback"
+    return "home" if all(map(_is_not_required, before)) else "fallback"
 
 
-def _excused(member: Member) -> bool:
+def _is_not_required(member: Member) -> bool:
     """True for a backend that is not required to serve: it is parked, or can serve no request of this alias."""
     return _parked(member) or (member.why is not None and KINDS.get(member.why.kind) in ("incapable", "too_long"))
 
 
 def _parked(member: Member) -> bool:
-    return member.state.backend.run == "on_demand" and _unwell(member)
+    return member.state.backend.run == "on_demand" and _is_unhealthy(member)
 
 
-def _unwell(member: Member) -> bool:
+def _is_unhealthy(member: Member) -> bool:
     """True if the health of the backend is why it gets no ordinary request."""
     return not member.steady if member.why is None else member.why.kind in UNHEALTHY
 
@@ -149,7 +149,7 @@ def _unwell(member: Member) -> bool:
 def _why(member: Member, now: float) -> str:
     """Why the backend does not serve: the reason of its health where that is the cause, else the planner's."""
     health, why = member.state.health, member.why
-    if why is not None and not _unwell(member):
+    if why is not None and not _is_unhealthy(member):
         return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
     reason = "" if _parked(member) else shown(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
@@ -158,7 +158,7 @@ def _why(member: Member, now: float) -> str:
 def view_fleet(
     snapshot: Snapshot, states: Mapping[str, BackendState], now: float
 ) -> tuple[dict[str, BackendView], dict[str, AliasView]]:
-    """The views of all backends and of all aliases that have steps (whose backends the fleet has already)."""
+    """The views of all backends, and of all aliases whose backends are in the fleet already."""
     backends = {name: view_backend(state, now) for name, state in states.items()}
     known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
     return backends, {alias.name: view_alias(alias, states, now) for alias in known}

@@ -1,4 +1,4 @@
-"""Whose fault is it that a request fails: its own, or the backend's? Pure, with time passed in.
+"""Decides whether a request or a backend is to blame for failed attempts. Pure, with time passed in.
 
 Real servers answer some bodies with a 5xx every time: a broken conversation, a prompt that a forced format cannot
 hold. Such a body would make one backend after the other count as failed, for all clients. So a failure that the

@@ -16,7 +16,7 @@ from gateway.errors import GatewayError, model_not_found
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import Candidate, OverBudget, Plan
 from gateway.routing.refusal import refusal
-from gateway.routing.serving import NOT_ENTERED, Need, Service, asking, who_serves, with_tokens
+from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
 
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
@@ -48,7 +48,7 @@ def explain_asked(
     if asked.get("request") is not None:
         request = read(name, asked["request"])
     else:
-        request = asking(Need.TOOLS if asked.get("tools") is True else Need.CHAT)
+        request = request_with(Need.TOOLS if asked.get("tools") is True else Need.CHAT)
         if tokens is not None:
             with_tokens(request, tokens, states)
     who = snapshot.clients[client] if client is not None else None
@@ -151,7 +151,7 @@ def _changes(adapt: Adaptation) -> list[str]:
         "asked without its tools": adapt.mode == "strip",
         "the gateway makes the call: its answer is forced into a schema of the tools, and checked": adapt.emulate,
         "nothing is known to force a call there: its answer is checked": adapt.verify and not adapt.emulate,
-        f"told in its own words: thinking {adapt.thinking}": adapt.thinking is not None,
+        f"set by the backend's own switch: thinking {adapt.thinking}": adapt.thinking is not None,
         "cannot think as the request wishes": "thinking_unavailable" in adapt.kinds,
     }
     return [text for text, applies in words.items() if applies]

@@ -1,4 +1,5 @@
-"""What is checked and mended in one attempt's answer: from the request, the alias and the backend that was chosen."""
+"""The inspection policy of one attempt: what is checked and mended in its answer, for this request, alias and
+backend."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gateway.routing.plan import Candidate
 STRAY_THOUGHTS = "reasoning_split"  # learned: the backend's thoughts are in the content, without an opening tag
 
 
-def expected_of(
+def policy_for(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
 ) -> tuple[InspectionPolicy | None, Thoughts | None]:
     """(what to check and mend, how this model marks its thoughts). A policy of None = the answer's bytes are passed

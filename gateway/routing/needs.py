@@ -1,4 +1,4 @@
-"""What a request needs of a backend, what a backend lacks of it, and what is done about the difference. Pure."""
+"""What a request needs of a backend, what a backend lacks of it, and how the request is adapted to it. Pure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("images")
     if needs.audio and able.audio is False:
         lacks.append("audio")
-    if needs.thinking is not None and not needs.wish and not can_think_so(needs, able):
+    if needs.thinking is not None and not needs.wish and not can_switch_thinking(needs, able):
         lacks.append("thinking")
     return tuple(lacks)
 
@@ -108,7 +108,7 @@ def on_demand(needs: Needs, able: Capabilities) -> OnDemand:
     return able.named if needs.tools == "named" else able.required
 
 
-def can_think_so(needs: Needs, able: Capabilities) -> bool:
+def can_switch_thinking(needs: Needs, able: Capabilities) -> bool:
     """Can thinking be switched as the request requires or prefers?"""
     if needs.thinking is None:
         return True
@@ -121,7 +121,7 @@ def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adapt
         return NO_ADAPTATION
     kinds: tuple[str, ...] = () if mode is None else (ADAPTED_BY_MODE[mode],)
     thinking = None if needs.wish else needs.thinking
-    if not can_think_so(needs, able):
+    if not can_switch_thinking(needs, able):
         kinds += (THINKING_UNAVAILABLE,)
     if able.thinking in ("always", "never"):  # this backend has no switch
         thinking = None

@@ -27,7 +27,7 @@ from gateway.routing.needs import (
     Needs,
     Resort,
     adapt,
-    can_think_so,
+    can_switch_thinking,
     lacking,
     needs_of,
     rescued,
@@ -156,7 +156,7 @@ def make_plan(
             state = states[name]
             why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, over_budget)
             if resort is not None:
-                why = _why_not_even(why, state, request, needs, room, now, resort, plan.outcomes)
+                why = _why_not_in_mode(why, state, request, needs, room, now, resort, plan.outcomes)
                 why = why or _spent(state, over_budget)
             if why is None:
                 usable.append(state)
@@ -179,7 +179,7 @@ def _adapted(
     """The candidates of one step; those that meet a preference come first."""
     able = [(state, state.capabilities(now)) for state in ordered]
     if needs.wish and len(able) > 1:
-        able.sort(key=lambda pair: not can_think_so(needs, pair[1]))
+        able.sort(key=lambda pair: not can_switch_thinking(needs, pair[1]))
     auto = needs.tools == "auto" and mode is None
     return [Candidate(state, step, adapt(needs, can, mode), auto and can.doubtful) for state, can in able]
 
@@ -195,7 +195,7 @@ def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float
     return candidate._replace(adapt=replace(candidate.adapt, force=True, kinds=kinds))
 
 
-def _why_not_even(
+def _why_not_in_mode(
     why: Why | None,
     state: BackendState,
     request: InferenceRequest,

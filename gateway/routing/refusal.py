@@ -71,14 +71,14 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return _wait(plan, why, kinds, gone, now)
     if "too_long" in kinds and not disobeyed:
         return _too_long(plan, tried, request, now)
-    if kinds - PERMANENT == {"budget"} and _could_be_paid(plan):
+    if kinds - PERMANENT == {"budget"} and _would_serve_if_paid(plan):
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why)
     return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
 
 
-def _could_be_paid(plan: Plan) -> bool:
+def _would_serve_if_paid(plan: Plan) -> bool:
     """Could one of the backends that are over budget serve otherwise (`cloud_when`)?"""
     spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
     spent += [c for c in plan.candidates if plan.outcomes.get(c.state.name) == "budget"]

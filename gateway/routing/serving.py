@@ -207,7 +207,7 @@ _ASKS: Mapping[Need, Mapping[str, Any]] = {
 }
 
 
-def asking(need: Need) -> InferenceRequest:
+def request_with(need: Need) -> InferenceRequest:
     """A short request with this one need."""
     if need in (Need.COMPLETIONS, Need.EMBEDDINGS):
         return _few_words(COMPLETIONS if need is Need.COMPLETIONS else EMBEDDINGS)
@@ -244,7 +244,7 @@ def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) ->
     found: dict[str, dict[Need, Unmet]] = {name: {} for step in alias.steps for name in step}
     largest = max((states[name].window(now) or 0 for name in found), default=0)
     for need in Need:
-        request = asking(need)
+        request = request_with(need)
         if need is Need.LONG:
             with_tokens(request, max(0, largest - room_needed(request, alias.min_max_tokens)), states)
         rescued = _rescued(alias, states, request, now)

@@ -45,7 +45,7 @@ def _tool_choice(needs: Needs, state: BackendState, able: Capabilities) -> str:
     if source == "engine":
         return f"cannot be made to call a tool: engine {engine} ignores tool_choice"
     if source == "observed":
-        return "did not call the tool it was told to call when it was checked"
+        return "did not make a required tool call when it was checked"
     if not TRAITS[engine].launch_flags:
         return "cannot be made to call a tool (tool_parser: none)"
     since = ".".join(map(str, PARSER_FREE))

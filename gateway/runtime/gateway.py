@@ -144,7 +144,7 @@ class Gateway:
         for name in used - self._preparing.keys():
             self._preparing[name] = self.metrics.failures.once("engine", ENGINES[name].prepare(), f"prepare {name}")
 
-    async def take(self, snapshot: Snapshot) -> None:
+    async def put_in_force(self, snapshot: Snapshot) -> None:
         """Put another snapshot in force. New backends are probed first, so that requests find their state known;
         then everything changes at once. Requests under way keep the snapshot that they began with."""
         await self.prober.meet(self.fleet.prepare(snapshot))
@@ -154,7 +154,7 @@ class Gateway:
         self.prober.follow_fleet(snapshot)
         for state in gone:
             self.admission.changed(state)
-        self._forget_names()
+        self._drop_old_series()
         self.alias_status.look()
         await self.apply_traces()
 
@@ -224,9 +224,9 @@ class Gateway:
     def _closed(self, state: BackendState) -> None:
         """The backend was removed from routes.yaml, and its last request has ended."""
         self.admission.forget(state)
-        self._forget_names()
+        self._drop_old_series()
 
-    def _forget_names(self) -> None:
+    def _drop_old_series(self) -> None:
         """Drop metrics of names that are neither in routes.yaml nor of removed backends that still run requests."""
         snapshot, retired = self.snapshot, self.fleet.retired.values()
         backends = {*snapshot.backends, *(state.name for state in retired)}

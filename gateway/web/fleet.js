@@ -147,7 +147,7 @@ function learned(backend, status) {
   if (!lacks.length && !pause) return null;
   return h("div", { class: "why" },
     lacks.length ? `learned: no ${lacks.join(", no ")}. ` : "",
-    pause ? `said 429: left alone for ${span(pause - status.now)}` : "");
+    pause ? `answered 429: no requests for ${span(pause - status.now)}` : "");
 }
 
 function buttons(name, backend, pending) {

@@ -1,4 +1,4 @@
--- One batch.
+-- Executes one batch, after gateways whose presence has expired were removed.
 
 local expired = call('ZRANGEBYSCORE', prefix .. 'gateways', '-inf', now)
 for _, gateway in ipairs(expired) do

@@ -382,12 +382,12 @@ local function grant_at_once(id, client, limit, weight, backends)
   end
 end
 
--- {'take', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, capacity}, ...}, may wait,
+-- {'acquire', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, capacity}, ...}, may wait,
 -- {rpm or 0, tpm or 0, tokens} or {}}: slots of the first backend with free capacity, else a place in the queues of
 -- all. `was`: the id under which the request waited until now. Answers: {'granted', second, backend, slots, loads},
 -- {'waits', second, place, turn, loads}, {'full', second}, {'limited', seconds for rpm, seconds for tpm}. `second`:
 -- when the request was counted against the limits.
-function operations.take(op)
+function operations.acquire(op)
   local _, id, was, client, limit, batch, returning, place, turn, weight, choices, may_wait, quota = unpack(op)
   local touched, second, backends = {}, 0, {}
   if was ~= '' then
@@ -456,8 +456,7 @@ end
 -- this gateway holds. Leases and waiters that are not listed are dropped; listed ones that are unknown here are added.
 -- Leases are {id, backend, slots, client}, waiters {id, client, limit, batch, returning, place, turn, weight, choices}.
 -- Answers {gateways present, loads, {{id, backend, slots}, ...}}: the last are waiters that have got slots already. A
--- gateway that served alone adds {{backend, slots that it used at most}, ...}, and for how many ms it may still use
--- them: see `settle`.
+-- gateway that served alone adds {{backend, slots that it may use alone}, ...}, and for how many ms: see `settle`.
 function operations.renew(op)
   local _, known_gateways, leases, waiters, rooms, caps, wait = unpack(op)
   local known, granted, backends = {}, {}, {}
