@@ -1,8 +1,8 @@
 """Every error the gateway answers with: one catalogue, one envelope.
 
-The wording is an interface. Agents read it: the overflow text makes them compact their history, so the words that
-trigger that ("context", "max_tokens", "token limit", "input token", ...) stand in no other message of ours; "not found"
-would make them give up where waiting helps (docs/errors.md).
+The wording is an interface for agents. The overflow text makes them compact their history, so the words that trigger
+it ("context", "max_tokens", "token limit", "input token", ...) occur in no other message of ours. "not found" would
+make them give up where waiting helps (docs/errors.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CATALOGUE: dict[str, Code] = {
         Code("too_many_connections", 503, "server_error", "The listener takes no further connection; see Retry-After."),
         Code("request_too_large", 413, "invalid_request_error", "The body is larger than `server.max_body`."),
         Code("unsupported_encoding", 415, "invalid_request_error", "A request body encoding other than gzip."),
-        Code("unsupported_media_type", 415, "invalid_request_error", "A request body that is said to be no JSON."),
+        Code("unsupported_media_type", 415, "invalid_request_error", "A request body of another type than JSON."),
         Code("model_not_found", 404, "invalid_request_error", "No alias has this name."),
         Code(
             "not_found", 404, "invalid_request_error", "No such path (nothing is ever forwarded by path), or backend."
@@ -76,16 +76,16 @@ CATALOGUE: dict[str, Code] = {
     )
 }
 
-NAME_MOST = 200  # characters of a model's name that are repeated; comparing a longer one would take for ever
+NAME_MOST = 200  # characters of a model's name in a message; the search for similar names would take too long with more
 # Hermes retries a tool call cleanly on exactly these words (docs/errors.md).
 STREAM_INTERRUPTED = "upstream connect error: backend reset"
-# Hermes puts a key aside after these, for 5 minutes (401) or an hour, and meanwhile asks without one, so that one alias
-# it may not use costs it all the others. `Retry-After` says how long it does so.
+# After these Hermes does not use a key for 5 minutes (401) or an hour, and sends requests without one, so one forbidden
+# alias makes all others fail. `Retry-After` shortens that time.
 _KEY_IS_PUT_ASIDE = (401, 402, 403)
 
 
 class GatewayError(Exception):
-    """An answer to the client that is an error. `code` is a name of `CATALOGUE`; `retry_after` is in seconds."""
+    """An error response to the client. `code` is a name of `CATALOGUE`; `retry_after` is in seconds."""
 
     def __init__(
         self,
@@ -108,14 +108,14 @@ class GatewayError(Exception):
         return envelope(self.message, self.type, self.param, self.code)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """`Retry-After` in whole seconds, 1 to 600: what the agents honour."""
+        """`Retry-After` in whole seconds, 1 to 600: the range that agents honour."""
         if self.retry_after is None:
             return []
         return [(b"retry-after", str(max(1, min(600, round(self.retry_after)))).encode())]
 
 
 class PassedOn(GatewayError):
-    """A backend's own 4xx, which is the client's to know: its status and message in our envelope."""
+    """A backend's own 4xx that concerns the client: its status and message in our envelope."""
 
     def __init__(self, status: int, message: str, param: str | None, code: str | None) -> None:
         super().__init__("invalid_request_body", message, param=param, status=status)
@@ -131,7 +131,7 @@ def envelope(message: str, type_: str, param: str | None, code: str | None) -> b
 
 
 def model_not_found(model: str, known: list[str]) -> GatewayError:
-    """Both big agents stop, with the right message, on exactly these first words."""
+    """The error for an unknown model. Both large agents stop with the right message on exactly these first words."""
     shown = model if len(model) <= NAME_MOST else model[:NAME_MOST] + "..."
     message = f"The model '{shown}' does not exist"
     close = get_close_matches(model, known, n=1, cutoff=0.6) if shown is model else ()
@@ -141,14 +141,14 @@ def model_not_found(model: str, known: list[str]) -> GatewayError:
 
 
 def exhausted(kind: Kind) -> GatewayError:
-    """The gateway itself is short of `kind`: no backend is to blame, and another one would be no way out."""
+    """The error when the gateway itself lacks `kind`: no backend is to blame, and another one would not help."""
     message = f"The gateway itself is short of {WORDS[kind]}; send the request again."
     return GatewayError("resources_exhausted", message, retry_after=2)
 
 
 def context_length_exceeded(window: int, tokens: int) -> GatewayError:
-    """The one wording that Hermes' classifier and OpenClaw's expressions take as "compact and try again". `window` 0 =
-    no backend has told it: then there is no number to name."""
+    """The overflow error, in the one wording that Hermes and OpenClaw recognise as "compact and try again". `window`
+    0 = no backend has reported it; then the message has no number."""
     largest = f"{window} tokens" if window else "not known"
     return GatewayError(
         "context_length_exceeded",

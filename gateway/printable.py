@@ -1,5 +1,5 @@
-"""Text of others (backends, clients, files) on its way to a terminal or a log: what would steer a terminal, forge a
-line or turn the text around is shown by its escape instead."""
+"""Makes foreign text (of backends, clients, files) safe for a terminal or a log: characters that would control a
+terminal, forge a line or reverse the text are shown as escapes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from typing import Any
 from unicodedata import category
 
-# `str.isprintable` does not allow them, and still they are plain text: they join emoji and letters.
+# `str.isprintable` refuses them, but they are plain text: they join emoji and letters.
 _KEPT = frozenset("\u200c\u200d")
 _UNSAFE_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def visible(text: str) -> str:
     """`text` on one line, with `\\x1b`, `\\n`, `\\u202e` and the like in the place of control characters, line ends,
-    direction marks, lone surrogates and whatever else is not shown."""
+    direction marks, lone surrogates and other characters that are not printable."""
     return text if text.isprintable() else "".join([_shown(char) for char in text])
 
 
 def visible_lines(text: str) -> str:
-    """The same for text of several lines, which keeps its line ends and tabs. Every line but the first is indented, so
-    that none of them can be taken for a line of somebody else."""
+    """The same for text of several lines, which keeps its line ends and tabs. Every line but the first is indented,
+    so that it cannot be mistaken for a separate log line."""
     if text.isprintable():
         return text
     lines = text.rstrip("\r\n").replace("\r\n", "\n").split("\n")
@@ -39,8 +39,8 @@ def visible_all(value: Any) -> Any:
 
 
 def visible_json(encoded: bytes) -> bytes:
-    """JSON text whose strings show no control character (JSON itself escapes only those below space) and no direction
-    mark; it says the same."""
+    """The same JSON value, encoded so that its strings contain no control character (JSON itself escapes only those
+    below space) and no direction mark."""
     if encoded.isascii() and b"\x7f" not in encoded:
         return encoded
     return _UNSAFE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode()).encode()

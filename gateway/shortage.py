@@ -1,5 +1,5 @@
-"""Which errors say that this process itself has run out of something: files, memory, ports, threads. Such an error says
-nothing of a backend, nor of a file that could not be read because of it."""
+"""Recognises errors that mean that this process itself has run out of files, memory, ports or threads. Such an error
+is no evidence about a backend, nor about a file that could not be read because of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BY_ERRNO: dict[int, Kind] = {
     errno.ENOBUFS: "memory",
     errno.EADDRNOTAVAIL: "ports",
 }
-_CAUSES_MOST = 50  # exceptions that are looked at: each may have causes, and be a group of several
+_CAUSES_MOST = 50  # exceptions that are examined, causes and members of groups included
 _THREADS = "can't start new thread"
 
 
@@ -38,10 +38,11 @@ class OwnShortage(OSError):
 
 
 def shortage_of(error: BaseException, *, address: tuple[str, int] | None = None) -> Kind | None:
-    """What the process was short of when `error` came about, as it or one of its causes says; None = of nothing.
+    """The resource whose lack caused `error`, by the error itself or one of its causes; None = no such lack.
 
-    `address` (host, port): where a connection was to be made, which tells used up ports from an address that has no
-    way there. A name that is not resolved counts as ours when no file can be opened: the resolver does not say why.
+    `address` (host, port): the target of a connection, to distinguish used up ports from an address without a route.
+    An unresolved name counts as a lack of files when no file can be opened: the resolver does not report why it
+    failed.
     """
     pending, seen = [error], 0
     while pending and seen < _CAUSES_MOST:
@@ -73,7 +74,7 @@ def _kind_of(error: BaseException) -> Kind | None:
         return _short_now()
     if error.errno in _BY_ERRNO:
         return _BY_ERRNO[error.errno]
-    if error.errno is None:  # several addresses failed in different ways: asyncio makes one text of their errors
+    if error.errno is None:  # several addresses failed differently: asyncio joins their errors to one text
         text = str(error)
         return next((kind for number, kind in _BY_ERRNO.items() if f"[Errno {number}]" in text), None)
     return None
@@ -88,7 +89,7 @@ def _short_now() -> Kind | None:
 
 
 def _has_way(address: tuple[str, int]) -> bool:
-    """Can this machine send anything there at all? (UDP has ports of its own, and sends nothing to connect.)"""
+    """Has this machine a route to the address? (A UDP connect sends nothing, and UDP has ports of its own.)"""
     host, port = address
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

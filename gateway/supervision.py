@@ -1,5 +1,5 @@
-"""What becomes of an exception in the gateway's own background work: it is logged with its traceback and counted, and
-the work is begun anew. No thread and no task of ours ends by one."""
+"""Supervises the gateway's own background work: an exception is logged with its traceback and counted, and the work
+is restarted. It ends no task and no thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 log = logging.getLogger("gateway.supervision")
 
-AGAIN = 1.0  # seconds until work that has failed is begun anew
+AGAIN = 1.0  # seconds until failed work is restarted
 
 
 class Counter(Protocol):
@@ -19,34 +19,35 @@ class Counter(Protocol):
 
 
 class Failures:
-    """`counter` counts them by part (`gateway_internal_failures_total`); alerts follow it. None = they are only
-    logged."""
+    """Failures of the gateway's own parts. `counter` counts them by part (`gateway_internal_failures_total`), for
+    alerts too; None = they are only logged."""
 
     def __init__(self, counter: Counter | None = None) -> None:
         self._counter = counter
 
     def note(self, part: str, what: str, error: BaseException | None = None) -> None:
-        """`what` has failed by `error`, else by the exception that is being handled. Any thread may say so."""
+        """Log and count that `what` has failed with `error`, or with the exception that is being handled. For any
+        thread."""
         log.error("%s failed inside the gateway", what, exc_info=error or True)
         self.count(part)
 
     def count(self, part: str) -> None:
-        """The same for trouble that was logged already."""
+        """Count a failure that was logged already."""
         if self._counter is not None:
             self._counter.inc(part)
 
     def task(self, part: str, run: Callable[[], Awaitable[object]], name: str | None = None) -> asyncio.Task[None]:
-        """A task that runs until `run` returns, or it is cancelled; begun anew when it fails."""
+        """A task that runs until `run` returns or the task is cancelled; restarted when it fails."""
         return asyncio.create_task(self._keep(part, run, name or part), name=name or part)
 
     def once(self, part: str, work: Coroutine[Any, Any, object], name: str | None = None) -> asyncio.Task[Any]:
-        """A task that is not begun anew: there will be another occasion."""
+        """A task that is not restarted when it fails, because it will be started again for another reason."""
         task: asyncio.Task[object] = asyncio.create_task(work, name=name or part)
         task.add_done_callback(lambda done: self._ended(part, done))
         return task
 
     def thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> threading.Thread:
-        """A thread, not started yet, that runs until `run` returns; begun anew when it fails, until `stop` is set."""
+        """A thread, not started yet, that runs until `run` returns; restarted when it fails, until `stop` is set."""
         return threading.Thread(target=self._keep_thread, args=(part, run, stop), name=part, daemon=True)
 
     async def _keep(self, part: str, run: Callable[[], Awaitable[object]], name: str) -> None:

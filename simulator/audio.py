@@ -1,4 +1,4 @@
-"""A stand-in for speech servers (Parakeet, Chatterbox): up, and an answer of the right kind."""
+"""A simulated speech server (Parakeet, Chatterbox): it is healthy, and answers with the right type."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SimAudio(Sim):
 
 
 def silence(seconds: float, rate: int = 16000) -> bytes:
-    """A WAV file of nothing: 16 bit, mono."""
+    """A WAV file of silence: 16 bit, mono."""
     data = bytes(2 * int(seconds * rate))
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
     return (

@@ -59,7 +59,7 @@ class Sim:
         """The process was restarted: drop its state."""
 
     def changed(self) -> None:
-        """Some state has changed: wake up whoever waits in `wait_for`."""
+        """Some state has changed: wake the callers of `wait_for`."""
         for event in self._waiters:
             event.set()
 
@@ -127,7 +127,7 @@ class Sim:
         self.changed()
 
     async def terminate(self, grace: float = 5.0, how: Ending = "abort") -> None:
-        """SIGTERM: the port refuses, and what is in flight ends in one of the ways between which vLLM's race decides.
+        """SIGTERM: the port refuses, and requests in flight end in one of three ways (in vLLM a race decides which).
 
         `abort`: with finish_reason abort. `error`: streams with an error event, whole answers with a 500. `silent`:
         not at all; the connections stay open without another byte until `kill`, `revive` or `stop`. The other two reset
@@ -298,7 +298,7 @@ class Sim:
 
 @dataclass(slots=True)
 class Record:
-    """One request as it arrived, and what became of it."""
+    """One request as it arrived, and its outcome."""
 
     method: str
     path: str

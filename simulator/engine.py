@@ -146,7 +146,7 @@ class Engine:
             self.abort(sequence, reason)
 
     def hang(self) -> None:
-        """Stop stepping: counters stand still while everything in flight stays in flight."""
+        """Stop stepping: the counters stop, and requests in flight stay in flight."""
         self.hung = True
         if self._timer is not None:
             self._timer.cancel()
@@ -187,7 +187,7 @@ class Engine:
         return cached
 
     def reset_counters(self) -> None:
-        """Start counting anew, as after a restart."""
+        """Set the counters to zero, as after a restart."""
         self.counters = Counters(self.spec_tokens)
         self._blocks.clear()
 

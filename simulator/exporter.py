@@ -9,9 +9,9 @@ from simulator.base import Sim
 from simulator.server import Exchange, SimServer
 
 _GIB = 1024**3
-_SYSTEM = 9 * _GIB  # what a Spark needs for itself
+_SYSTEM = 9 * _GIB  # memory that the system itself uses
 _SHARE = 0.36  # of the machine's memory for each engine that runs
-_IDLE, _WORKING = 44.0, 27.0  # degrees Celsius, and how many more when every slot works
+_IDLE, _WORKING = 44.0, 27.0  # degrees Celsius when idle, and the increase when every slot is busy
 
 
 class SimExporter:

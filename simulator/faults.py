@@ -29,14 +29,14 @@ KINDS: Mapping[str, str] = {
     "no_done": "a whole stream without [DONE]",
     "abort": "finish_reason abort after `after` tokens",
     "error_finish": "finish_reason error after `after` tokens",
-    # what the model says
+    # in the model's text
     "leak_tools": "tool calls as text in content",
     "leak_think": "thoughts as <think> text in content",
     "empty_turn": "thoughts at most: no content, no call",
     "wrong_parser": "calls in a format that the parser can't read: an empty 200 with completion tokens",
     "garbage": "!!!!! instead of an answer",
     "repetition": "one token repeated, finish_reason repetition",
-    # how it is put on the wire
+    # on the wire
     "cut_chunks": "the bytes in pieces of the given `sizes`",
     "crlf": "lines end with CRLF",
     "comments": "comment lines between the events",

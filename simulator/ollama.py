@@ -24,9 +24,9 @@ from simulator.server import Exchange
 
 
 class SimOllama(Sim):
-    """One Ollama server. `models` are its names, `context` the window that a model gets when nobody asks for another
-    (`num_ctx`), `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models
-    that think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones.
+    """One Ollama server. `models` are its names, `context` the window of a model if no request sets `num_ctx`,
+    `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models that
+    think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class Message:
 
 
 class ReasoningSplitter:
-    """Tells thoughts from text, one token at a time."""
+    """Separates thoughts from text, one token at a time."""
 
     def __init__(self, rules: Reasoning | None, thinking: bool) -> None:
         self._rules = None if rules and rules.blind_when_off and not thinking else rules

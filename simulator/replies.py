@@ -67,8 +67,8 @@ def raw_reply(request: Request, voice: Voice, thinking: bool, force_call: bool =
 
 
 def _turn(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """(the user's text, the last result of a tool or None) since the model's last turn. Agents put messages of their
-    own behind the user's, and behind a tool's result (OpenClaw does both)."""
+    """(the user's text, the last result of a tool or None) since the model's last turn. Agents append messages of
+    their own to the user's and to a tool's result (OpenClaw does both)."""
     last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=-1)
     prompt = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "user"]
     results = [text_of(m.get("content")) for m in messages[last + 1 :] if m.get("role") == "tool"]
@@ -98,7 +98,7 @@ def sentence(prompt: str, name: str) -> str:
 
 
 def _objects(value: Any) -> list[Any]:
-    """Of what should be a list of objects, those that are."""
+    """The objects in a value that should be a list of objects."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -124,7 +124,8 @@ def _calls(request: Request, prompt: str, force: bool) -> list[tuple[str, dict[s
 
 
 def _mentions(prompt: str, tool: str) -> bool:
-    """Whole words only, and a name that is a plain word ("read", "exec") only where something asks for a call."""
+    """Does the prompt mention the tool? Only as a whole word; a name that is a plain word ("read", "exec") counts
+    only if the prompt asks for a call."""
     name = re.escape(tool.lower()).replace("_", "[_ ]")
     return ("_" in tool or _ASKS.search(prompt) is not None) and re.search(rf"\b{name}\b", prompt.lower()) is not None
 

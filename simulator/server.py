@@ -180,7 +180,7 @@ class SimServer:
         await self.close()
 
     def reserve(self) -> None:
-        """Bind the port without listening: connections are refused. Raises OSError when somebody else has it."""
+        """Bind the port without listening: connections are refused. Raises OSError when another process has it."""
         if self._holder is not None:
             return
         if self.port:  # SO_REUSEPORT would share it silently
@@ -220,7 +220,7 @@ class SimServer:
             self._opening = None
 
     def refuse_now(self) -> None:
-        """Close the port: new connections are refused, idle ones closed. What is in flight goes on."""
+        """Close the port: new connections are refused, idle ones closed. Requests in flight continue."""
         if self._opening is not None:
             self._opening.add_done_callback(lambda _: self.refuse_now())
         if self._listener is not None:

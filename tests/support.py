@@ -19,7 +19,6 @@ from gateway.http.app import App
 from gateway.http.server import Server, listen, make_server
 from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
-from gateway.runtime.reload import Reloader
 from simulator.base import Record
 from tests import waiting
 from tests.waiting import PATIENCE as PATIENCE
@@ -118,7 +117,7 @@ async def running_gateway(
         snapshot = replace(snapshot, server=replace(snapshot.server, data=folder.name))
     app = App(snapshot)
     if file is not None:
-        app.gateway.reloader = Reloader(app.gateway, file, loaded, _without_canaries if quiet else None)
+        app.gateway.follow(file, loaded, _without_canaries if quiet else None)
     sock = listen("127.0.0.1", 0)
     server = PromptServer(make_server(app).config, app)
     task = asyncio.create_task(server.serve(sockets=[sock]))

@@ -220,7 +220,7 @@ async def test_what_left_before_its_body_was_there_holds_nothing(leaves: Callabl
 def test_what_was_thrown_away_holds_nothing() -> None:
     memory = Memory(1000)
     share = Share(memory)
-    share.take(600)
+    share.add(600)
     assert memory.used == 600
     del share
     assert memory.used == 0

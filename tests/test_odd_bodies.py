@@ -27,7 +27,7 @@ from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.vllm.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
-from gateway.routing.inspection_policy import expected_of
+from gateway.routing.inspection_policy import policy_for
 from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
 from simulator import SimVllm
@@ -150,7 +150,7 @@ def run_through(endpoint: Endpoint, body: bytes) -> None:
         for mode in (None, "mend", "strip"):
             plan = make_plan(asked, fleet(*STATES), request, NOW, resort=mode)
             for candidate in plan.candidates:
-                expected_of(request, asked, candidate, NOW)
+                policy_for(request, asked, candidate, NOW)
                 silence_budget(request, 100, None, None)
                 tokenize_body(candidate.state, request)
                 fields, _ = outgoing_fields(request, asked, candidate.state, candidate.adapt)

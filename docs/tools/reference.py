@@ -1,6 +1,6 @@
 """Prints docs/reference.md: every key, path, header, error code, metric and command, read off the code that has them.
 
-`make reference` writes the file; tests/test_reference.py says that it is current and that nothing is missing.
+`make reference` writes the file; tests/test_reference.py checks that it is current and complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,38 @@ from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS
 from gateway.errors import CATALOGUE
 from gateway.http.app import App
-from gateway.proxy.headers import REQUEST, RESPONSE
+
+# The short form of docs/headers.md. A test compares it with the names in the code.
+REQUEST_HEADERS = {
+    "authorization": "`Bearer KEY`: the client's key, if `routes.yaml` has `clients`. Never sent to a backend.",
+    "x-api-key": "The same.",
+    "x-request-id": "Kept if it is well-formed, and sent to the backend.",
+    "traceparent": "Sent to the backend, with `tracestate`.",
+    "accept": "Sent to the backend, with `anthropic-version`, `anthropic-beta` and `openai-beta`. No other header is.",
+    "content-type": "JSON, or missing. Any other type is refused.",
+    "origin": "Sent by web pages: it must be the gateway's own origin.",
+    "host": "Without `clients`: an address, a LAN name, or one of `server.hosts`.",
+    "content-encoding": "`gzip`, or none.",
+    "x-gateway-local-only": "`1`: this request must not leave the LAN. Only `0`, `false`, `no`, `off` mean no.",
+    "x-claude-code-session-id": "Keeps a session on one backend.",
+    "x-openwebui-chat-id": "The same.",
+}
+
+RESPONSE_HEADERS = {
+    "x-request-id": "The client's own, or ours.",
+    "request-id": "The same, on `/v1/messages`.",
+    "x-gateway-alias": "The alias that served the request.",
+    "x-gateway-backend": "The backend that answered.",
+    "x-gateway-attempts": "How many attempts were made.",
+    "x-gateway-queue-ms": "Milliseconds waited for slots.",
+    "x-gateway-fallback": "Why a later step answered: the first is unhealthy or has just failed.",
+    "x-gateway-routed": "Why a later step answered: because of this request.",
+    "x-gateway-adapted": "What was changed in the request so that the backend could serve it.",
+    "x-gateway-mended": "What was mended in the answer; not in streams.",
+    "x-gateway-committed": "`early`: the status was sent before any output of a backend.",
+    "x-should-retry": "`false`, on `/v1/messages`: a retry cannot help.",
+    "retry-after": "Seconds, 1 to 600, with 429 and 503; 1 with 401, 402 and 403.",
+}
 
 
 def main() -> None:
@@ -33,8 +64,8 @@ def page() -> Iterator[str]:
     parts = (
         ("Keys of routes.yaml", "routes.md", keys()),
         ("Paths", "operating.md", paths()),
-        ("Request headers", "headers.md", headers(REQUEST)),
-        ("Response headers", "headers.md", headers(RESPONSE)),
+        ("Request headers", "headers.md", headers(REQUEST_HEADERS)),
+        ("Response headers", "headers.md", headers(RESPONSE_HEADERS)),
         ("Error codes", "errors.md", errors()),
         ("Metrics", "metrics.md", metrics()),
         ("Commands", "commands.md", commands()),
@@ -104,9 +135,9 @@ def paths() -> Iterator[str]:
         yield row("POST", f"`/v1{endpoint.path}`", "Inference; also without `/v1`")
     served = an_app().api.openapi()["paths"]
     for path in served:
-        for method, told in served[path].items() if f"/v1{path}" not in served else ():
-            said = told.get("description", told["summary"]).split("\n")[0]
-            yield row(method.upper(), f"`{path}`", said)
+        for method, operation in served[path].items() if f"/v1{path}" not in served else ():
+            summary = operation.get("description", operation["summary"]).split("\n\n")[0]
+            yield row(method.upper(), f"`{path}`", summary)
 
 
 def headers(known: dict[str, str]) -> Iterator[str]:
@@ -127,7 +158,7 @@ def metrics() -> Iterator[str]:
     found = [metric for metric in known if metric.name.startswith("gateway_")]  # not those of any process
     for metric in sorted(found, key=lambda metric: metric.name):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        labels = getattr(metric, "_labelnames", ())  # the families tell their labels nowhere else
+        labels = getattr(metric, "_labelnames", ())  # the families have no public attribute for their labels
         yield row(f"`{name}`", metric.type, " ".join(f"`{label}`" for label in labels), metric.documentation)
 
 

@@ -1,4 +1,4 @@
-"""What clients may ask for and spend, and what they did: limits, prices, budgets and the ledger of one gateway."""
+"""What clients may use and spend, and what they have used: limits, prices, budgets and the ledger of one gateway."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.accounts")
 
-ANSWER_GUESS, ANSWER_MOST = 1024, 4096  # tokens of an answer whose cost is estimated: nothing said; said
+# Estimated tokens of an answer: of a request without a limit of its own; the most for any request.
+ANSWER_GUESS, ANSWER_MOST = 1024, 4096
 
 
 class Reservation(NamedTuple):
@@ -34,8 +35,8 @@ class Reservation(NamedTuple):
 
 
 class Accounts:
-    """Changed from the event loop's thread only. Without limits and budgets in routes.yaml a request pays for a few
-    look-ups here."""
+    """The accounts of one gateway; for the event loop's thread only. Without limits and budgets in routes.yaml a
+    request costs only a few look-ups here."""
 
     def __init__(self, folder: str, failures: Failures | None = None) -> None:
         self.limits = Limits()
@@ -44,26 +45,26 @@ class Accounts:
         self.ledger = Ledger(Path(folder), failures)
         self._looked_at: Snapshot | None = None
         self._any_budget = False
-        self._unheld: set[str] = set()  # backends whose missing price was told
+        self._logged_unpriced: set[str] = set()  # backends whose missing price was logged
 
     async def open(self) -> None:
-        self.budgets.remember(await asyncio.to_thread(self.ledger.open))
+        self.budgets.add_history(await asyncio.to_thread(self.ledger.open))
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining entries."""
         await asyncio.to_thread(self.ledger.close)
 
     def over_budget(self, snapshot: Snapshot, client: Client | None) -> OverBudget | None:
-        """For `make_plan`: which budget forbids a backend now. None = this request has none to heed."""
+        """The budget check for `make_plan`. None = no budget applies to this request."""
         if snapshot is not self._looked_at:
             self._looked_at = snapshot
             self._any_budget = any(backend.budget is not None for backend in snapshot.backends.values())
         if not self._any_budget and (client is None or client.budget is None):
             return None
-        return lambda state: self.why_broke(state.backend, client)
+        return lambda state: self.why_over_budget(state.backend, client)
 
-    def why_broke(self, backend: Backend, client: Client | None) -> str | None:
-        """Which budget is spent, in words for people; None = none is, or a request costs nothing there."""
+    def why_over_budget(self, backend: Backend, client: Client | None) -> str | None:
+        """Which budget is spent, as text for people; None = none is, or requests to this backend cost nothing."""
         for account, budget in _budgets_of(backend, client):
             spent = self.budgets.exhausted(account, budget, today())
             if spent is not None:
@@ -71,15 +72,15 @@ class Accounts:
                 return f"costs money, and {whose} spent: {spent}"
         return None
 
-    def enter(
+    def reserve(
         self, state: BackendState, client: Client | None, request: InferenceRequest, held: list[Reservation]
     ) -> str | None:
-        """Before an attempt: why it may not be paid, else None, and what it will probably cost is reserved (in `held`,
-        for `leave`)."""
+        """Before an attempt: reserve its probable cost (added to `held`, for `leave`). Returns the budget that
+        forbids the attempt, as text; None = none does."""
         budgets = _budgets_of(state.backend, client)
         if not budgets:
             return None
-        reason = self.why_broke(state.backend, client)
+        reason = self.why_over_budget(state.backend, client)
         if reason is not None:
             return reason
         usd = self.probable_cost(state, request)
@@ -88,28 +89,29 @@ class Accounts:
             held.append(Reservation(account, usd))
         return None
 
-    def leave(self, held: Iterable[Reservation]) -> None:
-        """At the end of a request: what it really cost is known, or nothing."""
+    def release(self, held: Iterable[Reservation]) -> None:
+        """At the end of a request: release its reservations. Its real cost is counted separately."""
         for account, usd in held:
             self.budgets.release(account, usd)
 
     def probable_cost(self, state: BackendState, request: InferenceRequest) -> float:
-        """USD; 0 where the price is unknown."""
+        """The estimated cost in USD; 0 if the price is unknown."""
         rates = self.prices.of(state.backend)
         return 0.0 if rates is None else rates.usd(self.probable_tokens(state, request))
 
     def probable_tokens(self, state: BackendState, request: InferenceRequest) -> Tokens:
-        """Of prompt and answer, before a backend has counted them."""
+        """The estimated tokens of prompt and answer, before a backend has counted them."""
         answer = min(request.limit() or ANSWER_GUESS, ANSWER_MOST) * request.choices if request.endpoint.limits else 0
         return Tokens(known_tokens(state, request), answer)
 
     def cost(self, backend: Backend, client: Client | None, used: Tokens) -> float | None:
-        """USD of reported tokens; None = unknown, which the log says once where a budget depends on it."""
+        """The cost of reported tokens in USD; None = unknown, which is logged once per backend if a budget depends
+        on it."""
         rates = self.prices.of(backend)
         if rates is not None:
             return rates.usd(used)
-        if _budgets_of(backend, client) and backend.name not in self._unheld:
-            self._unheld.add(backend.name)
+        if _budgets_of(backend, client) and backend.name not in self._logged_unpriced:
+            self._logged_unpriced.add(backend.name)
             log.warning("what %s costs is unknown, so no budget counts it: write `price` there", backend.name)
         return None
 

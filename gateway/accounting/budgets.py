@@ -1,7 +1,8 @@
 """What was spent in the running UTC day, week and month, and whether that is all of a budget. Pure: the day is passed
 in, as the number of days since 1970-01-01.
 
-Requests under way count with an estimate until they are settled, so that many at a time do not all see the same rest.
+Requests under way count with an estimate until they are settled, so that parallel requests do not all count on the
+same remaining amount.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROUNDING = 1e-9  # USD: ten times 0.1 is less than 1
 
 
 class Account(NamedTuple):
-    """Whose money: a backend's (everybody's there) or a client's (its own everywhere)."""
+    """An account: a backend (all clients together) or a client (all backends together)."""
 
     side: Side
     name: str
@@ -45,8 +46,8 @@ def next_day(per: Literal["day", "week", "month"], today: int) -> int:
 
 
 class Budgets:
-    """Spent and reserved USD of each account: our own, and what other gateways have told of theirs. `on_change` is told
-    which account has changed on which day, None = what is under way."""
+    """Spent and reserved USD of each account: this gateway's own, and what other gateways have reported. `on_change`
+    is called with the account that has changed and the day; None = its reservations."""
 
     def __init__(self) -> None:
         self._spent: dict[Account, dict[int, float]] = defaultdict(dict)  # account -> day -> USD
@@ -55,13 +56,13 @@ class Budgets:
         self._reserved_elsewhere: Mapping[Account, float] = {}
         self.on_change: Callable[[Account, int | None], None] | None = None
 
-    def remember(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
-        """Take in (day, backend, client, USD) of before the start."""
+    def add_history(self, rows: Iterable[tuple[int, str, str, float]]) -> None:
+        """Add spending from before the start: rows (day, backend, client, USD)."""
         for day, backend, client, usd in rows:
             self.add(backend, client, usd, day)
 
     def add(self, backend: str, client: str, usd: float, day: int) -> None:
-        """Count `usd`; what is no amount of money is not counted."""
+        """Count `usd`; a value that is not an amount of money is ignored."""
         if not (isfinite(usd) and usd >= 0.0):
             return
         for account in (Account("backend", backend), Account("client", client)):
@@ -79,7 +80,7 @@ class Budgets:
             self.on_change(account, None)
 
     def release(self, account: Account, usd: float) -> None:
-        """Give back what `reserve` took; an account without reservations is exactly 0 again."""
+        """Release what `reserve` reserved; an account without reservations is exactly 0 again."""
         rest = self._reserved.get(account, 0.0) - usd
         if rest > ROUNDING:
             self._reserved[account] = rest
@@ -100,7 +101,7 @@ class Budgets:
         return self.own_reserved(account) + self._reserved_elsewhere.get(account, 0.0)
 
     def exhausted(self, account: Account, budget: Budget, today: int) -> str | None:
-        """Why nothing more may be spent now, in words; None = something may."""
+        """Why nothing more may be spent now, as text for people; None = spending is allowed."""
         spent, reserved = self.spent(account, budget, today), self.reserved(account)
         if spent + reserved < budget.usd - ROUNDING:
             return None
@@ -111,14 +112,14 @@ class Budgets:
     # -- with other gateways --------------------------------------------------------------------------------------
 
     def own(self, account: Account, day: int) -> float:
-        """What was spent here on this day."""
+        """USD that this gateway has spent on this day."""
         return self._spent.get(account, {}).get(day, 0.0)
 
     def own_reserved(self, account: Account) -> float:
         return self._reserved.get(account, 0.0)
 
     def totals(self) -> Iterator[tuple[int, Account, float]]:
-        """All that was spent here, as (day, account, USD)."""
+        """All spending of this gateway, as (day, account, USD)."""
         for account, days in self._spent.items():
             for day, usd in days.items():
                 yield day, account, usd
@@ -126,11 +127,11 @@ class Budgets:
     def accounts_reserved(self) -> Iterable[Account]:
         return self._reserved
 
-    def take_over(self, account: Account, day: int, usd: float) -> None:
-        """It was spent here, too, though nothing here remembers it."""
+    def add_lost(self, account: Account, day: int, usd: float) -> None:
+        """Count spending of this gateway that its ledger has lost."""
         days = self._spent[account]
         days[day] = days.get(day, 0.0) + usd
 
     def elsewhere(self, spent: Mapping[Account, Mapping[int, float]], reserved: Mapping[Account, float]) -> None:
-        """What the others have spent, and have under way."""
+        """Set what the other gateways have spent, and have reserved."""
         self._spent_elsewhere, self._reserved_elsewhere = spent, reserved

@@ -1,8 +1,8 @@
-"""The usage ledger off the request path: what has ended is queued, and written by a thread of its own.
+"""The usage ledger off the request path: entries are queued, and a thread writes them to the file.
 
-`kill -9` loses what came since the last write: at most a second. When the file cannot be written, requests go on, the
-log says so once, and the newest entries are kept until it can. An entry that the file does not take is set aside: no
-other is lost by it.
+`kill -9` loses the entries since the last write, at most a second. While the file cannot be written, requests go on,
+the error is logged once, and the newest entries are kept. A single entry that cannot be stored is set aside, so that
+no other entry is lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.ledger")
 
-FLUSH = 0.5  # seconds from an entry to its write
+FLUSH = 0.5  # seconds until an entry is written
 KEPT = 50_000  # entries that wait while the file cannot be written
 RETRY_MOST = 30.0  # seconds between two tries
 FOLD_EVERY = 3600.0
-# What says that one entry cannot be stored as it is. (Other errors say that nothing can be, for now.)
+# Errors that mean that this one entry cannot be stored. (Any other error means that nothing can be stored for now.)
 UNFIT = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -41,10 +41,10 @@ class Ledger:
 
     def __init__(self, folder: Path, failures: Failures | None = None) -> None:
         self.path = folder / NAME
-        self.lost = 0  # entries that were given up, and rows of the file that cannot be read
+        self.lost = 0  # dropped entries, and unreadable rows of the file
         self._failures = failures or Failures()
         self._queue: deque[Entry] = deque(maxlen=KEPT)
-        self._held: list[Entry] = []  # taken from the queue, not written yet; the thread's
+        self._held: list[Entry] = []  # taken from the queue, not written yet; used by the thread only
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -59,14 +59,14 @@ class Ledger:
             self._wake.set()
 
     def open(self) -> list[tuple[int, str, str, float]]:
-        """Start writing. Returns what was spent in the last days, as (day, backend, client, USD); blocks while it is
-        read."""
+        """Start writing. Returns the spending of the last days, as (day, backend, client, USD). Blocks while the
+        file is read."""
         self._thread = self._failures.thread("ledger", self._run, self._stop)
         self._thread.start()
         try:
             spent = read_spent(self.path, int(time.time() // DAY) - LONGEST)
         except (sqlite3.Error, OSError) as error:
-            log.error("what was spent before cannot be read from %s (%s): budgets begin anew", self.path, error)
+            log.error("the spending so far cannot be read from %s (%s): budgets start at zero", self.path, error)
             self._failures.count("ledger")
             return []
         except Exception:
@@ -93,7 +93,7 @@ class Ledger:
             file.close()
 
     def close(self) -> None:
-        """Write what is left and end; gives up after some seconds."""
+        """Write the remaining entries and stop; gives up after some seconds."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -130,7 +130,8 @@ class Ledger:
         self._fold(file)
 
     def _write_held(self, file: LedgerFile) -> None:
-        """All that is held; what the file does not take is set aside. Raises where it takes nothing now."""
+        """Write all entries that are held; an entry that cannot be stored is set aside. Raises if nothing can be
+        written now."""
         try:
             file.write(self._held)
         except sqlite3.OperationalError:
@@ -158,7 +159,7 @@ class Ledger:
                 *(self.path, error, KEPT),
             )
         self._pause = min(self._pause * 2.0, RETRY_MOST)
-        self._wake.set()  # what is held is tried again
+        self._wake.set()  # try the held entries again
 
     def _fold(self, file: LedgerFile) -> None:
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""The usage ledger as a file: `usage.db`, SQLite. Everything here blocks; see ledger.py for who may wait.
+"""The usage ledger as a file: `usage.db`, SQLite. Everything here blocks; the event loop uses ledger.py instead.
 
-`usage` has a line per request (`span` 0) and, of long ago, a line per hour (`span` 3600). `spent` has USD per UTC day:
-after a restart budgets know what they knew before, without adding up a month of requests.
+`usage` has a row per request (`span` 0) and, for old requests, a row per hour (`span` 3600). `spent` has USD per UTC
+day, so that budgets can be restored after a restart without adding up a month of requests.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 NAME = "usage.db"
 VERSION = 1
 HOUR, DAY = 3600, 86400  # seconds
-SINGLE_DAYS, SINGLE_MOST = 90, 2_000_000  # requests that are kept one by one
-HOURS_DAYS = 3 * 365  # then even the hours go
-BUSY = 5.0  # seconds to wait for another process' transaction
+SINGLE_DAYS, SINGLE_MOST = 90, 2_000_000  # requests with rows of their own: days, number
+HOURS_DAYS = 3 * 365  # then the rows of hours are deleted too
+BUSY = 5.0  # seconds to wait for a transaction of another process
 GROUPS = ("client", "alias", "backend")
 
 _SCHEMA = f"""
@@ -36,11 +36,11 @@ PRAGMA user_version = {VERSION};
 """
 _NAMES = "client, alias, backend, endpoint, outcome"
 _SUMS = "requests, seconds, prompt, completion, cached, reasoning, usd, unpriced"
-NUMBER_MOST = 10**12  # beyond this a number in the file is none of ours
+NUMBER_MOST = 10**12  # a larger number in the file was not written by the gateway
 
 
 def _number(name: str) -> str:
-    """A column as SQL, 0 where its value is no number that can have been counted: it would spoil the sum."""
+    """SQL for a column, with 0 for a value that cannot be a count, so that it does not spoil the sum."""
     fits = f"typeof({name}) IN ('integer', 'real') AND {name} BETWEEN 0 AND {NUMBER_MOST}"
     return f"(CASE WHEN {fits} THEN {name} ELSE 0 END)"
 
@@ -49,14 +49,14 @@ _SUMMED = ", ".join(f"sum({_number(name)})" for name in _SUMS.split(", "))
 _READABLE = (
     "typeof(day) = 'integer' AND typeof(backend) = 'text' AND typeof(client) = 'text' "
     f"AND typeof(usd) IN ('integer', 'real') AND usd BETWEEN 0 AND {NUMBER_MOST}"
-)  # of `spent`; as `_is_spent`
+)  # valid rows of `spent`; the same rule as `_is_spent`
 _SUMMED_REST = ", ".join(f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])
 _DATED = "typeof(at) IN ('integer', 'real')"
 
 
 class Entry(NamedTuple):
     """One request that has ended, or (`requests` 0) an answer that was complete but not used. `at`: Unix seconds.
-    `unpriced` 1 = what its tokens cost is unknown. In the order of the table's columns."""
+    `unpriced` 1 = the cost of its tokens is unknown. In the order of the table's columns."""
 
     at: float
     client: str
@@ -75,14 +75,14 @@ class Entry(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What was spent, as (day, backend, client, USD), and how many rows of the file could not be read."""
+    """Spending as rows (day, backend, client, USD), and how many rows of the file could not be read."""
 
     rows: list[tuple[int, str, str, float]]
     unreadable: int = 0
 
 
 class Sums(NamedTuple):
-    """What a group of requests comes to; `errors` are those that did not end well."""
+    """The sums of a group of requests; `errors`: requests that failed."""
 
     group: tuple[str, ...]
     requests: int
@@ -97,7 +97,7 @@ class Sums(NamedTuple):
 
 
 class LedgerFile:
-    """The connection that writes; of one thread. Every method raises sqlite3.Error or OSError."""
+    """The connection for writing; used by one thread. Every method raises sqlite3.Error or OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -105,7 +105,7 @@ class LedgerFile:
         self._file: tuple[int, int] | None = None
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """All of them or none."""
+        """Write all entries or none."""
         with self._transaction() as connection:
             columns = f"at, span, {_NAMES}, {_SUMS}"
             marks = "?, 0, " + ", ".join("?" * (len(Entry._fields) - 1))
@@ -116,8 +116,7 @@ class LedgerFile:
             )
 
     def repair(self, spent: Iterable[tuple[int, str, str, float]]) -> None:
-        """Move the rows of what was spent that cannot be read into a table of their own, `set_aside`. `spent`: what is
-        known instead."""
+        """Move unreadable rows of `spent` into the table `set_aside`, and write these rows in their place."""
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS set_aside (day, backend, client, usd)")
             connection.execute(
@@ -129,7 +128,7 @@ class LedgerFile:
             )
 
     def fold(self, now: float, most: int = SINGLE_MOST) -> int:
-        """Make lines of hours of what is too old, or too much, to be kept one by one. Returns how many were folded."""
+        """Replace the rows of old requests, or of too many, by rows per hour. Returns how many were replaced."""
         with self._transaction() as connection:
             before = now - SINGLE_DAYS * DAY
             newest = connection.execute(
@@ -156,7 +155,7 @@ class LedgerFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """After a failure the file is opened anew: it may have been replaced, or its disk come back."""
+        """A transaction. After a failure the file is opened again: it may have been replaced, or its disk be back."""
         try:
             if self._connection is not None and not self._is_ours():
                 self.close()
@@ -172,8 +171,8 @@ class LedgerFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = None
         connection = self._connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")  # readers and a second gateway do not stand in the way
-        connection.execute("PRAGMA synchronous = NORMAL")  # what is committed survives the process, however it ends
+        connection.execute("PRAGMA journal_mode = WAL")  # readers and a second gateway do not block the writer
+        connection.execute("PRAGMA synchronous = NORMAL")  # committed data survives a crash of the process
         connection.execute("PRAGMA journal_size_limit = 16777216")
         if _version(connection, self._path) == 0:
             connection.executescript(_SCHEMA)
@@ -181,7 +180,7 @@ class LedgerFile:
         return connection
 
     def _is_ours(self) -> bool:
-        """Is the open file still the one of that name? (What is written to a deleted one is lost without an error.)"""
+        """Is the open file still the file at the path? (Writes to a deleted file are lost without an error.)"""
         return self._file == _identity(self._path)
 
 
@@ -201,7 +200,7 @@ def read_spent(path: Path, day: int) -> Spent:
         return Spent([])
     with closing(_read_only(path)) as connection:
         if not _version(connection, path):
-            return Spent([])  # being made
+            return Spent([])  # the file is being created
         found: dict[tuple[int, str, str], float] = {}
         unreadable = 0
         for row in connection.execute("SELECT day, backend, client, usd FROM spent"):
@@ -233,12 +232,12 @@ def _summed_spent(connection: sqlite3.Connection, day: int) -> Iterator[tuple[tu
 
 
 def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sums]:
-    """What was used since (Unix seconds), summed by these of GROUPS, the most tokens first. Of hours those count that
-    began since then. Raises sqlite3.Error."""
+    """Usage since this time (Unix seconds), summed by these of GROUPS, most tokens first. Rows of hours count if the
+    hour began since then. Raises sqlite3.Error."""
     groups = ", ".join(name for name in by if name in GROUPS)
     with closing(_read_only(path)) as connection:
         if not _version(connection, path):
-            return []  # being made
+            return []  # the file is being created
         errors = f"sum(CASE WHEN outcome = '200' THEN 0 ELSE {_number('requests')} END)"
         rows: Iterable[tuple[object, ...]] = connection.execute(
             f"SELECT {groups}, sum({_number('requests')}), {errors}, {_SUMMED_REST} FROM usage "
@@ -256,7 +255,8 @@ def _read_only(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("SELECT 1 FROM sqlite_schema")
     except sqlite3.OperationalError:
-        # A directory that cannot be written, and no gateway that has it open: nobody changes it either.
+        # The directory is not writable, and no gateway has the file open: nothing changes it, so it can be read as
+        # immutable.
         connection.close()
         connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda text: text.decode(errors="replace")
@@ -264,7 +264,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """0 = there are no tables yet."""
+    """The version of the tables; 0 = there are no tables yet."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         connection.close()

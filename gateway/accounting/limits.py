@@ -1,7 +1,8 @@
-"""What a client may ask for in a minute: requests (`rpm`) and tokens (`tpm`). Pure: time is passed in.
+"""The limits of a client per minute: requests (`rpm`) and tokens (`tpm`). Pure: time is passed in.
 
-A window slides over the last 60 seconds, in buckets of one second, and is never generous: an entry counts for at least
-60 seconds and at most 61. So no 60 seconds ever hold more than the limit, and the wait that is told is enough.
+A window slides over the last 60 seconds, in buckets of one second, and rounds against the client: an entry counts
+for at least 60 seconds and at most 61. So no 60 seconds ever hold more than the limit, and the reported wait is long
+enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gateway.domain.token_ratio import PRIOR_USUAL
 from gateway.errors import GatewayError
 
 SECONDS = 60
-ANSWER_MOST = 1024  # tokens of an answer that are counted before it is known
+ANSWER_MOST = 1024  # tokens that are counted for an answer before it is known
 
 
 class Window:
@@ -36,8 +37,8 @@ class Window:
         return self._sum
 
     def wait(self, limit: int, amount: int, now: float) -> float:
-        """Seconds until `amount` more fits; 0 = it does now. What is larger than the limit fits when nothing else
-        counts: otherwise it never would."""
+        """Seconds until `amount` more fits; 0 = it does now. An amount above the limit fits when the window is
+        empty: otherwise it would never fit."""
         over = self.used(now) + min(amount, limit) - limit
         wait = 0.0
         for second, held in self._buckets:
@@ -48,7 +49,7 @@ class Window:
         return wait
 
     def add(self, amount: int, now: float) -> None:
-        self.used(now)  # what is too old goes, also where nobody asks
+        self.used(now)  # drops old buckets, also if `wait` is never called
         second = int(now)
         if self._buckets and self._buckets[-1][0] >= second:
             self._buckets[-1][1] += amount
@@ -57,7 +58,7 @@ class Window:
         self._sum += amount
 
     def take_back(self, amount: int, at: float, now: float) -> None:
-        """`amount` of what was added at `at` was too much; what has left the window by now needs no correction."""
+        """`amount` of what was added at `at` was too much; an amount that has left the window needs no correction."""
         self.used(now)
         for bucket in reversed(self._buckets):
             if bucket[0] <= int(at):
@@ -68,7 +69,7 @@ class Window:
 
 
 class Charge(NamedTuple):
-    """Tokens that were counted for a request before they were known."""
+    """The estimated tokens that were counted for a request."""
 
     window: Window
     tokens: int
@@ -82,14 +83,14 @@ class _Windows:
 
 
 class Limits:
-    """The windows of all clients that have a limit, by name: they outlive an edit of routes.yaml."""
+    """The windows of all clients with a limit, by name, so that they survive an edit of routes.yaml."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Windows] = {}
 
     def check(self, client: Client | None, request: InferenceRequest, now: float) -> Charge | None:
-        """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. What is
-        returned is to be given to `spent` when the request has ended."""
+        """Count this request, or raise `rate_limit_exceeded` and count nothing. `now`: monotonic seconds. The
+        returned charge is passed to `spent` when the request has ended."""
         if client is None or (client.rpm is None and client.tpm is None):
             return None
         windows = self._clients.get(client.name)
@@ -108,12 +109,13 @@ class Limits:
         return Charge(windows.tokens, tokens, now)
 
     def uncount(self, client: str, at: float, now: float) -> None:
-        """A request that was counted at `at` was refused by all gateways together. (Its tokens `spent` corrects.)"""
+        """A request that was counted at `at` was refused by all gateways together. (`spent` corrects its tokens.)"""
         if (windows := self._clients.get(client)) is not None:
             windows.requests.take_back(1, at, now)
 
     def spent(self, charge: Charge, tokens: int, now: float) -> None:
-        """A request has ended and had `tokens` in all: what it had more counts now, what it had less is taken back."""
+        """A request has ended and used `tokens` in total: tokens beyond the estimate are counted now, unused ones
+        are taken back."""
         if tokens > charge.tokens:
             charge.window.add(tokens - charge.tokens, now)
         elif tokens < charge.tokens:
@@ -130,7 +132,7 @@ def estimate(request: InferenceRequest) -> int:
 
 
 def refused(client: Client, requests_wait: float, tokens_wait: float) -> GatewayError:
-    """Both in seconds; the longer one is told."""
+    """The error for a client over a limit. Both waits are in seconds; the longer one is reported."""
     wait = max(requests_wait, tokens_wait)
     key, what = ("rpm", "requests") if requests_wait >= tokens_wait else ("tpm", "tokens")
     had = f"Client '{client.name}' has had its {getattr(client, key)} {what} ({key}) of this minute"

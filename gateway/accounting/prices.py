@@ -36,13 +36,14 @@ FREE = Rates(0.0, 0.0, 0.0)
 
 
 class Prices:
-    """The rates of backends, worked out once for each definition."""
+    """The rates of backends, computed once for each definition."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Backend, Rates | None]] = {}
 
     def of(self, backend: Backend) -> Rates | None:
-        """None = unknown. Never imports litellm: before that was loaded nothing can have been spent there."""
+        """The rates of a backend; None = unknown. Never imports litellm: as long as it is not loaded, no request has
+        used it."""
         known = self._known.get(backend.name)
         if known is not None and known[0] is backend:
             return known[1]
@@ -50,14 +51,14 @@ class Prices:
         if rates is None and TRAITS[backend.engine].library:
             costs = getattr(sys.modules.get("litellm"), "model_cost", None)
             if not costs:
-                return None  # not loaded yet: ask again
+                return None  # litellm is not loaded yet: look again at the next call
             rates = litellm_rates(costs, backend.model or "")
         self._known[backend.name] = (backend, rates)
         return rates
 
 
 def declared(backend: Backend) -> Rates | None:
-    """The rates that routes.yaml tells: `price`; nothing for what is in the LAN; None = it does not tell."""
+    """The rates that routes.yaml declares: `price`, or 0 for a backend in the LAN; None = a cloud without `price`."""
     price = backend.price
     if price is not None:
         return Rates(price.input / 1e6, price.output / 1e6, price.input / 1e6)
@@ -65,13 +66,13 @@ def declared(backend: Backend) -> Rates | None:
 
 
 def costs_money(backend: Backend) -> bool:
-    """May a request there cost anything? Of a cloud whose price is unknown that must be feared."""
+    """May a request to this backend cost money? True also for a cloud whose price is unknown."""
     price = backend.price
     return backend.cloud if price is None else price.input > 0.0 or price.output > 0.0
 
 
 def litellm_rates(costs: Mapping[str, Any], model: str) -> Rates | None:
-    """From litellm's map, whose keys have the provider before the model for some providers and not for others."""
+    """The rates in litellm's map, where the key of a model has the provider's name in front for some providers only."""
     provider, slash, name = model.partition("/")
     entry = costs.get(model)
     if entry is None and slash:
@@ -87,7 +88,7 @@ def litellm_rates(costs: Mapping[str, Any], model: str) -> Rates | None:
 
 
 def _rates(entry: Mapping[str, Any], suffix: str, usual: Rates | None = None) -> Rates | None:
-    """The rates under keys with this suffix; what is missing is as usual. None where there are none."""
+    """The rates under keys with this suffix; a missing rate is taken from `usual`. None if no key has a rate."""
     prompt, completion, cached = (
         entry.get(f"{key}{suffix}")
         for key in ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")

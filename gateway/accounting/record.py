@@ -21,7 +21,7 @@ from gateway.routing.refusal import Tried
 @dataclass(slots=True, eq=False)
 class AttemptRecord:
     """One attempt on one backend. `number` counts from 1 within its request. `detour`: why a later step was asked,
-    ("fallback" | "routed", reason). The defaults are what holds of an attempt that has not begun."""
+    ("fallback" | "routed", reason). The defaults are those of an attempt that has not begun."""
 
     state: BackendState
     request: InferenceRequest
@@ -29,37 +29,37 @@ class AttemptRecord:
     detour: tuple[str, str] | None
     adapted: Sequence[str] = ()  # what was changed to ask this backend
     unsent: bool = False  # not a byte of it went to the backend
-    answered: bool = False  # the client has its answer, or the end of it is on the way
-    first_token: float = 0.0  # when the first content went to the client, in the loop's seconds; 0 = none did
+    answered: bool = False  # the client has the answer, or its end is being sent
+    first_token: float = 0.0  # when the first content was sent to the client, in the loop's seconds; 0 = none
     usage: dict[str, Any] | None = None  # reported with the answer that the client got
     unused: dict[str, Any] | None = None  # reported with a complete answer that was not used
-    answer: WholeAnswer | StreamTrack | None = None  # that the client got
+    answer: WholeAnswer | StreamTrack | None = None  # the one that the client got
 
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One request. Every field has its neutral value from the beginning: of a request that was refused early, what was
-    not reached says so. Whoever observes it reads it at once: the bytes of the request are given up afterwards."""
+    """One request. Every field has a neutral value from the beginning, which stays if the request is refused before
+    that stage. Observers must read the record at once: the bytes of the request are released afterwards."""
 
     id: str
-    endpoint: Endpoint  # that the client asked for; what its request became is `request.endpoint`
+    endpoint: Endpoint  # of the client's path; `request.endpoint` is the one after translation
     began: float  # in the loop's seconds
     client_label: str = OPEN  # for metrics: the client's name, where routes.yaml has `clients`
     client: Client | None = None
     request: InferenceRequest | None = None  # None = the body could not be read
     alias: str = ""  # "" = none was found
     charge: Charge | None = None  # tokens that were counted against the client's tpm
-    reserved: list[Reservation] = field(default_factory=list)  # what its attempts will probably cost its budgets
+    reserved: list[Reservation] = field(default_factory=list)  # the probable cost of its attempts
     attempts: list[AttemptRecord] = field(default_factory=list)
     trying: AttemptRecord | None = None  # the latest attempt, unless it has failed before content
     tried: list[Tried] = field(default_factory=list)  # the backends that did not answer, and why
-    queued: float | None = None  # seconds that it has waited for slots; None = it never came so far
-    committed: bool = False  # a stream's status went out
+    queued: float | None = None  # seconds that it has waited for slots; None = it did not get that far
+    committed: bool = False  # the status of a stream was sent
     outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"
     seconds: float = 0.0  # from its beginning to its end
 
     def served_by(self) -> AttemptRecord | None:
-        """The attempt that the client has its answer from, or the beginning of one."""
+        """The attempt whose answer, or beginning of an answer, the client got."""
         attempts = self.attempts
         answered = next((attempt for attempt in attempts if attempt.answered), None)
         return answered or (attempts[-1] if attempts and attempts[-1].first_token else None)

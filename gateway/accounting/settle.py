@@ -1,4 +1,4 @@
-"""The end of a request in numbers: counted exactly once, whatever happened."""
+"""Counts a finished request, exactly once, however it ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = ("prompt", "completion", "cached", "reasoning")  # in the order of Toke
 
 
 class Settler:
-    """Counts finished requests, for one gateway. `on_spent` is called with what a request has cost: alias, USD."""
+    """Counts the finished requests of one gateway. `on_spent` is called with the alias and the cost in USD."""
 
     def __init__(self, accounts: Accounts, metrics: Metrics, on_spent: Callable[[str, float], None]) -> None:
         self._accounts = accounts
@@ -29,11 +29,11 @@ class Settler:
     def settle(self, record: RequestRecord) -> int:
         """Count the request, its time, its tokens and what they cost. Returns the tokens that count against limits."""
         self._metrics.seconds.observe(record.seconds)
-        self._accounts.leave(record.reserved)
+        self._accounts.release(record.reserved)
         used = 0
         served: AttemptRecord | None = None
         for attempt in record.attempts:
-            if attempt.unused is not None and not attempt.answered:  # (one may be delivered after all)
+            if attempt.unused is not None and not attempt.answered:  # an unused answer may have been delivered later
                 route = self._route(record, attempt.state)
                 used += self._count_usage(record, route, attempt, attempt.unused, "unused", 0.0)
             if attempt.answered:
@@ -60,8 +60,8 @@ class Settler:
         return 0
 
     def _settle_unserved(self, record: RequestRecord) -> int:
-        """Returns the tokens that were used, as far as is known: of an attempt that was ended in the middle the
-        estimate stays. (Else leaving early would be free of limits and budgets.)"""
+        """Returns the tokens that were used, as far as they are known. For an attempt that was interrupted the
+        estimate counts; otherwise a client could avoid limits and budgets by leaving early."""
         trying, outcome = record.trying, record.outcome
         if trying is not None:  # broke after content, or was ended by the client or by the gateway's stop
             self._metrics.attempts.inc(trying.state.name, outcome.removeprefix("stream_"))
@@ -86,8 +86,9 @@ class Settler:
         outcome: str,
         seconds: float,
     ) -> int:
-        """Tokens as the backend reported them; they also teach how many bytes one of its tokens has. Where it reports
-        what cannot be, the estimate counts that was made before: such an answer is neither free nor worth a budget."""
+        """Tokens as the backend reported them; they also show how many bytes one of its tokens has. If the reported
+        numbers are impossible, the estimate counts instead, so that such an answer is neither free nor uses up a
+        budget."""
         state, request = attempt.state, attempt.request
         if is_beyond_belief(usage):
             self._metrics.violations.inc(state.name, "usage")
@@ -124,7 +125,7 @@ class Settler:
     def _enter(
         self, record: RequestRecord, backend: str, used: Tokens, outcome: str, seconds: float, usd: float | None
     ) -> None:
-        """A line in the ledger; an answer that was not used is no request of its own."""
+        """Add an entry to the ledger; an unused answer does not count as a request."""
         requests, unpriced = int(outcome != "unused"), int(usd is None)
         client, alias, endpoint = record.client_label, record.alias, record.endpoint.name
         counts = (requests, seconds, *used, usd or 0.0, unpriced)

@@ -1,4 +1,4 @@
-"""How much of each budget is spent: what the budget alerts follow. Pure."""
+"""How much of each budget is spent, for the budget alerts. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.config.snapshot import Budget, Snapshot
 
 
 def shares(snapshot: Snapshot, budgets: Budgets, day: int) -> dict[str, float]:
-    """Name of a budget, for people -> share of it that is spent in the running period (1 = all; what is under way does
-    not count). `day`: UTC days since 1970-01-01."""
+    """Name of a budget, for people -> share of it that is spent in the running period (1 = all; reservations do not
+    count). `day`: UTC days since 1970-01-01."""
     return {name: budgets.spent(account, budget, day) / budget.usd for name, account, budget in _budgets(snapshot)}
 
 

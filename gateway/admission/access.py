@@ -1,4 +1,4 @@
-"""Who is asking, and may it use this alias."""
+"""Identifies the client of a request, and checks which alias it may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _NO = frozenset((b"0", b"false", b"no", b"off"))
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`name` tells callers apart (client, else source address); `label` is the client's name or "open", for metrics."""
+    """Who sent a request. `name`: the client's name, else the source address. `label`: the client's name or "open",
+    for metrics."""
 
     name: str
     label: str
@@ -30,10 +31,10 @@ class Identity:
 
 
 def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> Identity:
-    """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` everybody is let in who is no
-    page of another site.
+    """The client by its key (`Authorization: Bearer` or `x-api-key`). Without `clients` every caller is admitted except
+    a web page of another site.
 
-    Keys are looked up by their SHA-256, so no comparison takes longer the more of a key is right. Raises
+    Keys are looked up by their SHA-256, so the time of a comparison shows nothing about a key. Raises
     `invalid_api_key`, `foreign_origin`, `foreign_host`.
     """
     check_source(snapshot, headers)
@@ -49,7 +50,7 @@ def identify(snapshot: Snapshot, headers: Mapping[bytes, bytes], peer: str) -> I
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The bearer token if there is one, else `x-api-key`. An empty one is none."""
+    """The bearer token if there is one, else `x-api-key`; None if both are missing or empty."""
     authorization = headers.get(b"authorization")
     if authorization is not None and authorization[:7].lower() == b"bearer " and (key := authorization[7:].strip()):
         return key
@@ -57,13 +58,13 @@ def given_key(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def asks_local_only(headers: Mapping[bytes, bytes]) -> bool:
-    """`x-gateway-local-only`: every value but an unmistakable no is a yes, an empty one too."""
-    said = headers.get(b"x-gateway-local-only")
-    return said is not None and not all(word.strip().lower() in _NO for word in said.split(b","))
+    """`x-gateway-local-only`: every value means yes, also an empty one, except the clear forms of no in `_NO`."""
+    value = headers.get(b"x-gateway-local-only")
+    return value is not None and not all(word.strip().lower() in _NO for word in value.split(b","))
 
 
 def find_alias(snapshot: Snapshot, identity: Identity, model: str) -> Alias:
-    """The alias a client means. Raises `model_not_found`, `model_not_allowed`."""
+    """The alias that the client named as `model`. Raises `model_not_found`, `model_not_allowed`."""
     alias = snapshot.resolve(model)
     if alias is None:
         raise model_not_found(model, [name for name in snapshot.aliases if identity.may_use(snapshot.aliases[name])])

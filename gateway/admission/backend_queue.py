@@ -23,16 +23,16 @@ class BackendQueue:
     state: BackendState
     waiting: dict[Waiter, None] = field(default_factory=dict)
     watching: dict[Waiter, None] = field(default_factory=dict)
-    availability_key: str = ""  # as it was when last looked at, while somebody watches
-    service_time: float | None = None  # seconds that a request holds its slots, lately
+    availability_key: str = ""  # as of the last check, while a request watches the backend
+    service_time: float | None = None  # seconds that requests have lately held their slots
     freed_at: float = 0.0  # when slots became free last, or the first one was taken
 
     def waiting_share(self) -> float:
-        """Requests that wait here; a request that waits for n backends counts as 1/n."""
+        """Requests that wait for this backend; a request that waits for n backends counts as 1/n."""
         return sum(1 / len(w.choices) for w in self.waiting)
 
     def next(self, at_limit: Callable[[Waiter], bool], now: float) -> Waiter | None:
-        """The request that gets the next free slots here. `at_limit`: has the client of a request reached
+        """The request that gets the next free slots of this backend. `at_limit`: has the client of a request reached
         `max_inflight`?"""
         best: Waiter | None = None
         for waiter in self.waiting:

@@ -1,5 +1,4 @@
-"""How many slots of one backend are free, and whether a request may be sent there at all, from its state as it is
-now."""
+"""How many slots of one backend are free, and whether a request may be sent there at all, from its present state."""
 
 from __future__ import annotations
 

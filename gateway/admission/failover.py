@@ -13,7 +13,7 @@ from gateway.routing.plan import Candidate, Plan, Resort
 
 CLOUD_TRIES = 2  # a request is sent to clouds at most this often: each attempt may be billed
 
-# Makes the plan, of a mode of `on_unsupported` where one is given, with how backends have ended so far.
+# Makes a plan: (mode of `on_unsupported` or None, backend name -> how its attempt ended).
 MakePlan = Callable[[Resort | None, Mapping[str, str] | None], Plan]
 
 
@@ -37,13 +37,13 @@ class FailoverState:
     def __init__(self, make: MakePlan, resort: Resort | None) -> None:
         self.plan = make(None, None)
         self.remaining = deque(self.plan.candidates)
-        self.has_spare = False  # a complete but empty answer is there: nobody else has to be won for it
+        self.has_spare = False  # an empty answer is kept, which is delivered if no other backend answers
         self._make = make
         self._resort = resort
         self._mode: Resort | None = None
         self._retried: Candidate | None = None
-        self._attempted: set[tuple[str, Resort | None]] = set()  # asked, and not to be asked again in this mode
-        self._absent: set[str] = set()  # nobody was there; maybe later
+        self._attempted: set[tuple[str, Resort | None]] = set()  # (backend, mode) that get no further attempt
+        self._absent: set[str] = set()  # not reachable at their attempt, perhaps later
         self._clouds = 0
 
     def next_candidate(self) -> Candidate | None:
@@ -94,7 +94,7 @@ class FailoverState:
         self.plan.outcomes[name] = kind
         if gone:
             self._absent.add(name)
-        elif kind != "cooldown" or candidate.state.cooldown_until <= time.monotonic():  # a pause that is none
+        elif kind != "cooldown" or candidate.state.cooldown_until <= time.monotonic():  # the pause is over already
             self._attempted.add((name, candidate.adapt.mode))
 
     def retry(self, candidate: Candidate) -> None:

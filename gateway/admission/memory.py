@@ -1,7 +1,7 @@
-"""What `server.memory` bounds: the bytes of request bodies and of answers in one piece that the gateway holds.
+"""The memory that `server.memory` limits: the bytes of request bodies and of whole answers that the gateway holds.
 
-A request's bytes are counted as they arrive, so nobody reserves what it does not send, and are given back at its end.
-Streams are not counted: of each of them a bounded part is here at a time.
+A request's bytes are counted as they arrive, not by its content-length, and are released at its end. Streams are not
+counted, because only a bounded part of each is in memory at a time.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from gateway.errors import GatewayError
 
-SMALL = 64 * 1024  # bytes: requests up to here may use the reserve
-RESERVE_MOST = 16 * 1024 * 1024  # bytes that are kept for them, of large budgets
+SMALL = 64 * 1024  # bytes; smaller requests may use the reserve
+RESERVE_MOST = 16 * 1024 * 1024  # bytes of the reserve at most
 RETRY_AFTER = 2.0  # seconds
 FULL = "The gateway holds as many bytes of requests and answers as it may (`server.memory`); try again shortly."
 
 
 class Memory:
-    """`limit` in bytes, None = there is none; `used` of them now. The last sixteenth is for small requests: large ones
-    cannot keep them out. `on_full` is called with each refusal."""
+    """The memory of all requests. `limit` in bytes (None = no limit), `used`: bytes in use. The last sixteenth is
+    reserved for small requests, so that large ones cannot lock them out. `on_full` is called at each refusal."""
 
     __slots__ = ("large", "limit", "on_full", "refused", "used")
 
@@ -30,12 +30,12 @@ class Memory:
         self.on_full = on_full
 
     def describe(self) -> dict[str, int | None]:
-        """For `/status`, in bytes; `refused`: how many requests it has cost."""
+        """For `/status`, in bytes; `refused`: requests that were refused for lack of memory."""
         return {"used": self.used, "limit": self.limit, "refused": self.refused}
 
 
 class Share:
-    """What one request holds. Given back by `close`, or when nothing refers to it any more."""
+    """The memory of one request. Released by `close`, or when the object is collected."""
 
     __slots__ = ("_memory", "size")
 
@@ -43,8 +43,8 @@ class Share:
         self._memory = memory
         self.size = 0
 
-    def take(self, size: int) -> None:
-        """Count so many bytes more. Raises `memory_full` when they have no room; what it had stays its own."""
+    def add(self, size: int) -> None:
+        """Count `size` more bytes. Raises `memory_full` if they exceed the limit; then nothing is counted."""
         memory = self._memory
         used, own = memory.used + size, self.size + size
         limit = memory.large if own > SMALL else memory.limit
@@ -54,8 +54,8 @@ class Share:
             raise GatewayError("memory_full", FULL, retry_after=RETRY_AFTER)
         memory.used, self.size = used, own
 
-    def give(self, size: int) -> None:
-        """So many of its bytes are held no longer."""
+    def release(self, size: int) -> None:
+        """Release `size` bytes."""
         self._memory.used -= size
         self.size -= size
 
@@ -63,4 +63,4 @@ class Share:
         self._memory.used -= self.size
         self.size = 0
 
-    __del__ = close  # of a request that was thrown away before anything was made of it
+    __del__ = close  # for a request that was dropped before it was handled

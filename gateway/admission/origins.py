@@ -1,8 +1,9 @@
-"""What a page of another site can make a browser send here, told from what programs send.
+"""Detects requests that a web page of another site made a browser send.
 
-A page may have its visitor's browser POST to any address, with an `Origin` that names the page and, unless the server
-agrees, a content-type that is no JSON. It may also have its own name resolve to our address ("DNS rebinding"): then
-`Origin` is `Host`, and both are a name that nobody has given this gateway. Pure; a few dictionary look-ups a request.
+A page can make its visitor's browser POST to any address. Then `Origin` names the page and, unless the server allows
+more (CORS), the content-type is not JSON. A page can also make its own name resolve to our address ("DNS
+rebinding"): then `Origin` equals `Host`, and both are a name that this gateway does not have. Pure; a few dictionary
+look-ups per request.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LAN_NAMES = (".localhost", ".local", ".lan", ".home.arpa", ".internal")
 SHOWN_MOST = 80  # characters of a header in an error
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([a-z0-9_][a-z0-9_.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
-_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of both headers, proxies of neither
-# What proxies add. A request that carries one of these came from wherever the proxy was asked from.
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers omit them in both headers, proxies in neither
+# Headers that proxies add. A request with one of these may come from any machine, not only from the proxy's.
 _FORWARDED = frozenset(
     b"forwarded via x-real-ip x-client-ip x-cluster-client-ip x-original-forwarded-for x-original-host "
     b"x-original-uri x-original-url true-client-ip cf-connecting-ip fastly-client-ip fly-client-ip client-ip "
@@ -38,12 +39,12 @@ _FORWARDED = frozenset(
 
 
 def check_source(snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> None:
-    """Raises `foreign_origin` for a page of another site, `foreign_host` where the gateway is asked by a name that it
-    does not have: checked without `clients`, and wherever `server.hosts` is set."""
+    """Raises `foreign_origin` for a page of another site, and `foreign_host` for a `Host` that is not a name of this
+    gateway. Checked without `clients`, and whenever `server.hosts` is set."""
     check_origin(headers)
     hosts = snapshot.server.hosts
     if hosts is None and snapshot.clients:
-        return  # whoever asks has a key, which no page of another site knows
+        return  # the caller needs a key, which no page of another site knows
     host = headers.get(b"host")
     if host and not is_own_host(host, hosts or ()):
         raise GatewayError("foreign_host", _not_ours(host))
@@ -57,7 +58,7 @@ def check_origin(headers: Mapping[bytes, bytes]) -> None:
 
 
 def is_foreign(origin: str | None, host: str) -> bool:
-    """Was this sent by a page that did not come from us? (No Origin: not by a page.)"""
+    """Was this sent by a page that is not the gateway's own? (A request without Origin was not sent by a page.)"""
     if origin is None:
         return False
     scheme, _, name = origin.lower().partition("://")
@@ -67,11 +68,11 @@ def is_foreign(origin: str | None, host: str) -> bool:
 
 @lru_cache(maxsize=256)
 def is_own_host(host: bytes, hosts: tuple[str, ...] = ()) -> bool:
-    """May the gateway be asked by this `Host`? By addresses, by names that only a local network has, and by `hosts`
-    (lower case)."""
+    """Is this `Host` a name of the gateway? True for addresses, for names that only a local network has, and for
+    `hosts` (lower case)."""
     text = host.decode("latin-1")
     if _is_address(text):
-        return True  # an IPv6 address that forgot its brackets
+        return True  # an IPv6 address without brackets
     match = _HOST.fullmatch(text)
     if match is None:
         return False
@@ -97,7 +98,7 @@ def _not_ours(host: bytes) -> str:
 
 
 def shown(value: bytes) -> str:
-    """A client's own header, in the error that it gets."""
+    """A header's value for the error message to its client."""
     return value[:SHOWN_MOST].decode("latin-1")
 
 
@@ -105,9 +106,9 @@ def shown(value: bytes) -> str:
 
 
 def is_from_here(headers: Mapping[bytes, bytes], peer: str, http_version: str = "1.1") -> bool:
-    """Did a program of this machine ask, by a name that can only mean this machine, and no proxy for somebody else?
+    """Was the request sent by a program on this machine, to a name that can only mean this machine, and not by a proxy?
 
-    HTTP/1.0 counts as a proxy: nginx speaks it to its upstreams unless told otherwise, and adds none of the headers.
+    HTTP/1.0 counts as a proxy: by default nginx uses it for its upstreams, and adds none of the headers.
     """
     if http_version == "1.0" or any(name in _FORWARDED or name.startswith(b"x-forwarded") for name in headers):
         return False
@@ -115,7 +116,7 @@ def is_from_here(headers: Mapping[bytes, bytes], peer: str, http_version: str = 
 
 
 def hostname(host: str) -> str:
-    """Of a Host header, without its port."""
+    """The host name in a Host header, without the port."""
     try:
         return urlsplit("//" + host).hostname or ""
     except ValueError:
@@ -123,8 +124,8 @@ def hostname(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """An address or name that can only mean this machine. (The name is checked because a page's own name may be made
-    to resolve to 127.0.0.1.)"""
+    """Is it an address or name that can only mean this machine? (A page can make any other name resolve to
+    127.0.0.1.)"""
     if host == "localhost":
         return True
     try:
@@ -135,12 +136,13 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-# -- what it carries --------------------------------------------------------------------------------------------------
+# -- content type -----------------------------------------------------------------------------------------------------
 
 
 def check_json(headers: Mapping[bytes, bytes]) -> None:
-    """Raises `unsupported_media_type` for a body that is said to be no JSON: what a page of another site can send
-    without asking (`text/plain`, forms). One that says nothing is read as JSON; from a page it has an `Origin`."""
+    """Raises `unsupported_media_type` for a content-type other than JSON: a page of another site can send
+    `text/plain` and forms without asking the server first. A missing content-type counts as JSON; a page cannot
+    avoid `Origin`."""
     kind = headers.get(b"content-type")
     if kind and kind != b"application/json" and not is_json(kind):
         raise GatewayError("unsupported_media_type", NOT_JSON.format(kind=shown(kind)))
@@ -148,7 +150,7 @@ def check_json(headers: Mapping[bytes, bytes]) -> None:
 
 @lru_cache(maxsize=64)
 def is_json(kind: bytes) -> bool:
-    """`application/json`, `text/json`, `application/*+json`, with any parameters."""
+    """True for `application/json`, `text/json` and `application/*+json`, with any parameters."""
     media = kind.partition(b";")[0].strip().lower()
     return media in (b"application/json", b"text/json") or (
         media.startswith(b"application/") and media.endswith(b"+json") and b"," not in media

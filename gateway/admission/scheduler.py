@@ -17,7 +17,7 @@ from gateway.admission.capacity import availability_key, capacity, is_full, is_o
 from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 
-LEARN = 0.2  # how far one more request moves the service time
+LEARN = 0.2  # weight of one more request in the service time
 
 
 class SlotSharing(Protocol):
@@ -36,26 +36,27 @@ class SlotSharing(Protocol):
         """The slots are free again."""
 
     def key(self) -> str:
-        """A name for slots that are taken without asking the other gateways."""
+        """A key for slots that are taken without asking the other gateways."""
 
     def settled(self, waiter: Waiter | None, estimate: int, tokens: int) -> None:
         """A request of a client with a tpm limit has ended, and used `tokens` instead of the estimate."""
 
 
 class Scheduler:
-    """Slots are taken by `try_acquire` or `enqueue` and given back by `release`. All calls get the time `now`."""
+    """Slots are acquired by `try_acquire` or `enqueue` and returned by `release`. All calls get the time `now`."""
 
     def __init__(self) -> None:
-        self.sharing: SlotSharing | None = None  # with other gateways
+        self.sharing: SlotSharing | None = None  # None = no other gateways
         self.decides = True
         self.waiters: dict[Waiter, None] = {}
         self._queues: dict[
             int, BackendQueue
-        ] = {}  # by id of the state: two backends of one name may be there for a while
-        self._running: dict[str, int] = {}  # requests with slots, of each client: any may get a limit by an edit
+        ] = {}  # by id of the state: for a while there may be two backends of one name
+        # Client -> requests with slots; counted for all clients, because an edit may add a limit.
+        self._running: dict[str, int] = {}
         self._count = 0
 
-    # -- take and give back ---------------------------------------------------------------------------------------
+    # -- acquire and release --------------------------------------------------------------------------------------
 
     def try_acquire(
         self, state: BackendState, weight: int, now: float, client: str = "", limit: int | None = None
@@ -88,7 +89,7 @@ class Scheduler:
         self._join(waiter, now)
         if not self.decides:
             waiter.full = self._full(waiter, now) if first else None
-            if waiter.full is not None and waiter.pending:  # there is nothing to ask the others for
+            if waiter.full is not None and waiter.pending:  # no backend to register for at the other gateways
                 self._leave(waiter)
                 raise waiter.full
             return False
@@ -122,12 +123,12 @@ class Scheduler:
         if waiter in self.waiters:
             queues = self._queues_of(waiter)
             self._leave(waiter)
-            self._serve(queues, now)  # it may have held up lighter ones
+            self._serve(queues, now)  # requests of fewer sequences may have waited behind it
         elif waiter.granted is not None:
             held, waiter.granted = waiter.granted, None
             self.release(held, now, served=False)
 
-    # -- with others ----------------------------------------------------------------------------------------------
+    # -- decisions of all gateways --------------------------------------------------------------------------------
 
     def accept_grant(self, waiter: Waiter, state: BackendState, slots: int, key: str, now: float) -> bool:
         """Grant slots that the gateways decided together. False = not accepted: the request has left, or cannot use
@@ -191,7 +192,7 @@ class Scheduler:
         """The backend is gone for good: no slot is held there, and no request may go there."""
         self._queues.pop(id(state), None)
 
-    # -- what is told ---------------------------------------------------------------------------------------------
+    # -- figures --------------------------------------------------------------------------------------------------
 
     def is_busy(self, state: BackendState, weight: int) -> bool:
         """Must a request that arrives now wait for this backend?"""
@@ -211,7 +212,7 @@ class Scheduler:
             return None
         return seconds_until(waiter, self._queues_of(waiter), now)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------------------
 
     def _queue(self, state: BackendState) -> BackendQueue:
         queue = self._queues.get(id(state))
@@ -292,7 +293,7 @@ class Scheduler:
                 most = capacity(queue.state)
                 need = min(waiter.weight, most)
                 if not most or queue.state.inflight + need > most:
-                    break  # nobody behind it may have what it waits for
+                    break  # no later request may overtake it
                 self._grant(waiter, queue, need, now)
         return self._count != count
 

@@ -24,8 +24,8 @@ from gateway.routing.window import fits_window, near_limit
 
 log = logging.getLogger("gateway.admission")
 
-RETRY_UNKNOWN = 10.0  # seconds, where nothing tells how long others will take
-COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals that say when it may be otherwise
+RETRY_UNKNOWN = 10.0  # seconds, if it is unknown how long other requests will take
+COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals with a time after which a retry may succeed
 
 
 class SlotAcquirer:
@@ -44,8 +44,8 @@ class SlotAcquirer:
         began: float,
         tried: list[Tried],
     ) -> None:
-        self.waiter: Waiter | None = None  # its place in the waiting set, once it had to wait
-        self.queued = 0.0  # seconds that it has waited for slots
+        self.waiter: Waiter | None = None  # its entry in the waiting set, from its first wait on
+        self.queued = 0.0  # seconds of waiting for slots so far
         self._admission = admission
         self._failover = failover
         self._request = request
@@ -94,8 +94,8 @@ class SlotAcquirer:
         return refusal(plan, tried, self._request, now)
 
     def settled(self, estimate: int, tokens: int) -> None:
-        """The request has ended, and used so many tokens instead of what was estimated: other gateways that count its
-        client's tokens are told."""
+        """The request has ended and used `tokens` instead of the estimate: report the difference to the other
+        gateways if the client has a tpm limit."""
         others = self._admission.scheduler.sharing
         if others is not None:
             others.settled(self.waiter, estimate, tokens)
@@ -171,8 +171,8 @@ class SlotAcquirer:
         try:
             self._failover.replan(now)
             return self._choose(self.waiter, now)
-        except Exception:  # it runs inside somebody else's turn
-            log.exception("request %s could not be planned anew", self._request_id)
+        except Exception:  # called by the scheduler: it must not fail because of one request
+            log.exception("request %s could not be planned again", self._request_id)
             return False
 
     def _not_admitted(self, waiter: Waiter, why: str, seconds: float | None) -> GatewayError:
@@ -203,7 +203,7 @@ class SlotAcquirer:
         return False
 
     async def _still_fits(self, lease: Lease) -> bool:
-        """The slots are of another backend than the one whose window was checked: check this window, too."""
+        """The granted slots are of another backend than the one whose window was checked: check this window too."""
         try:
             fits = await self._prompt_fits(lease.candidate)
         except BaseException:
@@ -216,4 +216,4 @@ class SlotAcquirer:
 
 
 def _wake_nobody() -> None:
-    """For a waiter that does not wait yet."""
+    """The `wake` of a waiter that does not wait yet."""

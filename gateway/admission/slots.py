@@ -1,4 +1,4 @@
-"""Slots as requests take them: the one waiting set of a gateway with its timer, and the leases that it grants."""
+"""The waiting set of a gateway with its timer, and the leases on slots that it grants."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gateway.routing.plan import Candidate
 
 log = logging.getLogger("gateway.admission")
 
-TICK = 0.05  # seconds; the timer runs only while somebody waits
-_TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # and never probed: by one request after a pause
+TICK = 0.05  # seconds; the timer runs only while a request waits
+_TRIED_AGAIN = (State.DOWN, State.MISCONFIGURED)  # if never probed, one request tests them after a pause
 
 
 class Lease:
@@ -57,8 +57,8 @@ class Lease:
 
 
 class Admission:
-    """The one waiting set of a gateway. Code that changes a backend may report it with `changed`; without a report the
-    change is seen within a tick."""
+    """The one waiting set of a gateway. Code that changes a backend may call `changed`; without a call the change is
+    noticed within a tick."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.scheduler = Scheduler()
@@ -74,8 +74,8 @@ class Admission:
         *,
         asks: bool = False,
     ) -> Lease | None:
-        """A lease, if slots are free and no request waits for this backend. `asks`: other gateways have to count it,
-        too."""
+        """A lease, if slots are free and no request waits for this backend. `asks`: the other gateways have to count
+        the request too."""
         if asks and not self.scheduler.decides:
             return None
         held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit)

@@ -1,4 +1,4 @@
-"""One request that waits for slots, or may have to, and what it is granted, or why it is refused."""
+"""A request that waits for slots or may have to, the slots that it is granted, and the reason if it is refused."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Waiter:
     turn: int = 0
     granted: SlotGrant | None = None
     late: bool = False
-    # where other gateways decide with us
-    key: str = ""  # under which it waits there
-    ticket: tuple[int, int] = (0, 0)  # its place and turn there
+    # if other gateways share the slots
+    key: str = ""  # under which it is registered in Redis
+    ticket: tuple[int, int] = (0, 0)  # its place and turn in Redis
     quota: Quota | None = None  # not counted yet
-    counted: int = 0  # the second there in which it was
-    full: QueueFull | None = None  # why it may not wait
-    refused: Exception | None = None  # it gets nothing, for this reason
+    counted: int = 0  # the second (of Redis) in which it was counted
+    full: QueueFull | None = None  # why the queue does not accept it
+    refused: Exception | None = None  # why it gets no slots

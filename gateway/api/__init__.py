@@ -1,4 +1,4 @@
-"""Everything that is not hot: FastAPI."""
+"""All endpoints but the inference POSTs, with FastAPI."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
         lifespan=lifespan,
         openapi_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # ours, when asked for
+        # The gateway has its own.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         exception_handlers={
             GatewayError: _answer_error,
             HTTPException: _answer_http_error,

@@ -1,4 +1,4 @@
-"""`/admin`: what operators have the running gateway do."""
+"""`/admin`: operations for operators of the running gateway."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
 NDJSON = "application/x-ndjson"
-STOP_LOOK = 0.5  # seconds between two looks whether the gateway stops
-CONFIRM_OPEN = "open"  # what `confirm` says of an edit that opens the gateway
+STOP_LOOK = 0.5  # seconds between two checks whether the gateway stops
+CONFIRM_OPEN = "open"  # the value of `confirm` that allows an edit to open the gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
     """`POST /admin/backends/{name}/probe | drain | resume`, `POST /admin/reload`."""
     routes = APIRouter(prefix="/admin")
-    probing: dict[str, Probing] = {}  # by backend: who asks while one runs gets its findings
+    probing: dict[str, Probing] = {}  # by backend: callers that come while a probe runs get its findings
 
     @routes.post("/backends/{name}/probe")
     async def probe_backend(request: Request, name: str, now: bool = False) -> Response:
-        """The findings; with `accept: application/x-ndjson` a line per check as it is made, then the findings.
+        """The findings; with `accept: application/x-ndjson` a line for each check when it is done, then the findings.
         `now` = do not wait until the backend is idle."""
         admit(gateway, request)
         state = backend_of(gateway, name)
@@ -52,7 +52,8 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/backends/{name}/drain")
     async def drain_backend(request: Request, name: str) -> Response:
-        """What runs there ends, nothing new comes; until it is resumed, or the gateway is restarted."""
+        """Requests that run there may end, and no new ones are sent, until it is resumed or the gateway is
+        restarted."""
         admit(gateway, request)
         state = backend_of(gateway, name)
         state.evidence.drain()
@@ -60,7 +61,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/backends/{name}/resume")
     async def resume_backend(request: Request, name: str) -> Response:
-        """The end of a drain; of a backend that is not draining nothing is changed."""
+        """Ends a drain; changes nothing for a backend that is not draining."""
         admit(gateway, request)
         state = backend_of(gateway, name)
         state.evidence.resume()
@@ -68,7 +69,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/reload")
     async def reload(request: Request) -> Response:
-        """Read routes.yaml again: `{path, changes, restart, warnings}`. `{"confirm": "open"}`: also where the file
+        """Read routes.yaml again: `{path, changes, restart, warnings}`. `{"confirm": "open"}`: also if the file
         opens the gateway. Raises `invalid_config` with every mistake."""
         admit(gateway, request)
         confirmed = _confirmed(await request.body())
@@ -90,20 +91,20 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 def _confirmed(body: bytes) -> bool:
-    """Does the body of a reload say that an edit may open the gateway? Raises `invalid_request_body`."""
+    """Does the body of a reload confirm that an edit may open the gateway? Raises `invalid_request_body`."""
     if not body.strip():
         return False
     try:
-        said = msgspec.json.decode(body, type=dict[str, Any])
+        fields = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise GatewayError("invalid_request_body", f"The request body must be a JSON object: {error}") from None
-    if said.get("confirm") not in (None, CONFIRM_OPEN):
+    if fields.get("confirm") not in (None, CONFIRM_OPEN):
         raise GatewayError("invalid_request_body", 'The only word that `confirm` takes is "open".', param="confirm")
-    return said.get("confirm") == CONFIRM_OPEN
+    return fields.get("confirm") == CONFIRM_OPEN
 
 
 def drain_status(state: BackendState) -> dict[str, Any]:
-    """`{backend, state, reason, inflight}`: what a drain waits for is that `inflight` is 0."""
+    """`{backend, state, reason, inflight}`: a drain is complete when `inflight` is 0."""
     health = state.health
     return {
         "backend": state.name, "state": health.state.value, "reason": health.reason, "inflight": state.inflight
@@ -111,7 +112,7 @@ def drain_status(state: BackendState) -> dict[str, Any]:
 
 
 class Probing:
-    """A probe under way. It goes on when the one who asked leaves, but not when the gateway stops."""
+    """A probe under way. It continues when its caller leaves, but not when the gateway stops."""
 
     def __init__(self, gateway: Gateway, state: BackendState, *, now: bool) -> None:
         self._gateway = gateway
@@ -129,7 +130,7 @@ class Probing:
         return probe_report(state, work.result(), time.monotonic())
 
     async def findings(self) -> dict[str, Any]:
-        """When it is done. Raises `no_backend_available` when the gateway stops before that."""
+        """The findings, when the probe is done. Raises `no_backend_available` if the gateway stops before."""
         await asyncio.wait({self.task})
         if self.task.cancelled():
             raise GatewayError("no_backend_available", "The gateway is stopping: the probe was not ended.")
@@ -144,7 +145,7 @@ class Probing:
         self._changed = asyncio.Event()
 
     async def seen(self) -> AsyncIterator[tuple[str, Observation]]:
-        """What each check saw, from the first one on, until the last."""
+        """(check, observation) of each check, from the first to the last."""
         sent = 0
         while True:
             changed = self._changed
@@ -158,7 +159,7 @@ class Probing:
 
 
 class Lines(Response):
-    """Lines that are sent as they come."""
+    """A response of lines that are sent as they arise."""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         super().__init__(media_type=NDJSON)
@@ -189,14 +190,14 @@ def backend_of(gateway: Gateway, name: str) -> BackendState:
     return state
 
 
-# -- who may --------------------------------------------------------------------------------------------------------
+# -- permission -----------------------------------------------------------------------------------------------------
 
 
 def admit(gateway: Gateway, request: Request, what: str = "/admin") -> None:
-    """With `clients` one of `admin: true`; without any only this machine itself. Never a page of another site. `what`
-    is the path that is asked, for messages.
+    """Admits a client with `admin: true`; without `clients`, a program on this machine. Never a page of another site.
+    `what`: the path, for messages.
 
-    Raises `invalid_api_key` without a key of ours, `admin_only` where it is not enough, `foreign_origin`,
+    Raises `invalid_api_key` without a valid key, `admin_only` for a client that is no admin, `foreign_origin`,
     `unsupported_media_type`."""
     headers = header_map(request.scope["headers"])
     check_origin(headers)
@@ -216,7 +217,7 @@ def admit(gateway: Gateway, request: Request, what: str = "/admin") -> None:
 
 
 def may_admin(gateway: Gateway, request: Request) -> bool:
-    """Would `/admin` take this caller?"""
+    """Would `/admin` admit this caller?"""
     try:
         admit(gateway, request)
     except GatewayError:

@@ -1,4 +1,4 @@
-"""`POST /admin/explain`: what would be done with a request now, and why."""
+"""`POST /admin/explain`: where a request would be sent now, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Takes `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`, and `"client"`: whose rules."""
+    """Accepts `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`, and `"client"`, whose rules
+    apply."""
     routes = APIRouter(prefix="/admin")
 
     @routes.post("/explain")

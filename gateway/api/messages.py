@@ -26,8 +26,8 @@ ENDPOINT = "count_tokens"  # in gateway_requests_total
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Answers `{"input_tokens": N}`. It takes no slot and waits for nobody: a backend that does not count at once (only
-    vLLM can) is estimated. `x-gateway-backend` names the one that did."""
+    """Answers `{"input_tokens": N}`. It takes no slot and does not wait: if no backend counts at once (only vLLM
+    can), the number is an estimate. `x-gateway-backend` names the backend that has counted."""
     routes = APIRouter()
 
     @routes.post("/v1/messages/count_tokens")
@@ -46,7 +46,7 @@ def router(gateway: Gateway) -> APIRouter:
             return _response(error.status, envelope(error.status, error.envelope(), id_), headers)
         except ClientGone:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
-            return Response()  # nobody is there to read it
+            return Response()  # the client has left
         finally:
             exchange.share.close()
         gateway.metrics.requests.inc(alias, backend, ENDPOINT, "200")
@@ -62,11 +62,13 @@ async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequ
     check_json(exchange.headers)
     request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
     request.sender = client.name
-    return request, access.find_alias(gateway.snapshot, client, request.model)  # as it is now: its backends are asked
+    # By the present snapshot, whose backends are asked.
+    return request, access.find_alias(gateway.snapshot, client, request.model)
 
 
 async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
-    """By the first backend of the alias that can; ("", an estimate) where none can. Clouds are not asked."""
+    """(backend, its count) of the first backend of the alias that can count; ("", an estimate) if none can. Clouds
+    are not asked."""
     now = time.monotonic()
     states = [gateway.fleet.states[name] for step in alias.steps for name in step]
     for state in states:
@@ -82,4 +84,4 @@ def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> R
 
 
 async def _nothing(_: Message) -> None:
-    """What answers is the framework's response."""
+    """A `send` that does nothing: the framework sends the response."""

@@ -50,8 +50,9 @@ def is_listed(gateway: Gateway, alias: Alias) -> bool:
 
 
 def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str, Any]:
-    """One entry. Both length keys are equal and are left out when the window was never seen: some clients take the
-    first length-like key they find. State stands only under `x_gateway`: some clients hide what is not available."""
+    """One entry. Both length keys are equal, because some clients use the first length-like key that they find; they
+    are omitted if the window is not known yet. The state is only under `x_gateway`, because some clients hide models
+    that are not available."""
     states = gateway.fleet.states
     entry: dict[str, Any] = {
         "id": name,
@@ -73,7 +74,7 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
 
 
 def first_window(gateway: Gateway, alias: Alias) -> int | None:
-    """What the first step can always take: the smallest window of its members; None when one was never seen."""
+    """The window that the first step always has: the smallest one of its backends; None if one is not known yet."""
     if not alias.steps:
         return None
     now = time.monotonic()

@@ -1,4 +1,4 @@
-"""For operators and their tools: is it up, can it serve, what version, the metrics."""
+"""Endpoints for operators and their tools: liveness, readiness, version and metrics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from gateway.runtime.gateway import Gateway
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open except where clients are named."""
+    """`/health`, `/ready`, `/version`, `/metrics`: answered from memory, and open except for the parts that name
+    aliases."""
     routes = APIRouter()
 
     def known(request: Request) -> Identity | None:
-        """The caller; None for one who may not know what there is."""
+        """The caller; None for a caller who may not see the aliases."""
         peer = request.client.host if request.client else "local"
         try:
             return identify(gateway.snapshot, header_map(request.scope["headers"]), peer)
@@ -55,7 +56,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/metrics")
     async def metrics(request: Request) -> Response:
-        """Prometheus' text, or OpenMetrics for a scraper that asks for that; by `server.metrics` to an admin alone."""
+        """Prometheus' text, or OpenMetrics for a scraper that accepts it; with `server.metrics` for admins only."""
         if gateway.snapshot.metrics_are_open:
             check_source(gateway.snapshot, header_map(request.scope["headers"]))
         else:

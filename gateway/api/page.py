@@ -1,4 +1,4 @@
-"""`GET /`: the status page. Plain files out of `gateway/web`, read once; they hold no data, so they need no key."""
+"""`GET /`: the status page. Static files of `gateway/web`, read once; they have no data, so they need no key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, in nobody's frame: whatever a model or a name may hold, none of it runs.
+# No other origin, nothing inline, no framing: text of a model or a name can never run as a script.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,7 +33,7 @@ class Asset(NamedTuple):
 
 
 def router() -> APIRouter:
-    """`/`, and what the page is made of under `/web/`."""
+    """`/`, and the page's files under `/web/`."""
     routes = APIRouter()
     assets = dict(read_assets())
 
@@ -42,7 +42,7 @@ def router() -> APIRouter:
             "content-security-policy": POLICY,
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
-            "cache-control": "no-cache",  # kept, and asked for: another version of the gateway has another page
+            "cache-control": "no-cache",  # cached, but revalidated: another version of the gateway has another page
             "etag": asset.etag,
         }
         if request.headers.get("if-none-match") == asset.etag:
@@ -64,7 +64,7 @@ def router() -> APIRouter:
 
 
 def read_assets() -> Iterator[tuple[str, Asset]]:
-    """Path below FOLDER -> the file; only such as a page asks for."""
+    """(path below FOLDER, file) of the files that a page may load."""
     for path in sorted(FOLDER.rglob("*")):
         content_type = TYPES.get(path.suffix)
         if path.is_file() and content_type is not None:

@@ -1,7 +1,7 @@
-"""`GET /status` with its parts, and `GET /events`: how everything is, and what happens, for people and their tools.
+"""`GET /status` with its parts, and `GET /events`: the present state and the events, for people and their tools.
 
-None shows a secret; with `clients` all need a key, any client's. What other clients use, and what backends said in
-their own words (which may repeat what some client sent), is shown to an admin alone.
+None shows a secret. With `clients` all of them need a key of some client. The usage of other clients, and the
+backends' own error texts (which may repeat a prompt), are shown to admins only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gateway.runtime.gateway import Gateway
 
 RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent
-LOOK = 0.5  # seconds between two looks whether the gateway stops
-STALLED = 30.0  # seconds that a reader may take for what was sent; then it is cut off
+LOOK = 0.5  # seconds between two checks whether the gateway stops
+STALLED = 30.0  # seconds after which a reader that reads nothing is cut off
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -78,20 +78,20 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
-        """`samples` = also the fleet's numbers, every few seconds."""
+        """The events from now on; with `samples` also the fleet's numbers every few seconds."""
         return EventStream(gateway, samples=samples, words=admitted(request).admin)
 
     return routes
 
 
 class Viewer(NamedTuple):
-    """Who looks; `client` None = there are no `clients` in routes.yaml, so everybody may see everything."""
+    """The caller. `client` None = there are no `clients` in routes.yaml, so every caller may see everything."""
 
     client: str | None
     admin: bool
 
     def may_see(self, client: str) -> bool:
-        """What this client uses?"""
+        """May the viewer see the usage of this client?"""
         return self.client is None or self.admin or self.client == client
 
     def may_see_budget(self, name: str) -> bool:
@@ -104,7 +104,7 @@ class Viewer(NamedTuple):
 
 def describe(gateway: Gateway) -> dict[str, Any]:
     """`{version, started, now, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...}, aliases:
-    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without backends' own words."""
+    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without the backends' own error texts."""
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
@@ -139,7 +139,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
 
 
 def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
-    """For admins: what backends said in their own words, which may repeat what some client sent."""
+    """Add the backends' own error texts, which may repeat a prompt; for admins only."""
     for name, state in gateway.fleet.states.items():
         answer["backends"][name] |= {
             "reason": shown_to_admin(state.health.reason),
@@ -176,9 +176,9 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
 
 
 def _learned(state: BackendState) -> dict[str, Any]:
-    """`lacks`: what it cannot do -> until when that is believed; `window`: that its refusals tell; `taught`: each of
-    these -> the request that taught it, and when (the latter two only where there are such). Rates are tokens per
-    second; None = not known yet."""
+    """What was learned about a backend. `lacks`: what it cannot do -> until when that is believed. `window`: as its
+    refusals reported it. `taught`: each of these -> the request that taught it, and when. `window` and `taught` may
+    be missing. Rates are tokens per second; None = not known yet."""
     now = time.monotonic()
     pause = state.cooldown_until
     lacks = {what: _wall(until) for what, until in state.facts.lacks.items() if until > now}
@@ -214,7 +214,7 @@ def _alias(view: AliasView, since: float | None, alias: Alias) -> dict[str, Any]
 
 
 def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
-    """Without the fields that mean nothing in an event of its kind."""
+    """The event as JSON, without the fields that its kind does not use."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
     fields = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
@@ -222,7 +222,7 @@ def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
 
 
 def _wall(monotonic: float) -> float:
-    """Unix seconds."""
+    """Monotonic seconds as Unix seconds."""
     return round(time.time() - time.monotonic() + monotonic, 3)
 
 
@@ -232,8 +232,8 @@ def _budgets(gateway: Gateway) -> dict[str, float]:
 
 
 async def _encode_history(gateway: Gateway) -> bytes:
-    """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Requests go on between its
-    parts: an hour of many backends takes some milliseconds."""
+    """`{at: [...], gateway: {...}, backends: {name: {series: [...]}}, nodes: {...}}`. Other tasks run between its
+    parts, because an hour of many backends takes some milliseconds."""
     encoded: dict[str, Any] = {"at": [], "gateway": {}, "backends": {}, "nodes": {}}
     for part, value in gateway.history.parts():
         if part in ("backends", "nodes"):
@@ -249,9 +249,9 @@ async def _encode_history(gateway: Gateway) -> bytes:
 
 
 class EventStream(Response):
-    """One `event: state|drift|config` with its JSON for each event from now on; a comment every 15 s in which nothing
-    happens; `event: dropped` where the reader was too slow for all of them. With `samples` an `event: sample` every few
-    seconds: only ever the newest. Ends when the reader leaves or stalls, or when the gateway stops."""
+    """One `event: state|drift|config` with its JSON for each event from now on; a comment after every 15 s without
+    an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event: sample` every few
+    seconds, always the newest one. Ends when the reader leaves or stalls, or when the gateway stops."""
 
     media_type = "text/event-stream"
 
@@ -273,7 +273,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             connection = scope.get("extensions", {}).get(CONNECTION)
-            if connection is not None:  # a close would wait for ever for what is not read
+            if connection is not None:  # a close would wait for the unread data without end
                 connection.transport.abort()
         finally:
             left.cancel()
@@ -281,7 +281,7 @@ class EventStream(Response):
     async def _pieces(self, subscription: Subscription, left: asyncio.Task[None]) -> AsyncIterator[bytes]:
         yield b": events from now on\n\n"
         spoke = time.monotonic()
-        latest: object = None  # the sample that was sent last
+        latest: object = None  # the last sample that was sent
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
             events, dropped = subscription.drain()

@@ -20,7 +20,7 @@ class UnsuitableOptions(Exception):
 
 class Subject(NamedTuple):
     """What is measured: an alias of the gateway at `url`, or (`alias` None) the server at `url`. `trim`: prompts that
-    do not fit the window are left out, because nobody asked for these lengths."""
+    do not fit the window are left out, because the user did not ask for these lengths."""
 
     url: str
     alias: str | None = None

@@ -1,4 +1,4 @@
-"""Prompts of a given length, no two of which begin alike, so that no prefix cache can answer for the engine."""
+"""Prompts of a given length, no two of which begin alike, so that no prefix cache can shorten the engine's work."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sizing(seen: Sequence[tuple[int, int]]) -> Sizing:
 
 def prompt(spec: RequestSpec) -> str:
     """The text of the prompt. The nonce stands first, so that the prompt differs from its first cache block on. The
-    words are drawn at random: one repeated sentence would flatter speculative decoding that looks tokens up in the
+    words are drawn at random: one repeated sentence would favour speculative decoding that predicts tokens from the
     prompt."""
     pick = Random(spec.seed)
     text = " ".join(pick.choices(_WORDS, k=spec.words))

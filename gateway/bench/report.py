@@ -1,4 +1,4 @@
-"""The results in words: tables for a terminal, JSON for scripts, and remarks on how far the figures can be trusted."""
+"""Reports the results: tables for a terminal, JSON for scripts, and remarks on how far the figures can be trusted."""
 
 from __future__ import annotations
 

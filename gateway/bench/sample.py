@@ -14,8 +14,9 @@ import msgspec
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.transport.sse import BROKEN_ENDS, DONE, Choice, Framer, data_of, read_chunk
 
-MAX_CACHED = 0.05  # share of a prompt that may come out of the prefix cache before its prefill rate is not claimed
-MIN_PIECES = 0.25  # pieces of text per token: with fewer, text came in heaps and the decode rate is not claimed
+MAX_CACHED = 0.05  # share of a prompt from the prefix cache above which the prefill rate is not reported
+# Pieces of text per token: with fewer, several tokens came at once and the decode rate is not reported.
+MIN_PIECES = 0.25
 MAX_ERROR_BYTES = 64 * 1024  # of an error response that are read
 MAX_MESSAGE = 300  # characters of an error message that are kept
 
@@ -182,7 +183,9 @@ class Recorder:
             self.error = f"the stream ended with finish_reason {self._finish}"
         elif self._first is None:
             count = self._count("completion_tokens")
-            self.error = f"{count} tokens were counted, but the stream held no text" if count else "it said nothing"
+            self.error = (
+                f"{count} tokens were counted, but the stream held no text" if count else "the answer was empty"
+            )
 
     def _count(self, name: str, *within: str) -> int | None:
         fields: Any = self._usage

@@ -111,7 +111,7 @@ class Session:
         await asyncio.sleep(PAUSE)
 
     async def _block(self, target: Target, streams: int) -> Block:
-        """`streams` users, each with its next request as soon as the last has ended."""
+        """`streams` clients, each of which sends its next request as soon as the last has ended."""
         settings = self.settings
         words = self._sizing.words(settings.lengths[0])
         until = None if settings.duration is None else time.perf_counter() + settings.duration
@@ -123,7 +123,7 @@ class Session:
                 made += 1
                 samples.append(await self._sample(target, words, settings.tokens, seed=made))
                 if not samples[-1].ok:
-                    return  # the load is not what it should be any more: the block gives no figure
+                    return  # with a failed request the load is not as intended: the block gives no figure
 
         async with asyncio.TaskGroup() as group:
             for _ in range(streams):

@@ -49,7 +49,7 @@ class Target(Protocol):
     name: str
 
     async def look(self) -> None:
-        """Read what has to be known before the first request. Raises NotMeasurable where nobody answers."""
+        """Read what has to be known before the first request. Raises NotMeasurable if there is no answer."""
         ...
 
     def prepare(self, spec: RequestSpec) -> Send:
@@ -121,8 +121,8 @@ class GatewayTarget(UrlTarget):
         return sum(count for count in counts if isinstance(count, int)) if entry else None
 
     async def settle(self, backend: str | None) -> None:
-        """Wait until the gateway has seen that the requests sent directly to the backend are over. Until then it counts
-        them as somebody else's, and the next requests through the gateway would wait for their slots."""
+        """Wait until the gateway has seen that the requests sent directly to the backend are over. Until then it
+        counts them as another client's, and the next requests through the gateway would wait for their slots."""
         if backend is None:
             return
         until = time.monotonic() + SETTLE_SECONDS
@@ -132,7 +132,8 @@ class GatewayTarget(UrlTarget):
             await asyncio.sleep(SETTLE_INTERVAL)
 
     async def backend_url(self, backend: str) -> str | None:
-        """Where the gateway reaches a backend; only operators are told. None = not told, or not reachable from here."""
+        """The URL at which the gateway reaches a backend; it is shown to operators only. None = not shown, or not
+        reachable from here."""
         try:
             plan = await self._post(self._address.root_path + "/admin/explain", {"alias": self.alias})
         except NotMeasurable:
@@ -232,7 +233,7 @@ def _is_loopback(url: str) -> bool:
 async def fetch(
     client: Client, method: str, path: str, headers: Sequence[tuple[str, str]], url: str, content: Any = None
 ) -> Any:
-    """The decoded JSON of one small answer; `content` is sent as JSON. Raises NotMeasurable, in words with `url`."""
+    """The decoded JSON of one small answer; `content` is sent as JSON. Raises NotMeasurable, whose text has `url`."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             sent = b"" if content is None else _encode(content)

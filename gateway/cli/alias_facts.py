@@ -1,7 +1,7 @@
-"""What routes.yaml means for each alias, in words and numbers: the content of `gateway check`. Pure.
+"""What routes.yaml means for each alias: the content of `gateway check`. Pure.
 
-Which requests a backend is not sent is asked of the planner (routing/serving.py), for a fleet that is all there and of
-which nothing was learned. The rest is what the file says.
+The planner decides which requests a backend does not get (routing/serving.py), for a fleet in which every backend is
+ready and nothing was learned. Everything else comes from the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
 
-_NOW = 0.0  # nothing in a fleet that is all ready depends on the clock
+_NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
 
 _CLOUD_WHEN = {
     "down": "down",
@@ -40,7 +40,7 @@ _WITHOUT: Mapping[Need, str] = {
 @dataclass(frozen=True)
 class Member:
     """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
-    `skipped`: for what it is not used, each to be read behind the word "skipped"."""
+    `skipped`: the requests that it does not get, as phrases to follow the word "skipped"."""
 
     step: int
     backend: str

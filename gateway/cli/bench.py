@@ -145,7 +145,8 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _snapshot(config: Path, at: str | None, as_json: bool) -> Snapshot | None:
-    """The file, which says where the gateway and the backend are. None: there is no file, and the gateway is named."""
+    """The snapshot of the file, with the addresses of the gateway and the backends. None: there is no file, and
+    `--at` names the gateway."""
     return None if at is not None and not config.is_file() else load_or_exit(config, as_json=as_json).snapshot
 
 
@@ -233,6 +234,6 @@ class ProgressBar:
         self._bar.stop()
 
     def step(self, what: str, total: int) -> None:
-        """The step before is done, and this one of `total` begins."""
+        """The previous step is done, and the next one of `total` begins."""
         self._bar.update(self._task, description=visible(what), total=total, advance=1 if self._begun else 0)
         self._begun = True

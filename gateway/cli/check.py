@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -60,7 +59,7 @@ def _ask(loaded: Loaded) -> list[Answer]:
 
 
 def _fail(error: ConfigError, as_json: bool) -> NoReturn:
-    """The mistakes are what was asked for: they go to stdout."""
+    """Print the mistakes to stdout, because they are the result of this command, and exit."""
     if as_json:
         fail_with(error, as_json=True)
     for problem in error.problems:
@@ -79,7 +78,7 @@ def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "aliases": [alias.as_json() for alias in facts],
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
-        "live": [asdict(answer) for answer in answers],
+        "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
     }
 
 
@@ -108,7 +107,7 @@ def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
         click.echo("\nAnswers")
         for answer in answers:
             problems = "".join(f"\n    problem: {visible(problem)}" for problem in answer.problems)
-            click.echo(f"  {answer.name}: {visible(answer.said)}{problems}")
+            click.echo(f"  {answer.name}: {visible(answer.result)}{problems}")
 
 
 def _when(alias: AliasFacts) -> str:

@@ -79,7 +79,6 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
     from gateway.http.app import App
     from gateway.http.server import make_server
     from gateway.runtime.process import tune
-    from gateway.runtime.reload import Reloader
     from simulator.fleet import start_fleet
 
     host, port = sock.getsockname()[:2]
@@ -100,7 +99,7 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
             tune()
             app = App(snapshot)
             app.gateway.write_log(log)
-            app.gateway.reloader = Reloader(app.gateway, config, loaded, adapt)
+            app.gateway.follow(config, loaded, adapt)
             runner.run(make_server(app).serve(sockets=[sock]))
         except KeyboardInterrupt:
             pass  # Ctrl-C, raised again after the gateway has stopped

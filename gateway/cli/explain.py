@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"use": "green", "adapt": "yellow", "skip": "red"}
 WAIT = 10.0  # seconds for the gateway's answer
-ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of the answer
 REQUEST_MOST = 256 * 1024 * 1024  # bytes of a request body
 _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 
@@ -165,10 +165,10 @@ def _request(asked: dict[str, Any]) -> str:
 
 def _print_backend(step: int, backend: dict[str, Any], order: list[str]) -> None:
     name, verdict = backend["backend"], backend["verdict"]
-    said = verdict if name not in order else f"{verdict}, number {order.index(name) + 1}"
+    shown = verdict if name not in order else f"{verdict}, number {order.index(name) + 1}"
     cloud = "  CLOUD" if backend["cloud"] else ""
     click.echo(
-        f"  {step}. {name}  {click.style(said, fg=_COLOURS[verdict])}  {backend['engine']}, {backend['state']}{cloud}"
+        f"  {step}. {name}  {click.style(shown, fg=_COLOURS[verdict])}  {backend['engine']}, {backend['state']}{cloud}"
     )
     for reason in backend["reasons"]:
         click.echo(f"       {reason}")

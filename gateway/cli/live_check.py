@@ -22,10 +22,10 @@ NAME_SHOWN = 100  # characters of a model's name
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one backend, in words. `problems`: differences from the file, or that there is no answer."""
+    """What one backend answered, as text. `problems`: its differences from the file, or that there is no answer."""
 
     name: str
-    said: str
+    result: str
     problems: tuple[str, ...] = ()
 
 
@@ -70,10 +70,10 @@ async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.
 
 def _absent(backend: Backend, error: Exception) -> Answer:
     late = isinstance(error, httpx.TimeoutException | TimeoutError)
-    said = f"no answer within {WAIT:.0f} s" if late else "not reachable"
+    reason = f"no answer within {WAIT:.0f} s" if late else "not reachable"
     if backend.run == "on_demand":
-        return Answer(backend.name, f"{said}: parked (on_demand)")
-    return Answer(backend.name, said, (said,))
+        return Answer(backend.name, f"{reason}: parked (on_demand)")
+    return Answer(backend.name, reason, (reason,))
 
 
 def _only_health(backend: Backend, health: int | None) -> Answer:
@@ -82,7 +82,7 @@ def _only_health(backend: Backend, health: int | None) -> Answer:
 
 
 def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answer:
-    said = [] if health is None else [f"health {health}"]
+    results = [] if health is None else [f"health {health}"]
     problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
     if models.status_code in (401, 403):
         problems.append(f"models answers {models.status_code}: its api_key is missing or wrong")
@@ -90,9 +90,9 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
         problems.append(f"models answers {models.status_code}")
     else:
         served = _served(models)
-        said.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
+        results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         problems += _differences(backend, served)
-    return Answer(backend.name, ", ".join(said) or "answered", tuple(problems))
+    return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
 def _served(models: httpx.Response) -> dict[str, int | None]:

@@ -91,7 +91,7 @@ def counted(number: int, what: str) -> str:
 
 
 # -- completion -------------------------------------------------------------------------------------------------------
-# A shell waits for the names: nothing here may raise or print.
+# These functions run in the user's shell: they must not raise or print.
 
 
 def complete_alias(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -118,7 +118,7 @@ def _print(found: list[Findings], left_out: dict[str, str]) -> None:
 
 
 def is_parked(findings: Findings) -> bool:
-    """It is `parked`, and no check was run."""
+    """Is the backend parked, so that no check was run?"""
     return findings["state"] == "parked" and all(seen["result"] == "untested" for seen in findings["checks"].values())
 
 

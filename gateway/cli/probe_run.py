@@ -137,7 +137,8 @@ def _refusal(status: int, body: bytes) -> str:
 async def probe_directly(
     snapshot: Snapshot, backends: Iterable[Backend], on_seen: OnSeen, *, now: bool
 ) -> list[Findings]:
-    """The same without a gateway. What is seen counts for nobody else."""
+    """The findings in the order of `backends`, by probes sent from this process. A running gateway does not learn
+    from them."""
     from gateway.domain.fleet import Fleet
     from gateway.health.prober import Prober, probe_of
     from gateway.health.probes import probe, probe_report
@@ -153,8 +154,8 @@ async def probe_directly(
         if probe_of(backend) is not None:
             await prober.check(state, read_models=True)
         seen = await probe(state, now=now, on_seen=lambda c, seen: on_seen(backend.name, c, seen.result))
-        told: Findings = visible_all(probe_report(state, seen, time.monotonic()))
-        return told
+        report: Findings = visible_all(probe_report(state, seen, time.monotonic()))
+        return report
 
     try:
         return await _by_server(backends, look)

@@ -89,11 +89,10 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
 
     from gateway.http.app import App
     from gateway.runtime.process import tune
-    from gateway.runtime.reload import Reloader
 
     app = App(snapshot)
     app.gateway.write_log(set_up_logs(snapshot.server.log))
-    app.gateway.reloader = Reloader(app.gateway, config, loaded)
+    app.gateway.follow(config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, raised again after the gateway has stopped
         uvloop.run(_serve(app, sock))

@@ -93,7 +93,7 @@ def _run(sim: Sim, host: str, port: int) -> None:
 
 
 async def serve_until_signal(sim: Sim, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT, then end as vLLM does: what is in flight finishes with `abort`."""
+    """Serve until SIGTERM or SIGINT, then end as vLLM does: requests in flight finish with `abort`."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

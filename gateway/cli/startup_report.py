@@ -1,5 +1,5 @@
-"""What `gateway serve` logs once it has looked at all backends: who is there, who is not, and which aliases nobody
-serves."""
+"""What `gateway serve` logs when all backends were probed: which are reachable, which are not, and which aliases no
+backend serves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway")
 
-PATIENCE = 10.0  # seconds to wait for looks that have not come back; then the report is made without them
-LOOK = 0.1  # seconds between two checks whether all have come back
+PATIENCE = 10.0  # seconds to wait for the first probes; then the report is made without the missing ones
+LOOK = 0.1  # seconds between two checks whether all probes are done
 
 
 async def log_when_seen(gateway: Gateway) -> None:
-    """Wait for the first look at each backend, then log what is wrong as warnings and the rest in one line."""
+    """Wait for the first probe of each backend, then log problems as warnings and the rest in one line."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not _all_seen(gateway):
         await asyncio.sleep(LOOK)
@@ -41,7 +41,7 @@ def _all_seen(gateway: Gateway) -> bool:
 
 
 def startup_report(snapshot: Snapshot, states: Mapping[str, BackendState], now: float) -> tuple[str, list[str]]:
-    """(who is there, in one line; what is wrong, a line each)."""
+    """(the reachable backends in one line; the problems, a line each)."""
     ready = [name for name, state in states.items() if state.health.state in WELL]
     parked = [name for name, state in states.items() if state.health.state is State.PARKED]
     unasked = [name for name, state in states.items() if state.health.state is State.UNKNOWN]
@@ -56,7 +56,8 @@ def startup_report(snapshot: Snapshot, states: Mapping[str, BackendState], now: 
 
 
 def _unserved_aliases(snapshot: Snapshot, states: Mapping[str, BackendState], now: float) -> list[str]:
-    """Aliases that nobody can serve now. A backend under its own name is left out: it has a line of its own."""
+    """The aliases that no backend can serve now. A backend's own name is left out: the backend has a line of its
+    own."""
     known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
     lost = [alias.name for alias in known if not alias.implicit and not can_serve(alias, states, now)]
     return [f"nobody can serve {', '.join(lost)} now"] if lost else []

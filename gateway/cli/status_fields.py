@@ -19,7 +19,7 @@ def ago(seconds: float) -> str:
 
 
 def short(seconds: Any) -> str:
-    """A time to first token: `170ms`, `2.6s`."""
+    """Seconds as text: `170ms`, `2.6s`."""
     if not number(seconds):
         return ""
     return f"{seconds * 1000:.0f}ms" if seconds < 0.9995 else f"{seconds:.1f}s"
@@ -43,7 +43,7 @@ def strings(value: Any) -> list[str]:
 
 
 def count(value: Any) -> float:
-    return value if number(value) and value == value else 0  # NaN has no place in an order
+    return value if number(value) and value == value else 0  # NaN cannot be sorted
 
 
 def records(value: Any) -> list[Fields]:

@@ -1,4 +1,4 @@
-"""`gateway top`: the fleet at a glance, in a terminal, for as long as one looks."""
+"""`gateway top`: a live view of the fleet in a terminal."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gateway.cli.top_view import View
 
 WAIT = 3.0  # seconds for an answer
-ANSWER_MOST = 16 * 1024 * 1024  # bytes of it
-EVERY = 1.0  # seconds between two looks
-USAGE_EVERY = 15.0  # seconds for which the gateway gives the same answer
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer
+EVERY = 1.0  # seconds between two updates
+USAGE_EVERY = 15.0  # seconds for which the gateway caches this answer
 DEFAULT = "http://127.0.0.1:4000"
 
 
@@ -37,7 +37,7 @@ DEFAULT = "http://127.0.0.1:4000"
 def command(config: Path, at: str | None, key: str | None, once: bool, as_json: bool) -> None:
     """Show backends, slots, queues, who answers for each alias, and what happened last; Ctrl-C leaves.
 
-    While the gateway cannot be reached that is said, and it is tried again.
+    While the gateway cannot be reached, the view says so and keeps trying.
 
     Exit code 0: it was shown; 1: the gateway could not be reached, or refuses the key (--once, --json); 2: wrong usage.
     """
@@ -58,14 +58,14 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
 
 def _listens(config: Path) -> str:
-    """Where the gateway of the file is; without a file, where one usually is."""
+    """The URL of the gateway of the file; without a file, the default URL."""
     from gateway.cli.probe_run import address
 
     return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
 
 
 class StatusPoller:
-    """Looks at one gateway; `view` is what is known of it."""
+    """Polls one gateway; `view` has what is known of it."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         from gateway.cli.top_view import View
@@ -75,7 +75,7 @@ class StatusPoller:
         self._answered_at = self._usage_at = float("-inf")
 
     def look(self) -> None:
-        """Ask it now. Without an answer the view stays as it was, and its `trouble` says why."""
+        """Poll now. Without an answer the view keeps its data, and its `trouble` has the reason."""
         status, trouble = self._ask("/status")
         now = time.monotonic()
         if status is None:
@@ -88,7 +88,7 @@ class StatusPoller:
             self.view = replace(self.view, usage=self._ask("/status/usage")[0] or {})
 
     def _ask(self, path: str) -> tuple[Mapping[str, Any] | None, str | None]:
-        """(its answer, None) or (None, why there is none)."""
+        """(the decoded answer, None), or (None, why there is none)."""
         import httpx
 
         from gateway.transport.bounded import fetch_now
@@ -109,11 +109,11 @@ class StatusPoller:
         return visible_all(fields), None
 
 
-# -- showing ----------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def _print_json(view: View) -> None:
-    """/status as it came, with `usage` beside it."""
+    """Print the answer of /status, with `usage` added."""
     if view.trouble is not None:
         click.echo(json.dumps({"ok": False, "error": problem(view)}, indent=2))
         sys.exit(1)
@@ -121,7 +121,7 @@ def _print_json(view: View) -> None:
 
 
 def problem(view: View) -> str:
-    """What is wrong, in a sentence."""
+    """Why there is no current status, as a sentence."""
     return f"The gateway at {view.url} {view.trouble}."
 
 
@@ -135,7 +135,7 @@ def _print(view: View) -> None:
 
 
 def _follow(poller: StatusPoller) -> None:
-    """A look every second, on a screen of its own; drawn anew in between for a terminal that changes its size."""
+    """Poll every second on a separate screen; the view is redrawn in between when the terminal changes its size."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,6 +1,6 @@
-"""One frame of `gateway top`: the answer of `/status`, drawn for the width and height there is. Pure.
+"""One frame of `gateway top`: the answer of `/status`, drawn for the terminal's width and height. Pure.
 
-Any field may be absent (an older gateway, a newer one): then its cell is empty.
+Any field may be missing (from an older or newer gateway): then its cell is empty.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ STATES = {
 }
 WELL = ("ready", "busy")
 ALARM, WARNING = "bold white on red", "bold black on yellow"
-WIDEST = 160  # columns: beyond, eyes lose the line
+WIDEST = 160  # columns; longer lines are hard to read
 UNBOUNDED = 100_000  # lines
-ROWS_LEAST = 4  # of each table, however little room there is
+ROWS_LEAST = 4  # rows of each table even on a small terminal
 EVENTS_MOST = 20
 BANNERS_MOST = 6
 CLIENTS_MOST = 4
-OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> what /status calls it
-SPENT = 0.8  # share of a budget from which it is shown
+OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> key of /status
+SPENT = 0.8  # share of a budget from which on it is shown
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known at a moment (`now`: Unix seconds of the gateway's clock). `status` empty: there was no answer yet.
-    `trouble`: why nothing newer than `status` is to be had ("cannot be reached: ..."); `usage`: of /status/usage.
-    `height` False: as long as it gets, for a pipe."""
+    """What is shown. `now`: Unix seconds of the gateway's clock. `status` empty: there was no answer yet. `trouble`:
+    why there is no newer status ("cannot be reached: ..."). `usage`: the answer of /status/usage. `height` False:
+    unlimited, for a pipe."""
 
     url: str
     status: Fields = field(default_factory=dict)
     usage: Fields = field(default_factory=dict)
     trouble: str | None = None
-    age: float = 0.0  # seconds since `status` was answered
+    age: float = 0.0  # of `status`, in seconds
     height: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The parts in their order of weight; events take the lines that are left."""
+        """The parts in order of importance; events get the remaining lines."""
         room = max(1, options.height or console.height) if self.height else UNBOUNDED
         options = options.update(width=min(options.max_width, WIDEST)).reset_height()
 
@@ -82,7 +82,7 @@ class View:
             yield Segment.line()
 
 
-# -- on top -----------------------------------------------------------------------------------------------------------
+# -- header -----------------------------------------------------------------------------------------------------------
 
 
 def header(view: View) -> Text:
@@ -99,7 +99,7 @@ def header(view: View) -> Text:
 
 
 def machines(status: Fields) -> Text | None:
-    """The nodes in a line."""
+    """The nodes in one line."""
     line = Text(overflow="ellipsis", no_wrap=True)
     for name, node in mapping(status.get("nodes")).items():
         line.append(f"{name}", style=STATES["down"] if node.get("state") == "down" else "bold")
@@ -108,7 +108,7 @@ def machines(status: Fields) -> Text | None:
 
 
 def machine(node: Fields) -> str:
-    """Memory, temperature, load of its graphics; only what its exporter reports."""
+    """Memory, temperature and GPU load of a node, as far as its exporter reports them."""
     text = ""
     used, total = node.get("memory_used"), node.get("memory_total") or node.get("memory")
     if number(used) and number(total) and total:
@@ -119,7 +119,7 @@ def machine(node: Fields) -> str:
 
 
 def banners(view: View) -> Iterable[Text]:
-    """What must not be overlooked, a line each, the worst first."""
+    """The problems, a line each, the worst first."""
     found = [*troubles(view)]
     for words, style in found[:BANNERS_MOST]:
         yield Text(f" {words} ", style=style, no_wrap=True, overflow="ellipsis")
@@ -128,7 +128,7 @@ def banners(view: View) -> Iterable[Text]:
 
 
 def troubles(view: View) -> Iterable[tuple[str, str]]:
-    """(words, style) of each."""
+    """(text, style) of each problem."""
     status = view.status
     if view.trouble is not None:
         seen = f"; what follows is {ago(view.age)} old" if status else ""
@@ -176,8 +176,8 @@ def away(name: str, alias: Fields, now: Any) -> str:
 
 
 def backends(status: Fields, most: int) -> Iterable[RenderableType]:
-    """In the order of the file. Where there is no room for all, those that are well and have nothing to do are left out
-    first. What is parked is named in a line."""
+    """The backends in the order of the file. If not all fit, healthy idle ones are left out first. Parked ones are
+    listed in one line."""
     known = mapping(status.get("backends"))
     parked = [name for name, backend in known.items() if backend.get("state") == "parked"]
     there = [name for name in known if name not in parked]
@@ -208,7 +208,7 @@ def backends(status: Fields, most: int) -> Iterable[RenderableType]:
 
 
 def _weight(backend: Fields) -> int:
-    """0 = in trouble, 1 = at work, 2 = neither."""
+    """Sort key: 0 = has a problem, 1 = busy, 2 = idle."""
     if backend.get("state") not in WELL or backend.get("drift"):
         return 0
     return 1 if backend.get("inflight") or backend.get("queue") else 2
@@ -219,7 +219,8 @@ def _names(what: str, names: Iterable[str]) -> Text:
 
 
 def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> list[Text]:
-    """`others`: columns that are there where several gateways share it: what the others have there; our share of it."""
+    """The cells of one backend. `others`: the columns if several gateways share the fleet: the slots of the others,
+    our share."""
     state = str(backend.get("state", "?"))
     drift = strings(backend.get("drift"))
     since = backend.get("since")
@@ -242,7 +243,7 @@ def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> lis
 
 
 def busy(backend: Fields) -> str:
-    """`3/4`, and what strangers run there: `3/4 +1`."""
+    """`3/4`, with requests of other clients of the engine `3/4 +1`."""
     if not number(backend.get("inflight")):
         return ""
     slots, foreign = backend.get("slots"), backend.get("foreign")
@@ -251,7 +252,8 @@ def busy(backend: Fields) -> str:
 
 
 def aliases(status: Fields, most: int) -> Iterable[RenderableType]:
-    """Who answers for each; a backend's own name is left out. Where there is no room for all, those at home go."""
+    """The aliases and the backends that answer for them, without backends' own names. If not all fit, those served
+    by their first step are left out."""
     named = {name: alias for name, alias in mapping(status.get("aliases")).items() if not alias.get("implicit")}
     chosen = sorted(named, key=lambda name: named[name].get("course") in ("home", "parked"))[:most]
     table = _table(("alias", 12), ("answered by", 11), ("first", 6), ("why", 20))
@@ -277,11 +279,11 @@ def _alias(name: str, alias: Fields) -> list[Text]:
     ]
 
 
-# -- what happened, and who asked -------------------------------------------------------------------------------------
+# -- events and clients -----------------------------------------------------------------------------------------------
 
 
 def recent(status: Fields, most: int) -> Table | None:
-    """The latest first."""
+    """The events, the latest first."""
     events = records(status.get("events"))
     if not events:
         return None
@@ -297,7 +299,7 @@ def recent(status: Fields, most: int) -> Table | None:
 
 
 def clients(usage: Fields) -> Table:
-    """Today's, the busiest first."""
+    """Today's clients, the busiest first."""
     table = _table(("today", 10), ("requests", 8), ("failed", 6), ("prompt", 6), ("answer", 6), ("USD", 6))
     rows = sorted(records(mapping_of(usage, "today").get("clients")), key=lambda row: -count(row.get("requests")))
     for row in rows[:CLIENTS_MOST]:
@@ -318,7 +320,7 @@ _RIGHT = frozenset(
 
 
 def _table(*columns: tuple[str, int]) -> Table:
-    """Columns with their least widths; the last takes what is left and is cut first."""
+    """A table of (column, least width); the last column takes the remaining width and is cut first."""
     table = Table(box=None, pad_edge=False, expand=True, padding=(0, 1, 0, 0), header_style="dim underline")
     last = columns[-1][0] in ("why", "what happened")
     for place, (name, least) in enumerate(columns):

@@ -1,4 +1,4 @@
-"""`gateway usage`: who has used what, read from the ledger; also while the gateway runs."""
+"""`gateway usage`: the usage by client, alias and backend, read from the ledger, also while the gateway runs."""
 
 from __future__ import annotations
 

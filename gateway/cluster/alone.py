@@ -1,5 +1,5 @@
-"""The slots of a backend that a gateway may use while Redis is away: its share, or less where other gateways were last
-known to hold more than theirs, until those requests or their leases end."""
+"""How many slots of a backend a gateway may use while Redis is away: its share, or less if other gateways were last
+known to hold more than their shares, until those requests or their leases end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ def share_of(slots: int, gateways: int) -> int:
 
 
 def slots_alone(slots: int, gateways: int, ours: int, others: Sequence[int]) -> int:
-    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected; gateways
-    that are missing held none. A gateway above its share keeps its slots until its requests end; gateways below their
-    share start that many fewer, evenly where possible. So all together stay within `slots` (within the number of
-    gateways where there are fewer slots than gateways), also where a gateway has not heard of the last releases."""
+    """`ours`, `others`: slots that this gateway and each other one held when the gateways were last connected;
+    gateways that are missing held none. A gateway above its share keeps its slots until its requests end; gateways
+    below their share start that many fewer, evenly where possible. So all together stay within `slots` (within the
+    number of gateways where there are fewer slots than gateways), even if a gateway did not receive the reports of
+    the last releases."""
     gateways = max(gateways, len(others) + 1)
     share = share_of(slots, gateways)
     if ours >= share:

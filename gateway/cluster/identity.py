@@ -14,7 +14,7 @@ from gateway.config.sources import read_file
 log = logging.getLogger("gateway.cluster")
 
 NAME = "shared.json"
-READ_MOST = 64 * 1024  # bytes of it: what is longer is not ours
+READ_MOST = 64 * 1024  # bytes of the file; a longer one was not written by a gateway
 GATEWAYS_MOST = 1000
 _OWNER = re.compile(r"[\w.-]{1,128}")
 

@@ -47,7 +47,7 @@ class Membership:
     ) -> None:
         self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
-        self.since = time.time()  # when it joined, or went on alone
+        self.since = time.time()  # when this gateway joined, or began to serve alone
         self.reason = "not joined yet"
         self.times_away = 0
         self._folder = folder
@@ -55,7 +55,7 @@ class Membership:
         self._accounts = accounts
         self._emit = emit
         self._identity = GatewayIdentity("")
-        self._redis = RedisConnection(url, self.id, self._build, self._heard, self._lost, self._failures)
+        self._redis = RedisConnection(url, self.id, self._build, self._on_message, self._on_redis_lost, self._failures)
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
         self._shared_budgets: SharedBudgets | None = None
@@ -80,7 +80,7 @@ class Membership:
         """Round trips to Redis."""
         return self._redis.trips
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Join, or serve alone for now; either takes at most 2 s. Called after the ledger was read."""
@@ -109,17 +109,17 @@ class Membership:
         while True:
             try:
                 await self._redis.open()
-                await self._keep()
+                await self._stay_joined()
             except RedisUnavailable as error:
-                self._lost(str(error))
+                self._on_redis_lost(str(error))
             except Exception:
                 self._failures.note("shared", "what gateways share")
-                self._lost("an error inside the gateway; see its log")
+                self._on_redis_lost("an error inside the gateway; see its log")
             await self._redis.close()
             self.slots.tick(time.monotonic())
             await asyncio.sleep(RETRY)
 
-    async def _keep(self) -> None:
+    async def _stay_joined(self) -> None:
         """Join, then renew the presence as long as Redis answers."""
         while self._redis.up:
             self._renew = True
@@ -131,7 +131,7 @@ class Membership:
             except TimeoutError:
                 continue
 
-    # -- out ------------------------------------------------------------------------------------------------------
+    # -- operations to send ---------------------------------------------------------------------------------------
 
     def _build(self) -> Batch:
         """The operations to send now. The first one renews the presence."""
@@ -141,7 +141,7 @@ class Membership:
         if self._renew:
             self._renew, self._news = False, True
             batch.append((self.slots.renewal(0), self._renewed))
-            batch.append((("purse", days(today())[-2:]), self._read_purse))
+            batch.append((("read_spending", days(today())[-2:]), self._read_spending))
         if self._news:
             self._news = False
             batch.append((("news", self._state_sync.revision), self._read_news))
@@ -155,18 +155,18 @@ class Membership:
         assert self._shared_budgets is not None
         self._renew = False
         self._state_sync.resend_all()
-        purse = self._shared_budgets
-        claims: Batch = [(op, lambda answer: purse.claimed(answer[0], self.id)) for op in purse.claim(today())]
+        budgets = self._shared_budgets
+        claims: Batch = [(op, lambda answer: budgets.claimed(answer[0], self.id)) for op in budgets.claim(today())]
         return [
             (self.slots.renewal(self.gateways), self._renewed),
             *claims,
-            (("purse", days(today())), self._read_purse),
+            (("read_spending", days(today())), self._read_spending),
             (("news", 0), self._read_news),
             *((operation, _ignore) for operation in self._state_sync.pending_operations()),
             (("news", 0), self._joined),
         ]
 
-    # -- in -------------------------------------------------------------------------------------------------------
+    # -- answers and messages -------------------------------------------------------------------------------------
 
     def _renewed(self, answer: list[Any]) -> None:
         present, loads, granted = answer
@@ -178,7 +178,7 @@ class Membership:
         if present != self.gateways:
             self._identity.gateways = present
             log.info("%d gateways share the fleet", present)
-            # Not waited for: a thread of its own writes a hundred bytes.
+            # Not awaited: a thread writes these hundred bytes.
             asyncio.get_running_loop().run_in_executor(None, save_identity, self._folder, self._identity)
 
     def _joined(self, _: Any) -> None:
@@ -186,7 +186,7 @@ class Membership:
         self._shared_budgets.resend_all()
         self._fleet.sharers = 1
         self.slots.join()
-        self._renew = True  # what came and went while the answer was on its way
+        self._renew = True  # report what has changed here since the renewal was sent
         self._change(f"joined the gateways at redis {self._redis.where}")
         log.info("%s: %d of them", self.reason, self.gateways)
         self._tried.set()
@@ -194,11 +194,11 @@ class Membership:
     def _read_news(self, answer: list[Any]) -> None:
         self._state_sync.receive(*answer)
 
-    def _read_purse(self, answer: list[Any]) -> None:
+    def _read_spending(self, answer: list[Any]) -> None:
         assert self._shared_budgets is not None
         self._shared_budgets.read(answer[0], answer[1], self.id)
 
-    def _heard(self, message: list[Any]) -> None:
+    def _on_message(self, message: list[Any]) -> None:
         """A message of another gateway, or of the script: slots were granted to a request that waits here."""
         kind = message[0]
         if kind == "granted":
@@ -214,11 +214,11 @@ class Membership:
             self._shared_budgets.receive(*message[1:])
         elif kind == "merged":
             self._shared_budgets.merged(message[2])
-        if kind in ("came", "gone") and self.joined:  # how many there are, and what is under way, is known at once
+        if kind in ("came", "gone") and self.joined:  # renew at once to learn the new number and reservations
             self._renew = True
             self._redis.wake()
 
-    def _lost(self, reason: str) -> None:
+    def _on_redis_lost(self, reason: str) -> None:
         """Redis is away: requests that wait are served by this gateway alone from now on."""
         self._nudge.set()
         self._tried.set()
@@ -234,7 +234,7 @@ class Membership:
         self.reason, self.since = reason, time.time()
         self._emit(Event(self.since, "shared", "", reason))
 
-    # -- shown ----------------------------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """For `/status`. `since` in Unix seconds; `away`: how often Redis was away."""

@@ -22,22 +22,22 @@ from gateway.supervision import Failures
 log = logging.getLogger("gateway.cluster")
 
 PATIENCE = 0.25  # seconds for an answer, where the URL has no socket_timeout
-CONNECT = 1.0  # seconds for a connection, and for what is said first on it
-DRAIN = 0.05  # seconds in which what was said before a loss may still be heard
-PRESENT = 6.0  # seconds that a gateway counts as there after it was last heard
+CONNECT = 1.0  # seconds to connect and to load the script
+DRAIN = 0.05  # seconds to read messages that arrived before a connection was lost
+PRESENT = 6.0  # seconds that a gateway counts as present after its last batch
 
-Answer = Callable[[Any], None]
-Batch = list[tuple[Operation, Answer]]
+OnAnswer = Callable[[Any], None]
+Batch = list[tuple[Operation, OnAnswer]]
 
 
 class RedisUnavailable(Exception):
-    """Redis cannot be had, and why."""
+    """Redis cannot be used; the text says why."""
 
 
 class RedisConnection:
-    """Between `open` and `close` or a failure it is `up`. `build` gives what is to be done now, and to whom each answer
-    goes; `on_message` gets what others publish; `on_lost` is told, once, that it is up no more. `trips` counts the
-    batches."""
+    """`up` from `open` until `close` or a failure. `build` returns the operations to send now, each with the
+    callback for its answer. `on_message` is called with each message that another gateway publishes, `on_lost` once
+    with the reason when the connection fails. `trips` counts the batches."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class RedisConnection:
         )
         settings = self._redis.connection_pool.connection_kwargs
         self._patience = float(settings.get("socket_timeout") or PATIENCE)
-        settings["socket_timeout"] = None  # the bound is here, not on each read
+        settings["socket_timeout"] = None  # messages may be rare; `_run` bounds its own waits
         self.where = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
         self.where += f"/{settings.get('db') or 0}"
         self._script = source()
         self._sha = ""
-        self._calls: AbstractConnection | None = None  # of its own: a pool would look at it twice for each batch
+        self._calls: AbstractConnection | None = None  # outside the pool, which would check it twice per batch
         self._pubsub: PubSub | None = None
         self._listener: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -82,12 +82,12 @@ class RedisConnection:
                 await self._pubsub.subscribe(f"{PREFIX}all", f"{PREFIX}to:{self._gateway}")
         except (RedisError, OSError, TimeoutError) as error:
             await self.close()
-            raise RedisUnavailable(_words(error)) from None
+            raise RedisUnavailable(_message_of(error)) from None
         self.up = True
         self._listener = self._failures.once("shared", self._listen(self._pubsub), "shared: messages")
 
     async def close(self) -> None:
-        """Also after a failure; it can be opened again."""
+        """Close the connections, also after a failure. The connection can be opened again."""
         self.up = False
         tasks = [task for task in (self._listener, self._sender) if task is not None]
         self._listener = self._sender = None
@@ -102,48 +102,49 @@ class RedisConnection:
                     await self._pubsub.aclose()  # type: ignore[no-untyped-call]  # redis has no type for it
                 await self._redis.aclose()
         except (RedisError, OSError, TimeoutError) as error:
-            log.debug("a connection to redis ended badly: %s", _words(error))
+            log.debug("a connection to redis ended badly: %s", _message_of(error))
         self._pubsub = self._calls = None
 
     async def send_last(self, operation: Operation) -> None:
-        """One operation before `close`, if it can be said in time; after what is under way."""
+        """Send one operation before `close`, after the batch that is under way. A failure is ignored."""
         self.up = False
         if self._sender is not None:
             await asyncio.gather(self._sender, return_exceptions=True)
         try:
             await self._trip([operation])
         except RedisUnavailable as error:
-            log.debug("redis was not told that this gateway stops: %s", error)
+            log.debug("redis could not be informed that this gateway stops: %s", error)
 
     def wake(self) -> None:
-        """There is something to do: it is sent in the loop's next round, with whatever comes until then."""
+        """There are operations to send. They are sent in the loop's next round, in one batch with any that are added
+        until then."""
         if self.up and self._sender is None:
             self._sender = self._failures.once("shared", self._send(), "shared: operations")
 
     async def _send(self) -> None:
-        """Batch after batch, one at a time: so they are done in the order in which they were wanted."""
+        """Send batch after batch, one at a time, so that operations are executed in order."""
         try:
             while self.up and (batch := self._build()):
                 answers = await self._call([operation for operation, _ in batch])
                 for (_, answer), value in zip(batch, answers, strict=True):
                     answer(value)
         except RedisUnavailable as error:
-            await self._hear_out()
-            self._lost(str(error))
+            await self._drain_messages()
+            self._fail(str(error))
         except Exception:
             self._failures.note("shared", "what gateways share")
-            self._lost("an error inside the gateway; see its log")
+            self._fail("an error inside the gateway; see its log")
         finally:
             self._sender = None
 
-    async def _hear_out(self) -> None:
-        """What the others hold may have been told just before the connection broke."""
+    async def _drain_messages(self) -> None:
+        """Read the last messages before a loss: they may report what the other gateways hold."""
         if self._listener is not None:
             await asyncio.wait({self._listener}, timeout=DRAIN)
 
     async def _call(self, operations: list[Operation]) -> list[Any]:
         answers = await self._trip(operations)
-        if answers == ["stranger"]:  # it was silent for too long, or Redis has lost what it knew
+        if answers == ["stranger"]:  # this gateway was silent for too long, or Redis has lost its data
             raise RedisUnavailable("this gateway was forgotten there")
         return answers
 
@@ -151,7 +152,7 @@ class RedisConnection:
         self.trips += 1
         trip = asyncio.create_task(self._run(arguments(self._gateway, PRESENT, operations)))
         try:
-            for _ in range(2):  # in two halves: time that this process itself stood still is not redis' silence
+            for _ in range(2):  # in two halves: a pause of this process itself must not count as silence of Redis
                 await asyncio.wait({trip}, timeout=self._patience / 2)
                 if trip.done():
                     break
@@ -159,7 +160,7 @@ class RedisConnection:
                 raise RedisUnavailable(f"no answer within {self._patience * 1000:.0f} ms")
             found: list[Any] = decode(trip.result())
         except (RedisError, OSError) as error:
-            raise RedisUnavailable(_words(error)) from None
+            raise RedisUnavailable(_message_of(error)) from None
         finally:
             trip.cancel()
         return found
@@ -175,16 +176,16 @@ class RedisConnection:
             async for message in pubsub.listen():
                 self._on_message(decode(message["data"]))
         except (RedisError, OSError) as error:
-            reason = _words(error)
+            reason = _message_of(error)
         except Exception:
             self._failures.note("shared", "a message of another gateway")
-        self._lost(reason)
+        self._fail(reason)
 
-    def _lost(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self.up:
             self.up = False
             self._on_lost(reason)
 
 
-def _words(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

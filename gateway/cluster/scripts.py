@@ -1,4 +1,4 @@
-"""The script that runs inside Redis, and the words of its operations."""
+"""The script that runs inside Redis, and how its operations are encoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from gateway.config.snapshot import Backend
 
 PREFIX = "spark-gateway:"  # of all keys: one fleet per database
-FILES = ("base", "limits", "slots", "board", "main")  # in this order they are one script
+FILES = ("base", "limits", "slots", "state", "main")  # in this order they are one script
 
 Operation = Sequence[Any]  # its name, then its arguments; no None in it
 
@@ -26,12 +26,12 @@ def source() -> str:
 
 
 def arguments(gateway: str, present: float, operations: Sequence[Operation], now: float | None = None) -> list[Any]:
-    """ARGV of one batch. `present`: seconds that the gateway counts as there from now on. `now` (seconds) instead of
+    """ARGV of one batch. `present`: seconds that the gateway counts as present from now on. `now` (seconds) instead of
     Redis' own clock is for tests."""
     time = "" if now is None else str(round(now * 1000))
     return [time, gateway, round(present * 1000), encode(operations)]
 
 
 def key_of(backend: Backend) -> str:
-    """What a backend is called among gateways: the same running thing has the same key."""
+    """The name of a backend among gateways: the same running server has the same key everywhere."""
     return " ".join(part or "" for part in backend.identity)

@@ -19,15 +19,15 @@ class SharedBudgets:
         self.owner = owner
         self._budgets = budgets
         self._wake = wake
-        self._borrowed: dict[tuple[int, Account], float] = {}  # spent by the owner whose ledger we read, before us
+        self._borrowed: dict[tuple[int, Account], float] = {}  # totals read from a ledger of another owner
         self._claimed = False
-        self._spent: set[tuple[int, Account]] = set()  # changed
+        self._spent: set[tuple[int, Account]] = set()  # totals to send
         self._reserved: set[Account] = set()
-        self._reported: set[Account] = set()  # something that was under way was told of these
-        self._theirs: dict[str, dict[tuple[int, Account], float]] = {}  # owner -> what it has spent
-        self._their_reserved: dict[str, dict[Account, float]] = defaultdict(dict)  # gateway -> what is under way there
+        self._reported: set[Account] = set()  # accounts with reservations that were sent
+        self._theirs: dict[str, dict[tuple[int, Account], float]] = {}  # owner -> its totals
+        self._their_reserved: dict[str, dict[Account, float]] = defaultdict(dict)  # gateway -> its reservations
 
-    # -- from here ------------------------------------------------------------------------------------------------
+    # -- operations to send ---------------------------------------------------------------------------------------
 
     def changed(self, account: Account, day: int | None) -> None:
         """The spending of this day has changed; None = the reserved amount has."""
@@ -55,7 +55,7 @@ class SharedBudgets:
     def _own(self, day: int, account: Account) -> float:
         return max(0.0, self._budgets.own(account, day) - self._borrowed.get((day, account), 0.0))
 
-    # -- from there -----------------------------------------------------------------------------------------------
+    # -- answers and messages -------------------------------------------------------------------------------------
 
     def claim(self, today: int) -> list[Operation]:
         """Claim the name of this gateway, at each joining. Spending under names that end with their gateway is read
@@ -73,7 +73,7 @@ class SharedBudgets:
         self._claimed = True
 
     def read(self, spent: list[tuple[int, str, str]], reserved: list[tuple[str, str, str]], gateway: str) -> None:
-        """(day, owner and account, USD) of these days; (gateway, account, USD) of all that are there."""
+        """(day, owner and account, USD) of these days; (gateway, account, USD) of all gateways that are present."""
         for day, field, usd in spent:
             owner, _, account = field.partition("\t")
             self._record(owner, day, _account(account), float(usd))
@@ -100,18 +100,18 @@ class SharedBudgets:
     def _record(self, owner: str, day: int, account: Account, usd: float) -> None:
         if owner != self.owner:
             self._theirs.setdefault(owner, {})[day, account] = usd
-        elif usd > self._own(day, account):  # more than the ledger remembers: it was ours before the start
-            self._budgets.take_over(account, day, usd - self._own(day, account))
+        elif usd > self._own(day, account):  # more than the ledger has: spent by this owner before the restart
+            self._budgets.add_lost(account, day, usd - self._own(day, account))
 
     def _recompute(self) -> None:
         spent: dict[Account, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        lent = dict(self._borrowed)  # counted here: of who has had this ledger before
+        in_ledger = dict(self._borrowed)  # these totals are in our own already
         for owner, totals in self._theirs.items():
             same_ledger = _ledger(owner) == _ledger(self.owner)
             for (day, account), usd in totals.items():
-                known = min(usd, lent.get((day, account), 0.0)) if same_ledger else 0.0
+                known = min(usd, in_ledger.get((day, account), 0.0)) if same_ledger else 0.0
                 if known:
-                    lent[day, account] -= known
+                    in_ledger[day, account] -= known
                 spent[account][day] += usd - known
         reserved: dict[Account, float] = defaultdict(float)
         for theirs in self._their_reserved.values():

@@ -16,16 +16,16 @@ from gateway.cluster.alone import LEASE, slots_alone
 from gateway.cluster.scripts import Operation, key_of
 from gateway.domain.backend import BackendState
 
-LOOK_AGE = 0.5  # seconds after the loss from which a look at an engine shows what the others began before it
-# A backend, the slots in use there, those of them that are ours, and those of each other gateway that has any.
+LOOK_AGE = 0.5  # seconds after Redis is lost until a probe of an engine shows all requests begun before the loss
+# (backend, its slots in use, those held here, those held by each other gateway that holds any)
 Load = tuple[str, int, int, list[int]]
 
 
 class SharedSlots:
     """The `SlotSharing` of our waiting set. `wake` is called when there is something to send.
 
-    A waiter has a key as long as it is registered; what is asked anew gets a new one (`was` names the old), so that a
-    grant under an old key never counts.
+    A waiter has a key while it is registered. When its request changes it is registered again under a new key (`was`
+    names the old one), so that a grant for the old request is not taken for the new one.
     """
 
     def __init__(
@@ -44,15 +44,17 @@ class SharedSlots:
         self._wake = wake
         self._keys = 0
         self._held: dict[str, SlotGrant] = {}  # by key
-        self._asked: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}  # who waits there, and for whom
-        self._to_ask: dict[Waiter, None] = {}
-        self._leaving: dict[Waiter, None] = {}  # registered, and waiting no more
+        # By key: the waiters that are registered in Redis, with the backends they wait for.
+        self._registered: dict[str, tuple[Waiter, tuple[BackendState, ...]]] = {}
+        self._to_register: dict[Waiter, None] = {}
+        self._to_unregister: dict[Waiter, None] = {}  # registered, but no longer waiting: to be dropped
         self._drops: list[str] = []
         self._used: list[Operation] = []
-        self._kept: dict[str, int] = {}  # by backend: slots that we could use on our own, when we were last
-        self._alone_since = self._until = 0.0  # when we went on alone, and until when what the others held then counts
+        self._kept_shares: dict[str, int] = {}  # backend -> slots that this gateway could use when it last served alone
+        # Since when this gateway serves alone, and until when the slots that the others held then still count.
+        self._alone_since = self._until = 0.0
 
-    # -- what our waiting set tells (scheduler.Others) ------------------------------------------------------------
+    # -- reports of our waiting set (scheduler.SlotSharing) -------------------------------------------------------
 
     def key(self) -> str:
         self._keys += 1
@@ -61,22 +63,22 @@ class SharedSlots:
     def enqueued(self, waiter: Waiter) -> None:
         if not self.joined or waiter.pending:
             return
-        if waiter in self._leaving:
-            del self._leaving[waiter]
-            if self._asked[waiter.key][1] == waiter.choices:
-                return  # as before
-        self._to_ask[waiter] = None
+        if waiter in self._to_unregister:
+            del self._to_unregister[waiter]
+            if self._registered[waiter.key][1] == waiter.choices:
+                return  # registered with the same backends already
+        self._to_register[waiter] = None
         self._wake()
 
     def dequeued(self, waiter: Waiter) -> None:
-        self._to_ask.pop(waiter, None)
-        if waiter.key not in self._asked:
+        self._to_register.pop(waiter, None)
+        if waiter.key not in self._registered:
             return
         if waiter.granted is not None and waiter.granted.key == waiter.key:
-            del self._asked[waiter.key]
+            del self._registered[waiter.key]
             waiter.key = ""
         else:
-            self._leaving[waiter] = None
+            self._to_unregister[waiter] = None
             self._wake()
 
     def acquired(self, held: SlotGrant, *, limited: bool) -> None:
@@ -94,53 +96,52 @@ class SharedSlots:
             self._used.append(("used", waiter.client, waiter.counted, tokens - estimate))
             self._wake()
 
-    # -- what is sent ---------------------------------------------------------------------------------------------
+    # -- operations to send ---------------------------------------------------------------------------------------
 
     def pending_operations(self) -> list[tuple[Operation, Callable[[Any], None]]]:
         """The operations to send now, each with the callback for its answer."""
         found: list[tuple[Operation, Callable[[Any], None]]] = [(op, _ignore) for op in self._used]
-        for waiter in self._leaving:
-            del self._asked[waiter.key]
+        for waiter in self._to_unregister:
+            del self._registered[waiter.key]
             self._drops.append(waiter.key)
             waiter.key = ""
         found += [(("drop", key), _ignore) for key in self._drops]
-        found += [self._ask(waiter) for waiter in self._to_ask]
-        self._used, self._drops, self._leaving, self._to_ask = [], [], {}, {}
+        found += [self._acquire_operation(waiter) for waiter in self._to_register]
+        self._used, self._drops, self._to_unregister, self._to_register = [], [], {}, {}
         return found
 
-    def _ask(self, waiter: Waiter) -> tuple[Operation, Callable[[Any], None]]:
+    def _acquire_operation(self, waiter: Waiter) -> tuple[Operation, Callable[[Any], None]]:
         was, waiter.key = waiter.key, self.key()
         key = waiter.key
-        self._asked.pop(was, None)
-        self._asked[key] = waiter, waiter.choices
+        self._registered.pop(was, None)
+        self._registered[key] = waiter, waiter.choices
         choices = [(key_of(state.backend), total_capacity(state)) for state in waiter.choices]
         quota = waiter.quota
         counts = () if quota is None else (quota.client.rpm or 0, quota.client.tpm or 0, quota.tokens)
         may_wait = waiter.full is None
-        operation = ("take", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts)
+        operation = ("acquire", key, was, *_rank(waiter), waiter.weight, choices, may_wait, counts)
         return operation, lambda answer: self._answered(waiter, key, answer)
 
     def renewal(self, knew: int, now: float | None = None) -> Operation:
         """Everything that this gateway holds. `knew`: gateways in the cluster when this one was last a member; 0 =
-        it is one now. A gateway that served alone also sends how many slots it used at most, and for how long it
-        still may."""
+        it is one now. A gateway that served alone also sends how many slots it may use alone, and for how long."""
         leases = [(key, key_of(held.state.backend), held.slots, held.client) for key, held in self._held.items()]
-        waiting = [(key, w, choices) for key, (w, choices) in self._asked.items() if w not in self._leaving]
+        waiting = [(key, w, choices) for key, (w, choices) in self._registered.items() if w not in self._to_unregister]
         waiters = [(key, *_rank(w), w.weight, [key_of(s.backend) for s in choices]) for key, w, choices in waiting]
         states = self._states().values()
-        rooms = [(key_of(state.backend), total_capacity(state)) for state in states]
+        capacities = [(key_of(state.backend), total_capacity(state)) for state in states]
         if not knew or not self._alone_since:
-            return ("renew", knew, leases, waiters, rooms, [], 0)
+            return ("renew", knew, leases, waiters, capacities, [], 0)
         caps = [(key_of(state.backend), capacity(state)) for state in states if state.backend.slots is not None]
         left = max(0.0, self._until - (time.monotonic() if now is None else now))
-        return ("renew", knew, leases, waiters, rooms, caps, round(left * 1000))
+        return ("renew", knew, leases, waiters, capacities, caps, round(left * 1000))
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- answers and messages -------------------------------------------------------------------------------------
 
     def renewed(self, loads: list[Load], granted: list[tuple[str, str, int]]) -> None:
         """The answer to a renewal: the load of each backend, and grants whose message was lost."""
         before = {state.name: state.shared.elsewhere for state in self._states().values()}
-        self._see(loads)
+        self._apply_loads(loads)
         for state in self._states().values():
             state.shared.elsewhere_lately = max(state.shared.elsewhere, before[state.name])
         for key, backend, slots in granted:
@@ -155,19 +156,20 @@ class SharedSlots:
                 state.shared.others = tuple(slots for gateway, slots in holders if gateway != self._gateway)
 
     def granted(self, key: str, backend: str, slots: int) -> None:
-        """Slots for the request that waits under this key. If it does not wait any more, they are given back, or are
-        about to be."""
-        waiter, _ = self._asked.get(key, (None, ()))
-        if waiter is None or waiter in self._leaving:
+        """Slots for the request that waits under this key. If it no longer waits, its registration is being dropped,
+        which releases the slots."""
+        waiter, _ = self._registered.get(key, (None, ()))
+        if waiter is None or waiter in self._to_unregister:
             return
         state = self._state(backend)
         now = time.monotonic()
         if state is not None and self._scheduler.accept_grant(waiter, state, slots, key, now):
             return
         if state is not None:
-            self._scheduler.changed(state, now)  # it cannot be used: all plan anew
-        if key in self._asked and waiter not in self._leaving:
-            self._to_ask[waiter] = None
+            # The slots cannot be used: requests that watch the backend are planned again.
+            self._scheduler.changed(state, now)
+        if key in self._registered and waiter not in self._to_unregister:
+            self._to_register[waiter] = None
             self._wake()
 
     def _answered(self, waiter: Waiter, key: str, answer: list[Any]) -> None:
@@ -177,7 +179,7 @@ class SharedSlots:
         if waiter.quota is not None:
             waiter.quota, waiter.counted = None, answer[1]
         if answer[0] == "granted":
-            self._see(answer[4])
+            self._apply_loads(answer[4])
             self.granted(key, answer[2], answer[3])
         elif answer[0] == "full":
             self._refuse(waiter, waiter.full)
@@ -189,7 +191,7 @@ class SharedSlots:
         """The request has to wait. If this gateway did not know that all slots are taken, other backends may fit
         better."""
         before = [is_full(state, waiter.weight) for state in waiter.choices]
-        self._see(loads)
+        self._apply_loads(loads)
         if before != [is_full(state, waiter.weight) for state in waiter.choices]:
             self._scheduler.replan(waiter, time.monotonic())
 
@@ -201,13 +203,13 @@ class SharedSlots:
 
     def _refuse(self, waiter: Waiter, reason: Exception | None) -> None:
         """The request is not registered in Redis; end its wait where there is a reason."""
-        self._asked.pop(waiter.key, None)
-        self._leaving.pop(waiter, None)
+        self._registered.pop(waiter.key, None)
+        self._to_unregister.pop(waiter, None)
         waiter.key = ""
         if reason is not None:
             self._scheduler.refuse(waiter, reason)
 
-    def _see(self, loads: list[Load]) -> None:
+    def _apply_loads(self, loads: list[Load]) -> None:
         for backend, total, ours, others in loads:
             state = self._state(backend)
             if state is not None:
@@ -220,7 +222,7 @@ class SharedSlots:
         state = self._states().get(name)
         return state if state is not None and key_of(state.backend) == key else None
 
-    # -- with the others, and without -----------------------------------------------------------------------------
+    # -- joined or alone ------------------------------------------------------------------------------------------
 
     def join(self) -> None:
         """The gateways decide together from now on."""
@@ -234,18 +236,18 @@ class SharedSlots:
         """This gateway serves alone from now on, one of `gateways`: each has its share of the slots, or what is left
         of it until `LEASE` seconds have passed."""
         now = time.monotonic() if now is None else now
-        self.joined, before = False, self._kept if now < self._until else {}
+        self.joined, before = False, self._kept_shares if now < self._until else {}
         self._alone_since, self._until = now, now + LEASE
-        for waiter, _ in self._asked.values():
+        for waiter, _ in self._registered.values():
             waiter.key = ""
-        self._asked, self._to_ask, self._leaving, self._drops, self._used = {}, {}, {}, [], []
+        self._registered, self._to_register, self._to_unregister, self._drops, self._used = {}, {}, {}, [], []
         for state in self._states().values():
             state.shared.sharers, state.shared.elsewhere, state.shared.elsewhere_lately = gateways, 0, 0
             if state.backend.slots is not None:
                 state.shared.alone = slots_alone(state.slots, gateways, state.inflight, state.shared.others)
                 state.shared.alone = min(state.shared.alone, before.get(state.name, state.shared.alone))
         alone = {state.name: state.shared.alone for state in self._states().values()}
-        self._kept = {name: slots for name, slots in alone.items() if slots is not None}
+        self._kept_shares = {name: slots for name, slots in alone.items() if slots is not None}
         self._scheduler.serve_alone(now)
 
     def tick(self, now: float) -> None:
@@ -256,7 +258,7 @@ class SharedSlots:
         for state in self._states().values():
             if state.shared.alone is not None and (now >= self._until or self._is_idle(state)):
                 state.shared.alone, freed = None, True
-                self._kept.pop(state.name, None)
+                self._kept_shares.pop(state.name, None)
         if freed:
             self._scheduler.serve_alone(now)
 

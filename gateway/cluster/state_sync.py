@@ -43,20 +43,20 @@ class StateSync:
         self._states = states
         self._prober = prober
         self._wake = wake
-        self._facts: dict[str, Fact] = {}  # the latest on each field
-        self._unfit: dict[str, None] = {}  # fields of words on another engine than is known here, oldest first
+        self._facts: dict[str, Fact] = {}  # field -> its latest fact
+        self._unfit: dict[str, None] = {}  # fields of facts about another engine than is known here, oldest first
         self._unsent: dict[str, Fact] = {}
         self._wipes: list[Operation] = []
         self._applying = False
         self.revision = 0
 
-    # -- what is found out here -----------------------------------------------------------------------------------
+    # -- reports from this gateway --------------------------------------------------------------------------------
 
     def on_news(self, state: BackendState, news: str, what: Any) -> None:
-        """What was found out of a backend, as `Observers.news` reports it."""
+        """Publish what was found out about a backend, as `Observers.news` reports it."""
         if self._applying:
             return
-        if news == "known":  # which engine it is: what was said of that one counts now
+        if news == "known":  # the engine is identified: facts about it can be applied now
             self._unfit.update(dict.fromkeys(f for f in self._facts if f.startswith(key_of(state.backend) + "\t")))
             self._apply_all()
         elif news == "lack":
@@ -92,7 +92,7 @@ class StateSync:
             self._unsent.pop(field, None)
             self._unfit.pop(field, None)
 
-    # -- to and from the others -----------------------------------------------------------------------------------
+    # -- to and from other gateways -------------------------------------------------------------------------------
 
     def pending_operations(self) -> list[Operation]:
         """The operations to send now."""
@@ -159,22 +159,22 @@ class StateSync:
             self._apply_verdict(state, *value, at=fact.at / 1000 + here)
 
     def _apply_verdict(self, state: BackendState, verdict: str, reason: str, *, at: float) -> None:
-        told = f"{reason} (found by another gateway)"
+        shared_reason = f"{reason} (found by another gateway)"
         if verdict == "proved":
             self._prober.canaries.proved_elsewhere(state, at)
         if verdict in PROOFS and state.health.state in SERVING:
-            getattr(state.evidence, verdict)(told)
+            getattr(state.evidence, verdict)(shared_reason)
         elif verdict not in PROOFS:
             self._prober.hurry(state)
 
 
 def _engine_of(state: BackendState) -> list[object]:
-    """What tells one running engine from another."""
+    """What distinguishes one running engine from another: version and start."""
     return [state.reported.version, state.reported.started]
 
 
 def _is_news(transition: Transition) -> bool:
-    """A backend that is well on first contact is no news."""
+    """True unless a backend was healthy on first contact, which is not worth an event."""
     return transition.after is not State.READY or transition.before not in (State.UNKNOWN, State.BUSY)
 
 

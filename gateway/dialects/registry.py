@@ -1,4 +1,4 @@
-"""Which client APIs are translated, and by what: an exchange that speaks chat to the request path."""
+"""The client APIs that are translated: each has an exchange that looks like a chat to the request path."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class App:
-    """Looks up inference paths itself, which saves them router, middleware and response classes. On the gateway's own
-    listener inference requests do not pass here at all (connection.py)."""
+    """Looks up inference paths itself, so that they skip the router, middleware and response classes. On the
+    gateway's own listener inference requests do not pass here at all (connection.py)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)

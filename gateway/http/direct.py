@@ -99,7 +99,7 @@ class DirectExchange:
         if self._refused is not None:
             return
         try:
-            self.share.take(len(data))
+            self.share.add(len(data))
         except GatewayError as full:
             self.refuse(full)
             return

@@ -16,7 +16,7 @@ Kind = Literal["left_out", "changed", "to_do"]
 @dataclass(frozen=True, slots=True)
 class Note:
     """A setting of the source that differs here. `left_out`: it has no counterpart; `changed`: it works in another way;
-    `to_do`: the file cannot be used before somebody acts. The problem's hint says what to do."""
+    `to_do`: the file cannot be used before the user acts. The problem's hint says what to do."""
 
     kind: Kind
     problem: Problem

@@ -139,7 +139,7 @@ def _health(endpoint: dict[str, Any], engine: str | None, keys: dict[str, Any]) 
 
 
 def _note_order(path: Path, endpoints: list[Any], notes: Notes) -> None:
-    """Priorities become the order of steps in an alias, which nobody can infer: a note."""
+    """Add a note about priorities: they would be the order of an alias' steps, which cannot be inferred."""
     if len({text_of(mapping(endpoint).get("priority")) for endpoint in endpoints}) > 1:
         hint = "write aliases: {MODEL: [[FIRST, BESIDE IT], LATER]} with the endpoints that serve the same model"
         notes.to_do((*path, 0, "priority"), "priorities are the order of steps in an alias", hint)

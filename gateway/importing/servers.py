@@ -96,7 +96,7 @@ def _openai_model(card: dict[str, Any]) -> Model:
 
 
 def looks_like_embedder(name: str) -> bool:
-    """By its name; what else is no chat model (reranking, speech) is taken for one too."""
+    """Does the name look like an embedding model's? Also true for other models that do not chat (reranking, speech)."""
     words = ("embed", "rerank", "bge-", "e5-", "minilm", "whisper", "-tts", "-asr", "colbert")
     return any(word in name.lower() for word in words)
 

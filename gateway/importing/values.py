@@ -148,7 +148,7 @@ def mark_cloud(keys: dict[str, Any], path: Path, notes: Notes, *, known: bool) -
 
 
 def host_words(url: str | None) -> tuple[str, ...]:
-    """Short words that tell two URLs apart: the host (of an address its last number), and with the port."""
+    """Short words that distinguish two URLs: the host (of an address its last number), and the host with the port."""
     if not url or "${" in url:
         return ()
     parts = urlsplit(url)

@@ -1,5 +1,5 @@
-"""The Prometheus metrics that are counted as things happen; observe/gauges.py has those that are read at a scrape.
-Label values come from routes.yaml or from fixed lists, never from a client's text."""
+"""The Prometheus metrics that are counted when the event happens; observe/gauges.py has those that are read at a
+scrape. Label values come from routes.yaml or from fixed lists, never from a client's text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Metrics:
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
         self.internal_failures = self._family(
             "gateway_internal_failures_total",
-            "Times that a part of the gateway itself failed and was begun anew",
+            "Times that a part of the gateway itself failed and was restarted",
             "part",
         )
         self.failures = Failures(self.internal_failures)

@@ -1,5 +1,5 @@
-"""Exports spans: OTLP over HTTP, with OpenTelemetry's exporter. A receiver that accepts nothing is logged once and gets
-nothing for a while; meanwhile spans are dropped without being encoded."""
+"""Exports spans: OTLP over HTTP, with OpenTelemetry's exporter. When the receiver accepts nothing, that is logged
+once, and the exporter pauses; meanwhile spans are dropped without being encoded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Exporter(SpanExporter):
 
 
 class _Session(requests.Session):
-    """Keeps the outcome of the last request in words, without the URL. Ignores proxies of the environment, as the
+    """Keeps the outcome of the last request as text without the URL. Ignores proxies of the environment, as the
     gateway does everywhere."""
 
     def __init__(self) -> None:

@@ -162,7 +162,7 @@ class MemoryCollector(Collector):
 
 
 class SharedFleet(Protocol):
-    """What several gateways in front of one fleet know of each other (cluster/gateways.py)."""
+    """What several gateways in front of one fleet know of each other (cluster/membership.py)."""
 
     times_away: int
 

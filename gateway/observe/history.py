@@ -137,7 +137,7 @@ class History:
         }
 
     def _follow(self, states: Mapping[str, BackendState]) -> None:
-        """Forget removed backends, and begin anew where a name belongs to another backend now."""
+        """Forget removed backends, and start new series for a name that belongs to another backend now."""
         for name in self._backends.keys() - states.keys():
             del self._backends[name]
         for name, state in states.items():

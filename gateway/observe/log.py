@@ -1,5 +1,5 @@
-"""The line that the log has for each request, and the lines of everything else, in two forms: JSON for machines, pretty
-for people. Pure: written by log_writer.py. No prompts, no keys, no text of a client's but its `x-request-id`."""
+"""The log lines of requests and of everything else, in two forms: JSON for machines, pretty for people. Pure;
+log_writer.py writes them. No line has a prompt, a key, or any text of a client except its `x-request-id`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RequestLine(NamedTuple):
-    """A request that has ended. `at`: Unix seconds. `backend`: who answered it, else the last that was tried, "" = none
-    was. `left`: (backend, why) of those that did not answer. `detour`: ("fallback" | "routed", reason). `queued`,
-    `first_token` (None = there was none) and `total` in seconds."""
+    """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
+    tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
+    `queued`, `first_token` (None = there was none) and `total` in seconds."""
 
     at: float
     id: str
@@ -43,7 +43,7 @@ class RequestLine(NamedTuple):
 
     @property
     def level(self) -> int:
-        """A warning is what was not served as it is meant to be."""
+        """The level of the line: warning for a request that was not served as configured."""
         return logging.WARNING if is_failure(self.outcome) or self.detour is not None else logging.INFO
 
 
@@ -57,7 +57,7 @@ class EventLine(NamedTuple):
 
 
 def request_line(record: RequestRecord, at: float) -> RequestLine:
-    """What is told of a request that ended at `at`."""
+    """The line of a request that ended at `at`."""
     served, request, trying = record.served_by(), record.request, record.trying
     left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
     if served is not None:
@@ -129,7 +129,7 @@ def _request_fields(line: RequestLine) -> dict[str, Any]:
 
 
 def _event_fields(line: EventLine) -> dict[str, Any]:
-    text = line.text.encode(errors="replace").decode()  # a lone surrogate is no JSON
+    text = line.text.encode(errors="replace").decode()  # a lone surrogate is not valid JSON
     return {
         "time": _stamp(line.at),
         "level": _level(line.level),
@@ -160,8 +160,8 @@ _PLAIN = "\x1b[0m"
 
 
 def as_pretty(line: RequestLine | EventLine, *, colours: bool = False) -> bytes:
-    """One line (an event's traceback may need more, indented), with its end; times are this machine's. What steers a
-    terminal is shown by its escape."""
+    """One line (an event's traceback may need more, indented), with its end; times are this machine's. Control
+    characters are shown as escapes."""
     text = visible(_request_text(line)) if isinstance(line, RequestLine) else visible_lines(line.text)
     stamp = f"{_local_second(int(line.at))}.{int(line.at % 1 * 1000):03d}"
     level = f"{logging.getLevelName(line.level):7}"

@@ -1,7 +1,7 @@
-"""The log off the event loop: lines are queued, and formed and written by a thread of its own.
+"""The log off the event loop: lines are queued, and a thread encodes and writes them.
 
-Whoever reads the log can't hold up a request: while nobody takes the lines (a full pipe, a full disk) the newest are
-kept, older ones are given up and counted.
+A slow reader of the log cannot delay a request: while lines cannot be written (a full pipe, a full disk), the newest
+are kept, and older ones are dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gateway.observe.log import EventLine, RequestLine, as_json, as_pretty, requ
 from gateway.supervision import Failures
 
 EVERY = 0.1  # seconds from a line to its write
-KEPT = 10_000  # lines that wait
-PIECE = 200  # lines that are formed at a time
+KEPT = 10_000  # lines in the queue
+PIECE = 200  # lines that are encoded at a time
 PAUSE = 0.5  # seconds between two tries to write
-LAST = 2.0  # seconds for what is left at the end
+LAST = 2.0  # seconds at the end for the remaining lines
 
 Form = Callable[[RequestLine | EventLine], bytes]
 
 
 class LogWriter:
-    """`form` makes bytes of a line, `write` takes some of them and says how many (it may wait, and raise OSError).
-    `requests` False = no lines of single requests. Anybody may put lines into it."""
+    """`form` encodes a line; `write` writes some of the bytes and returns how many (it may block, and raise
+    OSError). `requests` False = no lines of single requests. `put` may be called from any thread."""
 
     def __init__(self, form: Form, write: Callable[[bytes], int], *, requests: bool = True) -> None:
         self.requests = requests
-        self.lost = 0  # lines that were given up
+        self.lost = 0  # lines that were dropped
         self._form = form
         self._write = write
         self._queue: deque[RequestLine | EventLine] = deque(maxlen=KEPT)
@@ -45,7 +45,7 @@ class LogWriter:
         self._thread.start()
 
     def put(self, line: RequestLine | EventLine) -> None:
-        """Never waits."""
+        """Put a line into the queue. Never blocks."""
         if len(self._queue) == KEPT:
             self.lost += 1
         self._queue.append(line)
@@ -57,7 +57,7 @@ class LogWriter:
             self.put(request_line(record, time.time()))
 
     def close(self) -> None:
-        """Write what is left, for some seconds at most."""
+        """Write the remaining lines, for some seconds at most."""
         self._stop.set()
         self._wake.set()
         self._thread.join(LAST)
@@ -65,7 +65,8 @@ class LogWriter:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """No line ends the thread. (What fails here is counted, not logged: it would come back here.)"""
+        """The thread's loop, which no line can end. Failures are counted, not logged: a log line would come back
+        here."""
         while True:
             try:
                 self._run()
@@ -90,11 +91,11 @@ class LogWriter:
             formed = [data for line in lines if (data := self._formed(line))]
             try:
                 self._write_all(b"".join(formed))
-            except Exception:  # there is nobody who could be told
+            except Exception:  # an error of the log cannot be logged
                 self.lost += len(formed)
 
     def _formed(self, line: RequestLine | EventLine) -> bytes:
-        """b"" for one that cannot be formed: it takes no other with it."""
+        """The encoded line; b"" if it cannot be encoded, so that the other lines are still written."""
         try:
             return self._form(line)
         except Exception:
@@ -103,7 +104,7 @@ class LogWriter:
             return b""
 
     def _write_all(self, data: bytes) -> None:
-        """Tried again until it is written, or all ends."""
+        """Write all bytes, with retries until they are written or the time at the end is over."""
         while data:
             try:
                 data = data[self._write(data) :]
@@ -113,7 +114,7 @@ class LogWriter:
 
 
 class QueueHandler(logging.Handler):
-    """Puts everything that is logged into the same queue."""
+    """A logging handler that puts every record into the queue."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
@@ -128,7 +129,7 @@ class QueueHandler(logging.Handler):
 
 
 def open_log(form: LogForm, fd: int = 2) -> LogWriter:
-    """Everything that is logged goes to `fd` from now on, in this form; what is left is written at the exit."""
+    """Write everything that is logged to `fd` from now on, in this form. The remaining lines are written at exit."""
     terminal = os.isatty(fd)
     pretty = form == "pretty" or (form != "json" and terminal)
     colours = terminal and "NO_COLOR" not in os.environ

@@ -1,10 +1,9 @@
-"""What a span says of a request and of each of its attempts. Pure.
+"""The attributes of the spans of a request and of its attempts. Pure.
 
 Attributes are named by OpenTelemetry's semantic conventions for generative AI where these have a name
 (github.com/open-telemetry/semantic-conventions-genai, in development), else under `gateway.`.
 
-Tokens stand on the attempts alone: whoever adds them up over a trace counts each once, and those of an answer that was
-thrown away too.
+Only attempts have token attributes. So a sum over a trace counts each token once, those of a discarded answer included.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gateway.routing.alias_status import shown
 Value = str | bool | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
 
-PROMPT_MOST = 64 * 1024  # bytes of messages that one span carries; of longer ones the latest
+PROMPT_MOST = 64 * 1024  # bytes of messages in one span; of a longer conversation the latest messages
 
 _OPERATIONS = {"completions": "text_completion", "responses": "chat", "messages": "chat"}  # else the endpoint's name
 _WORDS: dict[type[BaseException], str] = {
@@ -38,7 +37,7 @@ _WORDS: dict[type[BaseException], str] = {
     ReaderStalled: "client_stalled",
     Stopping: "stopping",
 }
-_CANCELLED = ("client_gone", "client_stalled")  # nobody's failure
+_CANCELLED = ("client_gone", "client_stalled")  # ended by the client: not a failure
 
 
 def operation(endpoint: str) -> str:
@@ -50,13 +49,13 @@ def operation(endpoint: str) -> str:
 
 
 def request_name(record: RequestRecord) -> str:
-    """Few different ones: the alias' own name, not what the client called it."""
+    """The span's name, with the alias' own name, not the client's `model`, so that there are few different names."""
     name = operation(record.endpoint.name)
     return f"{name} {record.alias}" if record.alias else name
 
 
 def request_attributes(record: RequestRecord) -> Attributes:
-    """Of a request that has ended."""
+    """The attributes of a request that has ended."""
     found: Attributes = {
         "gen_ai.operation.name": operation(record.endpoint.name),
         "http.request.method": "POST",
@@ -87,7 +86,7 @@ def request_attributes(record: RequestRecord) -> Attributes:
 
 
 def http_status(record: RequestRecord) -> int | None:
-    """What the client got; None = nothing."""
+    """The HTTP status that the client got; None = it got none."""
     outcome = record.outcome
     if outcome == "200" or record.committed:
         return 200
@@ -96,7 +95,7 @@ def http_status(record: RequestRecord) -> int | None:
 
 
 def is_failure(outcome: str) -> bool:
-    """Ours or a backend's, not the client's."""
+    """Is the outcome a failure of the gateway or of a backend, not of the client?"""
     code = CATALOGUE.get(outcome)
     return code is not None and code.status >= 500
 
@@ -111,7 +110,7 @@ def attempt_name(attempt: AttemptRecord) -> str:
 
 
 def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | None) -> Attributes:
-    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds to its first content, None = there was none."""
+    """`outcome`: "ok" or a word of `outcome_of`; `waited`: seconds until its first content, None = there was none."""
     state, request = attempt.state, attempt.request
     found: Attributes = {
         "gen_ai.operation.name": operation(request.endpoint.name),
@@ -145,7 +144,7 @@ def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | Non
 
 
 def provider(backend: Backend) -> str:
-    """`gen_ai.provider.name`: as the library (litellm) calls it, else what kind of server it is."""
+    """`gen_ai.provider.name`: the provider's name in litellm, else the kind of server."""
     if TRAITS[backend.engine].library:
         return (backend.model or backend.engine).partition("/")[0]
     return backend.engine
@@ -177,7 +176,7 @@ _decode_finished = msgspec.json.Decoder(_Finished).decode
 
 
 def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tuple[str, ...]]:
-    """(the model that the answer names, its finish reasons)."""
+    """(the model named in the answer, its finish reasons)."""
     if answer is None:
         return None, ()
     if isinstance(answer, StreamTrack):
@@ -189,8 +188,8 @@ def answer_of(answer: WholeAnswer | StreamTrack | None) -> tuple[str | None, tup
 
 
 def outcome_of(error: BaseException) -> tuple[str, str]:
-    """Why an attempt ended without an answer: (a word of a short list, a reason for people, which never holds the
-    backend's own words: they may repeat the prompt)."""
+    """Why an attempt ended without an answer: (a word of a fixed list, a reason for people without the backend's own
+    text, which may repeat the prompt)."""
     if isinstance(error, AttemptFailed):
         return ("timeout" if error.timeout else error.verdict.kind), shown(error.verdict.reason)
     if isinstance(error, StreamBroken):
@@ -198,12 +197,12 @@ def outcome_of(error: BaseException) -> tuple[str, str]:
     return _WORDS.get(type(error), type(error).__name__), ""
 
 
-# -- prompts, where they are asked for --------------------------------------------------------------------------------
+# -- prompts, if they are enabled -------------------------------------------------------------------------------------
 
 
 def input_messages(request: InferenceRequest) -> str | None:
-    """`gen_ai.input.messages`, as JSON: of a chat the messages, the latest PROMPT_MOST bytes of them, without pictures
-    and sound; else the prompt or input. None = there is none that can be read."""
+    """`gen_ai.input.messages` as JSON: the latest PROMPT_MOST bytes of a chat's messages, without pictures and
+    sound; for other endpoints the prompt or input. None = there is none, or it cannot be read."""
     name = request.endpoint.prompt[0]
     if name not in request.fields:
         return None
@@ -227,7 +226,7 @@ def input_messages(request: InferenceRequest) -> str | None:
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """OpenAI's message in the conventions' form: a role and parts."""
+    """A message of OpenAI's API in the form of the conventions: a role and parts."""
     if not isinstance(message, dict):
         return {"role": "user", "parts": [_text(message)]}
     role, content = str(message.get("role", "user")), message.get("content")

@@ -1,9 +1,9 @@
-"""OpenTelemetry traces: a span per request, a child for each of its attempts. Only made, and OpenTelemetry only
-imported, where `traces.endpoint` is set.
+"""OpenTelemetry traces: a span per request, with a child for each of its attempts. Traces are made, and OpenTelemetry
+is imported, only if `traces.endpoint` is set.
 
-A span's id is needed when a request goes up; all else is known when it has ended. So a running request keeps some
-numbers, and its spans are made at its end, as `ReadableSpan`s: that is a sixth of what `Tracer.start_span` and
-`set_attributes` cost. What to sample, to batch, to encode and to send is the SDK's own doing.
+Only a span's id is needed when a request is sent to a backend; everything else is known when it has ended. So a
+running request keeps some numbers, and its spans are created at its end, as `ReadableSpan`s, for a sixth of the cost
+of `Tracer.start_span` and `set_attributes`. Sampling, batching, encoding and sending are left to the SDK.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from gateway.observe.spans import (
 from gateway.supervision import Failures
 
 EVERY = 2.0  # seconds from the end of a span to its export
-KEPT = 8192  # spans that wait for it
-LAST = 3.0  # seconds for what is left at the end
+KEPT = 8192  # spans that wait for the export
+LAST = 3.0  # seconds at the end for the remaining spans
 
 log = logging.getLogger("gateway.traces")
 
@@ -73,8 +73,8 @@ class Tracing:
         )
 
     def begin(self, headers: dict[bytes, bytes]) -> RequestTrace | None:
-        """At the beginning of a request; None = it is not traced. Its caller's decision holds, else `sample` decides;
-        a decision of ours not to trace is told to the backend in `headers`."""
+        """At the beginning of a request; None = it is not traced. The caller's sampling decision applies, else
+        `sample` decides. A decision not to trace is passed on to the backend in `headers`."""
         given, parent = None, None
         if _PARENT in headers:
             carrier = {"traceparent": _text(headers, _PARENT), "tracestate": _text(headers, _STATE)}
@@ -82,7 +82,7 @@ class Tracing:
             context = get_current_span(given).get_span_context()
             parent = context if context.is_valid else None
         if parent is None:
-            headers.pop(_STATE, None)  # it belongs to a caller that is not named
+            headers.pop(_STATE, None)  # `tracestate` is invalid without a valid `traceparent`
         trace_id = parent.trace_id if parent is not None else self._ids.generate_trace_id()
         span_id = self._ids.generate_span_id()
         decision = self._sampler.should_sample(given or Context(), trace_id, "").decision
@@ -93,15 +93,15 @@ class Tracing:
         return None
 
     def note(self, what: str) -> None:
-        """An exception is being handled: `what` has failed by it."""
+        """Log and count that `what` has failed with the exception that is being handled."""
         self._failures.note("traces", what)
 
     def flush(self) -> None:
-        """Send what has ended. Blocks."""
+        """Export the spans that have ended. Blocks."""
         self._processor.force_flush()
 
     def close(self) -> None:
-        """Send what is left, for some seconds at most. Blocks."""
+        """Export the remaining spans, for some seconds at most. Blocks."""
         closing = threading.Thread(target=self._processor.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(LAST)
@@ -152,7 +152,7 @@ class Tracing:
 
 
 class RequestTrace:
-    """One request that is traced. `headers` are those that go up with its attempts."""
+    """The trace of one request. `headers` are those that are sent with its attempts."""
 
     __slots__ = ("_attempts", "_headers", "_tracing", "began", "context", "parent")
 
@@ -167,7 +167,7 @@ class RequestTrace:
         self._attempts: list[AttemptTrace] = []
 
     async def follow(self, attempt: AttemptRecord, run: Callable[[], Awaitable[None]]) -> None:
-        """Runs the attempt; the backend is told that its work belongs to the attempt's span."""
+        """Run the attempt. Its `traceparent` makes the backend's spans children of the attempt's span."""
         trace = AttemptTrace(attempt, self._tracing.child(self.context), self.context)
         self._attempts.append(trace)
         context = trace.context
@@ -181,7 +181,7 @@ class RequestTrace:
             trace.ended = time_ns()
 
     def end(self, record: RequestRecord) -> None:
-        """When the request has ended: its spans are on their way."""
+        """The request has ended: hand its spans to the exporter."""
         exporter = self._tracing.exporter
         if exporter.resting:
             exporter.lost += 1 + len(self._attempts)
@@ -190,16 +190,16 @@ class RequestTrace:
             for attempt in self._attempts:
                 self._tracing.attempt_ended(attempt)
             self._tracing.request_ended(self, record)
-        except Exception:  # the request itself has ended well
+        except Exception:  # a failure of tracing must not affect the request
             self._tracing.note(f"making the trace of request {record.id}")
 
     def is_local(self, record: RequestRecord) -> bool:
-        """May its prompt not leave the LAN?"""
+        """True if its prompt must not leave the LAN."""
         return (record.client is not None and record.client.local_only) or asks_local_only(self._headers)
 
 
 class AttemptTrace:
-    """One attempt of it. Times are Unix nanoseconds."""
+    """The trace of one attempt. Times are Unix nanoseconds."""
 
     __slots__ = ("_clock", "attempt", "began", "context", "ended", "outcome", "parent", "reason")
 
@@ -212,7 +212,7 @@ class AttemptTrace:
         self._clock = get_running_loop().time()
 
     def waited(self) -> float | None:
-        """Seconds until its first content."""
+        """Seconds until its first content; None = there was none."""
         first = self.attempt.first_token
         return first - self._clock if first else None
 

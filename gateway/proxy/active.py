@@ -1,4 +1,4 @@
-"""The requests under way: what may end them from outside, and what they tell of the backends that serve them."""
+"""The requests under way: how they are ended from outside, and what they show about the backends that serve them."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ class ActiveRequest(Protocol):
 
 
 class ActiveRequests(set[ActiveRequest]):
-    """Those of one gateway. A request is in it from its head to its end."""
+    """The requests under way of one gateway, each from its head to its end."""
 
     def interrupt_all(self) -> None:
-        """The gateway stops."""
+        """End all requests, because the gateway stops."""
         for request in list(self):
             request.timer.interrupt(Stopping())
 
     def leave_closed(self, state: BackendState) -> None:
-        """The backend's port is closed. A stopping vLLM may leave its sockets open and say nothing more for minutes:
-        requests that have heard nothing since are ended there, and go on elsewhere where they can."""
+        """The backend's port is closed. A stopping vLLM may keep its sockets open for minutes without sending
+        anything: attempts that have received nothing since are ended, and their requests go to other backends if
+        possible."""
         for timer, _ in self._asking(state):
             if timer.heard < state.evidence.refused_since:
                 timer.interrupt(ResetFailure("silent, and its port is closed"))
 
     def leave_stalled(self, state: BackendState) -> None:
-        """The backend's engine stands still: requests are ended there, and go on elsewhere where they can."""
+        """The backend's engine has stalled: its attempts are ended, and their requests go to other backends if
+        possible."""
         for timer, _ in self._asking(state):
             timer.interrupt(SilenceFailure(kind_of(state.health.reason)))
 
     def work_of(self, state: BackendState) -> Work:
-        """Our requests at this backend, as evidence that its engine ought to move."""
+        """Our requests at this backend, as evidence that its engine should be making progress."""
         if not state.inflight:
             return IDLE
         waiting = without_token = tokens = 0
@@ -50,15 +52,15 @@ class ActiveRequests(set[ActiveRequest]):
         for timer, attempt in self._asking(state):
             waiting += 1
             since = min(since, timer.heard)
-            if timer.budget != idle:  # it waits for its first token; from then on the idle timeout is its budget
+            if timer.budget != idle:  # waits for its first token; afterwards its budget is the idle timeout
                 without_token += 1
                 newest = max(newest, timer.heard)
                 tokens += state.ratio.probably(attempt.request.known_text_bytes)
         return Work(waiting, since, newest, without_token, tokens, state.inflight, state.last_event)
 
     def _asking(self, state: BackendState) -> list[tuple[RequestTimer, AttemptRecord]]:
-        """The requests that wait for this backend. A request whose client does not read its answer is none of them: it
-        says nothing of the backend."""
+        """The requests that wait for this backend. A request whose client does not read its answer is left out: it
+        is no evidence about the backend."""
         return [
             (request.timer, attempt)
             for request in self

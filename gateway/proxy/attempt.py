@@ -1,4 +1,5 @@
-"""One attempt on one backend: what goes up, how its answer is judged, and how that reaches the client."""
+"""One attempt on one backend: the request that is sent, how its answer is judged, and how the answer reaches the
+client."""
 
 from __future__ import annotations
 
@@ -36,20 +37,22 @@ from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import learn_stray_thoughts
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
-from gateway.routing.inspection_policy import STRAY_THOUGHTS, expected_of
+from gateway.routing.inspection_policy import STRAY_THOUGHTS, policy_for
 from gateway.shortage import Kind, shortage_of
 from gateway.transport.sse import Framer
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
-LAST_MOST = 64 * 1024  # bytes of last events that are written with the end; for more the reader is waited for
-KIND_MOST = 100  # characters of a content-type that are told
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until the same backend is asked again when we lacked something ourselves
+LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
+KIND_MOST = 100  # characters of a content-type in a message
+# Seconds until a retry on the same backend when the gateway itself lacked a resource.
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
 class AttemptFailed(Exception):
-    """An attempt that did not answer, before content: the next candidate's turn. `timeout`: by silence; `gone`: nobody
-    listens there; `spare`: the attempt, where it has a complete answer that says nothing and can still `deliver` it."""
+    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent.
+    `gone`: its port is closed. `spare`: the attempt itself, if it has a complete but empty answer that it can still
+    `deliver`."""
 
     def __init__(
         self, verdict: Verdict, *, timeout: bool = False, gone: bool = False, spare: Attempt | None = None
@@ -62,7 +65,7 @@ class AttemptFailed(Exception):
 
 
 class StreamBroken(Exception):
-    """The stream broke after content had been sent. `timeout`: by silence."""
+    """The stream broke after content had been sent. `timeout`: because the backend was silent."""
 
     def __init__(self, message: str, verdict: Verdict | None = None, *, timeout: bool = False) -> None:
         super().__init__(message)
@@ -71,7 +74,7 @@ class StreamBroken(Exception):
 
 
 class Attempt:
-    """Made of an admitted request, run once. Its record says what it found, however it ended."""
+    """One attempt of an admitted request, run once. Its record has the result, however the attempt ended."""
 
     def __init__(self, context: RequestContext, admitted: AdmittedRequest) -> None:
         self.request_id = context.record.id
@@ -83,14 +86,14 @@ class Attempt:
         self.exchange = context.exchange
         self.timer = context.timer
         self.metrics = context.services.metrics
-        self.spare: WholeAnswer | StreamTrack | None = None  # a complete answer that says nothing; see `deliver`
+        self.spare: WholeAnswer | StreamTrack | None = None  # a complete but empty answer; see `deliver`
         self._context = context
         self._admitted = admitted
-        self._headers: list[Header] = []  # that tell the client of this attempt
+        self._headers: list[Header] = []  # response headers about this attempt
 
     async def run(self) -> None:
-        """Returns when the client has its whole answer; raises AttemptFailed or StreamBroken, or why the
-        request was interrupted."""
+        """Returns when the client has its whole answer. Raises AttemptFailed, StreamBroken, or the reason of an
+        interruption."""
         state = self.candidate.state
         response: Response | None = None
         delivered = False
@@ -98,24 +101,24 @@ class Attempt:
         try:
             call = self._call()
             self._expect_first()
-            expected, thoughts = expected_of(self.request, self.alias, self.candidate, time.monotonic())
+            policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
             response = await _send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise AttemptFailed(self._judged(response.status, response.headers, body))
             if self.reply is not None:
-                track = StreamTrack(self.request, self.reply.identity, expected, thoughts)
+                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
-                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.take)
-                answer = read_whole(body, self.request, expected, thoughts)
+                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+                answer = read_whole(body, self.request, policy, thoughts)
                 del body
                 await self._relay_whole(answer)
                 found = answer.violations
             delivered = True
             state.evidence.succeeded()
-            violation = getattr(response, "violation", None)  # told by engines that can see one
+            violation = getattr(response, "violation", None)  # set by engines that detect one themselves
             if violation is not None and violation not in found:
                 self.metrics.violations.inc(state.name, violation)
         except asyncio.CancelledError:
@@ -138,12 +141,12 @@ class Attempt:
         finally:
             self.timer.excuse = None
             self.timer.writing = 0.0  # an interrupted write is over
-            reason = None  # it refers to this frame, and both to the whole answer: that must not wait for a collection
+            reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
 
     async def deliver(self) -> None:
-        """After `run`: send the `spare` answer after all, since nobody had a better one."""
+        """After `run`: send the `spare` answer, because no other backend had a better one."""
         if isinstance(self.spare, WholeAnswer):
             await self._deliver_whole(self.spare)
         elif self.spare is not None and self.reply is not None:
@@ -159,14 +162,15 @@ class Attempt:
     # -- send -----------------------------------------------------------------------------------------------------
 
     def _call(self) -> Call:
-        """What goes up; sets the headers that tell the client of it."""
+        """The request for the backend. Also sets the response headers about this attempt."""
         request, state, record = self.request, self.candidate.state, self.record
         try:
             fields, adapted = outgoing_fields(request, self.alias, state, self.candidate.adapt)
         except UNREADABLE as error:
             self.record.unsent = True
             raise unreadable(error) from None
-        # A later attempt's id differs, so that two backends never share one (vLLM makes its reply's id of it).
+        # Each attempt has an id of its own, so that two backends never share one (vLLM derives the id of its reply from
+        # it).
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
@@ -180,10 +184,10 @@ class Attempt:
         timer, state = self.timer, self.candidate.state
         timeouts = state.backend.timeouts
         if state.progress.last is not None:
-            # Its own counters tell whether it works, also on what is still queued inside or decoded unseen.
+            # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
             timer.excuse = lambda: max(state.last_event, state.progress.moved_at)
         elif state.inflight > capacity(state):
-            # It has more than it can run at once, so this one may wait inside: others' progress counts.
+            # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
             timer.excuse = lambda: state.last_event
         if timeouts.total is not None:
             admitted_at = self._context.record.began + self._admitted.queued
@@ -204,15 +208,15 @@ class Attempt:
         return AttemptFailed(verdict, timeout=timeout, gone=gone)
 
     def _unreadable(self, error: Exception) -> Exception:
-        """The answer has made our own code fail: a defect in the gateway, but only this backend said such a thing, so
-        that the next one is asked."""
+        """Our own code failed on this answer: a defect in the gateway. The next backend is tried, because its answer
+        will differ."""
         self.metrics.failures.note("answer", f"reading what {self.candidate.state.name} answered to {self.request_id}")
         self.record.answered = False
         failure = self._failure(ProtocolFailure(f"its answer could not be read ({type(error).__name__})"))
         return StreamBroken(str(failure)) if self.reply is None and self.exchange.started else failure
 
     def _own_failure(self, failure: OwnFailure) -> Exception:
-        """This process itself lacked something, which says nothing of the backend, and another would meet the same."""
+        """This process itself lacked a resource: no evidence about the backend, and another backend would not help."""
         if self.reply is not None and self.reply.content:
             return StreamBroken(str(failure))
         self.record.unsent = failure.unsent
@@ -221,29 +225,29 @@ class Attempt:
     # -- commit and relay: a stream -------------------------------------------------------------------------------
 
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
-        """Whole events as they arrive; nothing before the backend has said something."""
+        """Relay whole events as they arrive; nothing is sent before the backend's first output."""
         state, timer = self.candidate.state, self.timer
         if "text/event-stream" not in response.headers.get("content-type", ""):
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
             raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
-        said = False
+        begun = False
         while True:
             data = await response.read_some()
             out = track.feed(framer.feed(data) if data else framer.finish())
             if track.progress:
                 now = state.last_event = timer.now()
-                if said:
+                if begun:
                     gaps.observe(now - timer.heard)
                 elif track.content or track.reasoning:
-                    said = True
+                    begun = True
                     timer.expect(state.backend.timeouts.idle)
                 timer.heard = now
             if out:
                 await self._commit(reply, track)
                 if track.complete and len(out) <= LAST_MOST:
-                    break  # it leaves with the end
+                    break  # sent together with the end
                 await reply.send(out)
                 out = b""
             if track.failure is not None:
@@ -255,10 +259,10 @@ class Attempt:
         track.conclude()
         self._count_found(track)
         if track.disobeyed:
-            raise self._left_unused(track, "disobeyed", "did not call the tool that it had to call")
+            raise self._unused(track, "disobeyed", "did not call the tool that it had to call")
         if track.held or not (track.content or track.reasoning):
             if track.empty:
-                self._silent(track)
+                self._count_empty(track)
             await self._deliver_held(reply, track)
         self._answered(track)
         await reply.finish(out)
@@ -266,11 +270,12 @@ class Attempt:
             await self._drain(response)
 
     async def _commit(self, reply: StreamReply, track: StreamTrack) -> None:
-        """Content is on its way to the client: from here no other backend is tried. Reasoning only takes the status."""
+        """Send the status before the first output. Once content is sent no other backend is tried; reasoning alone
+        allows it."""
         if track.content and not reply.content:
             await reply.begin(self.candidate.state.name, self._headers)
             reply.content = True
-            self._tell_blame()
+            self._acquit_request()
             self.record.first_token = self.timer.now()
         elif not reply.committed:
             await reply.begin(self.candidate.state.name, self._headers)
@@ -280,7 +285,7 @@ class Attempt:
         await reply.send(track.release_held())
 
     async def _drain(self, response: Response) -> None:
-        """The last event is out; let upstream end its body, so that its connection can be used again."""
+        """After the last event was sent: read the end of the upstream body, so that its connection can be reused."""
         self.timer.expect(TAIL)
         try:
             while await response.read_some():
@@ -291,17 +296,17 @@ class Attempt:
             if self.timer.take_reason() is None:
                 raise
 
-    # -- commit and relay: an answer in one piece -----------------------------------------------------------------
+    # -- commit and relay: a whole answer -------------------------------------------------------------------------
 
     async def _relay_whole(self, answer: WholeAnswer) -> None:
-        """Judged, then sent."""
+        """Judge the answer, then send it."""
         if answer.failure is not None:
             raise UpstreamFailure(answer.failure)
         self._count_found(answer)
         if answer.disobeyed:
-            raise self._left_unused(answer, "disobeyed", "did not call the tool that it had to call")
+            raise self._unused(answer, "disobeyed", "did not call the tool that it had to call")
         if answer.empty:
-            self._silent(answer)
+            self._count_empty(answer)
         await self._deliver_whole(answer)
 
     async def _deliver_whole(self, answer: WholeAnswer) -> None:
@@ -315,16 +320,16 @@ class Attempt:
         await send_whole(self.exchange, 200, answer.body, headers, self.timer.last_write)
 
     def _expect_reader(self) -> None:
-        """From now on only the client is waited for, as long as that of a stream, or as the backend was."""
+        """From now on only the client's reading is timed, with the limit of a stream's client or the backend's own."""
         timer, timeouts = self.timer, self.candidate.state.backend.timeouts
         timer.excuse = None
         timer.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
         timer.last_write()
 
-    # -- what was found in it -------------------------------------------------------------------------------------
+    # -- results of the inspection --------------------------------------------------------------------------------
 
     def _count_found(self, answer: WholeAnswer | StreamTrack) -> None:
-        """Count what was wrong with an answer and what was mended, and learn from it."""
+        """Count the violations and mendings of an answer, and learn from them."""
         state, metrics = self.candidate.state, self.metrics
         for kind in answer.violations:
             metrics.violations.inc(state.name, kind)
@@ -335,30 +340,30 @@ class Attempt:
         elif answer.never_closed:
             state.facts.withdraw_lack(STRAY_THOUGHTS)
 
-    def _silent(self, answer: WholeAnswer | StreamTrack) -> None:
-        """Count an answer that says nothing, whoever may save it: it is tried on one other candidate, and when that is
-        no better delivered as it is."""
-        if "nothing_said" not in answer.violations:  # of thoughts alone it is counted already
+    def _count_empty(self, answer: WholeAnswer | StreamTrack) -> None:
+        """Count an empty answer, even if another backend answers in its place. One other candidate is tried; if its
+        answer is no better, this one is delivered."""
+        if "nothing_said" not in answer.violations:  # an answer of thoughts alone is counted already
             self.metrics.violations.inc(self.candidate.state.name, empty_kind(answer.usage))
         if not self._admitted.final:
             self.spare = answer
-            raise self._left_unused(answer, "empty", "answered with nothing", spare=self)
+            raise self._unused(answer, "empty", "answered with nothing", spare=self)
 
-    def _left_unused(
+    def _unused(
         self, answer: WholeAnswer | StreamTrack, kind: str, reason: str, spare: Attempt | None = None
     ) -> AttemptFailed:
-        """A complete answer that the client does not get; its tokens count all the same."""
+        """The failure for a complete answer that the client does not get; its tokens are counted."""
         self.record.unused = answer.usage
         return AttemptFailed(Verdict(kind, reason), spare=spare)
 
     def _answered(self, answer: WholeAnswer | StreamTrack) -> None:
         record = self.record
         record.answered = True
-        self._tell_blame()
+        self._acquit_request()
         record.answer = answer
         record.usage = answer.usage
 
-    def _tell_blame(self) -> None:
+    def _acquit_request(self) -> None:
         """The attempt has content for the client, so other attempts did not fail because of the request."""
         if self._admitted.on_answer is not None:
             self._admitted.on_answer()

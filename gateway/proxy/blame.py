@@ -1,9 +1,10 @@
 """The failed attempts of one request that the request itself may have caused, until it is known who is to blame
 (routing/culprits.py).
 
-Nothing counts against a backend before that. When another backend answers the request, the backend that failed is
-suspected; else a harmless request is sent to the backends that failed. Clouds get none, because it costs money: what
-they answered to other requests lately is the evidence, and it takes several bodies to bring a cloud down.
+Until then no failure counts against a backend. If another backend answers the request, the backend that failed is
+suspected. Otherwise a harmless request is sent to the backends that failed. Clouds get none, because it would cost
+money: their evidence is whether they have answered other requests lately, and a cloud counts as down only after
+several different bodies have failed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gateway.routing.culprits import Culprit, Culprits, Failure, fault_of, has_b
 from gateway.routing.refusal import MISLEADING
 
 PATIENCE = 5.0  # seconds that a failing request waits for the harmless one
-KEY_PATIENCE = 1.0  # the same for one whose key was refused: it goes on to the next backend anyway
-SETTLED = 0.2  # seconds after a stream broke until its backend is asked: whatever dies there has died by then
-LATELY = 60.0  # seconds since a cloud answered others in which it is held to live
+KEY_PATIENCE = 1.0  # the same after a refused key, when the next backend is tried in any case
+SETTLED = 0.2  # seconds from a broken stream until its backend is probed: by then a dying server has died
+LATELY = 60.0  # seconds after an answer to another request in which a cloud counts as alive
 
 
 @dataclass(slots=True)
@@ -39,7 +40,8 @@ class HeldFailure:
     counted: bool = False  # against its backend
 
     def failure(self) -> Failure:
-        """What is known by now. Without other evidence, a backend that has answered other requests since lives."""
+        """The failure with what is known by now. Without other evidence, a backend that has answered other requests
+        since is alive."""
         state, asking = self.state, self.asking
         since = True if max(state.evidence.answered_at, state.last_event) > self.at else None
         if asking is None and not state.backend.cloud:
@@ -54,7 +56,7 @@ class HeldFailure:
 
 
 class Blame:
-    """Made when the first attempt fails, or for a body that is known to. `alias`, `client`: names."""
+    """Created when the first attempt fails, or for a body that failed before. `alias`, `client`: names."""
 
     def __init__(
         self, culprits: Culprits, suspicion: SuspectProbes, request: InferenceRequest, alias: str, client: str
@@ -64,10 +66,10 @@ class Blame:
         self._request = request
         self._key = key_of(request, alias, client)
         self._held: list[HeldFailure] = []
-        self._weighed = 0  # of these
-        self._trying: RunningProbe | None = None  # whether others are refused, too
-        self._before: tuple[Failure, ...] = ()  # of this body, when it was sent before
-        self._known = False  # it is a culprit from before
+        self._weighed = 0  # how many of them were weighed
+        self._trying: RunningProbe | None = None  # tests whether the backend refuses other requests too
+        self._before: tuple[Failure, ...] = ()  # failures of this body in earlier requests
+        self._known = False  # this body is a proven culprit
 
     def recall(self, culprit: Culprit) -> None:
         """This body failed before."""
@@ -78,11 +80,12 @@ class Blame:
         self._held.append(HeldFailure(state, verdict, state.inflight <= self._request.choices, time.monotonic()))
 
     def refused(self, state: BackendState) -> None:
-        """A backend refused our key, or did not know the model: only a harmless request can tell of what it speaks."""
+        """A backend refused our key, or did not know the model: only a harmless request can show whether that is so."""
         self._trying = self._suspicion.probe_credential(state)
 
     def unserved(self, state: BackendState) -> None:
-        """A backend answered that it does not serve this endpoint; likewise."""
+        """A backend answered that it does not serve this endpoint: only a harmless request can show whether that is
+        so."""
         self._trying = self._suspicion.probe_endpoint(state, self._request.endpoint)
 
     def broke(self, state: BackendState, verdict: Verdict) -> None:
@@ -118,13 +121,14 @@ class Blame:
             self._culprits.convict(self._key, self._request.prompt_bytes, time.monotonic(), broke=broke)
             raise error_of(self._held[-1].verdict)
         for held in self._held:
-            if last and held.asking is None and not held.counted:  # no harmless request will decide it
+            if last and held.asking is None and not held.counted:  # no harmless request is sent to decide it
                 self._count(held)
         if last and (mine := [Failure(failure.backend) for failure in failures if failure.lives is not False]):
             self._culprits.suspect(self._key, self._request.prompt_bytes, mine, time.monotonic())
 
     def close(self) -> None:
-        """The request has ended. Harmless requests for what is still open go out in the background."""
+        """The request has ended. For failures that are still undecided, harmless requests are sent in the
+        background."""
         for held in self._held:
             if not held.counted:
                 self._ask(held)
@@ -161,7 +165,7 @@ def shunned(seconds: float) -> GatewayError:
 
 
 def error_of(verdict: Verdict) -> GatewayError:
-    """The backend's own error, in our envelope; for an answer that was no error, what was wrong with it."""
+    """The backend's own error in our envelope; for an answer with another fault, a description of the fault."""
     own = 500 <= verdict.status < 600
     message = MISLEADING.sub("[...]", verdict.message if own and verdict.message else verdict.reason)
     status = verdict.status if own else None

@@ -1,5 +1,5 @@
-"""One exchange with a client, as the request path sees it: a body to read, an answer to write, and the news that the
-client has left. `AsgiExchange` is its own ASGI response: nothing wraps `send`."""
+"""One exchange with a client, as the request path sees it: a body to read, an answer to write, and a callback when
+the client leaves. `AsgiExchange` calls the ASGI `send` itself."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
-# Where our listener (connection.py) puts itself, so that leaving needs no task that watches `receive`.
+# The key in the scope under which our listener (connection.py) puts the connection. With it no task has to watch
+# `receive` for a client that leaves.
 CONNECTION = "gateway.connection"
 
-PIECE = 64 * 1024  # bytes of an answer that are written at a time: for the rest the client must have taken some
-STEP = 1024 * 1024  # bytes of a compressed body that are inflated until others run
+PIECE = 64 * 1024  # bytes of an answer written at a time; the next piece waits until the client has read some
+STEP = 1024 * 1024  # bytes of a compressed body that are inflated before other tasks run
 
 
 def nothing() -> None:
-    """What is called where nobody wants to be."""
+    """A callback that does nothing."""
 
 
 class ClientGone(Exception):
-    """The client closed its connection, or its sending half of it."""
+    """The client closed its connection, or its sending half."""
 
 
 class Exchange(Protocol):
-    """`headers` have lower-case names; a repeated one has its values joined (header_map.py). `started` = a head was
-    sent."""
+    """`headers` have lower-case names; the values of a repeated header are joined (header_map.py). `started`: a
+    response head was sent."""
 
     headers: dict[bytes, bytes]
-    share: Share  # the bytes that the request holds; its handler gives them back
+    share: Share  # the memory that the request holds; its handler releases it
 
     @property
     def started(self) -> bool: ...
@@ -49,7 +50,7 @@ class Exchange(Protocol):
         ...
 
     def task(self) -> asyncio.Task[None]:
-        """The task that runs the request: what an interruption cancels."""
+        """The task that runs the request. An interruption cancels it."""
         ...
 
     async def read_body(self, limit: int) -> bytes:
@@ -58,11 +59,11 @@ class Exchange(Protocol):
         ...
 
     def on_leave(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once when the client leaves. Only after the body was read; until `stop_watching`."""
+        """Call `callback` once when the client leaves. Valid from the end of the body until `stop_watching`."""
         ...
 
     def stop_watching(self) -> None:
-        """Before the answer is complete: a client may close its connection then."""
+        """Called before the answer is complete, because afterwards a client may close its connection."""
         ...
 
     async def start(self, status: int, headers: Headers) -> None: ...
@@ -73,8 +74,8 @@ class Exchange(Protocol):
 
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         """Send the last part. An answer that is *not* finished when the request ends is cut off: the client sees the
-        end of the connection instead of the end of the answer. A long one is sent in pieces, and `progress` is called
-        whenever the client has taken some."""
+        end of the connection instead of the end of the answer. A long one is sent in pieces, and `progress` is
+        called whenever the client has read some."""
         ...
 
 
@@ -103,15 +104,15 @@ class AsgiExchange:
         return running_task()
 
     async def read_body(self, limit: int) -> bytes:
-        """Reads to the end before anything else happens: uvicorn stops reading at 64 KiB of unread body and would then
-        not see the client leave."""
+        """Reads the whole body at once: uvicorn stops reading at 64 KiB of unread body, and would then not notice
+        that the client leaves."""
         if declares_more(self.headers.get(b"content-length", b""), limit):
             raise too_large(limit)
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         body: bytes = message.get("body", b"")
-        self.share.take(len(body))
+        self.share.add(len(body))
         if message.get("more_body"):
             body = await self._read_rest(body, limit)
         if len(body) > limit:
@@ -120,13 +121,13 @@ class AsgiExchange:
         return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
 
     async def _read_rest(self, first: bytes, limit: int) -> bytes:
-        body = bytearray(first)  # a list of its pieces would cost a multiple of them where they are tiny
+        body = bytearray(first)  # a list of tiny pieces would take a multiple of their memory
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece: bytes = message.get("body", b"")
-            self.share.take(len(piece))
+            self.share.add(len(piece))
             body += piece
             if len(body) > limit:
                 raise too_large(limit)
@@ -145,7 +146,7 @@ class AsgiExchange:
             self._watcher.cancel()
             self._watcher = None
         elif not self._finished and (connection := self._scope.get("extensions", {}).get(CONNECTION)) is not None:
-            connection.on_leave(None)  # once finished, the callback is the next request's
+            connection.on_leave(None)  # afterwards the callback belongs to the next request
 
     async def _watch(self, callback: Callable[[], object]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -169,8 +170,8 @@ class AsgiExchange:
 
 
 def bounded(receive: Receive, limit: int) -> Receive:
-    """`receive` of a request whose body is at most `limit` bytes, for whatever reads a body into memory as a whole.
-    It raises `request_too_large`."""
+    """A `receive` that raises `request_too_large` for a body of more than `limit` bytes. For code that reads a whole
+    body into memory."""
     size = 0
 
     async def receive_some() -> Message:
@@ -189,13 +190,13 @@ def too_large(limit: int) -> GatewayError:
 
 
 def declares_more(length: bytes, limit: int) -> bool:
-    """Does a content-length say more than `limit`? (Python takes no number of thousands of digits.)"""
+    """Is a content-length larger than `limit`? (`int` refuses numbers of thousands of digits.)"""
     return length.isdigit() and (len(length) > 18 or int(length) > limit)
 
 
 async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> bytes:
-    """A body without its content-encoding. Raises 415 for other encodings than gzip, 413 beyond `limit`, `memory_full`
-    as soon as what it inflates to has no room; others run in between."""
+    """A body without its content-encoding. Raises 415 for other encodings than gzip, 413 beyond `limit`, and
+    `memory_full` as soon as the inflated bytes exceed the memory. Other tasks run in between."""
     if encoding in (b"identity", b""):
         return body
     if encoding not in (b"gzip", b"x-gzip"):
@@ -214,13 +215,13 @@ async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> byte
         if not piece and not rest:
             raise GatewayError("invalid_request_body", "The gzip request body ends too early.")
         rest = inflater.unconsumed_tail
-        share.take(len(piece))
+        share.add(len(piece))
         decoded += piece
         if len(decoded) > limit:
             raise too_large(limit)
         if len(decoded) >= STEP:
             await asyncio.sleep(0)
-    share.give(len(body))  # of which only this is left
+    share.release(len(body))  # the compressed body is no longer held
     return bytes(decoded)
 
 

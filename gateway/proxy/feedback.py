@@ -1,8 +1,8 @@
 """What a backend's refusal of one request teaches about the backend, and what it means for that request alone.
 
-The refused request itself may use all that the refusal reports. Other requests rely only on the server's own words
-(not on `Verdict.unverified`), and on what contradicts routes.yaml or an observation only when a second source reports
-it. Failures are judged elsewhere (blame.py)."""
+The refused request itself may use everything that the refusal reports. For other requests only a statement of the
+server itself counts (not `Verdict.unverified`), and one that contradicts routes.yaml or an observation counts only when
+a second source reports it too. Failures are judged in blame.py."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
 from gateway.routing.inspection_policy import STRAY_THOUGHTS
 
-COOLDOWN = 5.0  # seconds, for a 429 that names none
+COOLDOWN = 5.0  # seconds, for a 429 without Retry-After
 WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again
 
 
 @dataclass(slots=True)
 class Feedback:
-    """A request from whose answers something of a backend may be learned. `several_clients`: they have keys, so that
-    the gateway can tell them apart."""
+    """A request whose answers may teach something about a backend. `several_clients`: clients have keys, so the
+    gateway can distinguish them."""
 
     request: InferenceRequest
     request_id: str
     several_clients: bool = False
 
     def source(self) -> Source:
-        """Reads the whole prompt, so it is asked for only when there is something to learn."""
+        """The source of what is learned. Reads the whole prompt, so it is called only when there is something to
+        learn."""
         digest = blake2b(digest_size=16)
         for name in self.request.endpoint.prompt:
             if name in self.request.fields:
@@ -47,7 +48,7 @@ def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float)
     once."""
     if verdict.kind == "cooldown":
         state.evidence.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
-    if verdict.unverified or verdict.kind == "unserved":  # a harmless request has to confirm that (blame.py)
+    if verdict.unverified or verdict.kind == "unserved":  # a harmless request has to confirm it (blame.py)
         return False
     if verdict.lack is not None and _may_teach(feedback.request, verdict.lack):
         source = feedback.source()
@@ -70,8 +71,9 @@ def _learn_window(state: BackendState, window: int, feedback: Feedback, now: flo
 
 
 def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) -> None:
-    """Thoughts without an opener ended in an answer. From the answers to two requests it is learned that this backend's
-    answers begin so, where the model's family may do so, and the client did not speak of the tag itself."""
+    """An answer had a closing tag of thoughts without an opening one. After two such requests the gateway learns
+    that this backend's answers begin with thoughts. Only for model families that may do so, and if the prompt did
+    not mention the tag itself."""
     if not may_lack_opener(state.checkpoint) or client_mentions(feedback.request, CLOSER):
         return
     source = feedback.source()
@@ -80,7 +82,7 @@ def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) ->
 
 
 def _may_teach(request: InferenceRequest, lack: str) -> bool:
-    """Did this request ask for what it was refused for?"""
+    """Did this request use the ability whose lack was reported?"""
     if lack in ("tools", "tool_parser"):
         return request.tools
     if lack == "images":
@@ -89,7 +91,7 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
 
 
 def _is_known(state: BackendState, lack: str) -> bool:
-    """Does routes.yaml say, or was it seen, that the backend does not lack this?"""
+    """True if routes.yaml declares, or a probe has observed, that the backend has this ability."""
     backend = state.backend
     if lack in ("tools", "tool_parser"):
         declared, check = backend.tool_parser not in (None, "none") or bool(backend.auto_tools), "tool_auto"
@@ -102,8 +104,8 @@ def _is_known(state: BackendState, lack: str) -> bool:
 
 
 def ask_again(state: BackendState, request: InferenceRequest, alias: Alias, verdict: Verdict) -> bool:
-    """Note what the refusal says of this very request. True = with what it said the same backend is asked for a smaller
-    limit, with which the prompt fits."""
+    """Note what the refusal reports about this request. True = the same backend gets it again with a smaller limit,
+    with which the prompt fits."""
     if verdict.kind != "too_long":
         return False
     before = outgoing_limits(request, alias, state)

@@ -3,9 +3,9 @@
     receive -> plan -> admit -> attempt -> settle
 
 Read `RequestHandler._answer` first: it is the order. The result of each stage is a value that the next stage takes
-(stages.py). Decisions are pure functions elsewhere (routing/, inspection/). The effects are here, except those of two
-stages: acquiring slots (admission/slot_acquirer.py), and one attempt on one backend, with the commit and the relaying
-of its answer (attempt.py).
+(stages.py). Decisions are pure functions elsewhere (routing/, inspection/). The effects are here, except those of
+two stages: acquiring slots is in admission/slot_acquirer.py; one attempt on one backend, with the commit and the
+relaying of its answer, is in attempt.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RequestHandler:
 
     def __init__(self, services: Services, endpoint: Endpoint, exchange: Exchange) -> None:
         self.services = services
-        self.snapshot = services.snapshot  # kept to the end, whatever is loaded meanwhile
+        self.snapshot = services.snapshot  # used to the end, even if routes.yaml is reloaded meanwhile
         self.states = services.fleet.states  # the backends of this snapshot
         self.exchange = exchange
         self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
@@ -61,14 +61,14 @@ class RequestHandler:
         self.context = RequestContext(services, self.snapshot, exchange, self.timer, self.record)
         self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
-        self.retried: list[BackendState] = []  # got a second attempt, with a smaller limit
-        self.spare: Attempt | None = None  # has a complete but empty answer
-        self.heartbeat: asyncio.Task[None] | None = None  # the latest
+        self.retried: list[BackendState] = []  # backends with a second attempt, with a smaller limit
+        self.spare: Attempt | None = None  # an attempt with a complete but empty answer
+        self.heartbeat: asyncio.Task[None] | None = None  # the latest one
 
     # -- the order ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Answer the request, whatever happens, and release everything that it holds."""
+        """Answer the request in any case, and release everything that it holds."""
         self.services.active.add(self)
         try:
             await self._answer()
@@ -96,7 +96,7 @@ class RequestHandler:
             if self.blame is not None:
                 self.blame.close()
             self._settle()
-            self._let_go()
+            self._release_bytes()
 
     async def _answer(self) -> None:
         received = await self._receive()
@@ -113,7 +113,7 @@ class RequestHandler:
             finally:
                 lease.release()
             await self._weigh_blame()
-        await self._nothing_left(planned)
+        await self._deliver_spare_or_refuse(planned)
 
     # -- receive --------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class RequestHandler:
         client, request, alias = received.client, received.request, received.alias
         headers, states = self.exchange.headers, self.states
         if self.snapshot is not self.services.snapshot:
-            alias, states = self._as_it_is_now(alias)
+            alias, states = self._alias_now(alias)
         return make_plan(
             alias,
             states,
@@ -174,7 +174,7 @@ class RequestHandler:
             outcomes=outcomes,
         )
 
-    def _as_it_is_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
+    def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
         """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
         those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
         counts."""
@@ -200,7 +200,7 @@ class RequestHandler:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
         failover, now = planned.failover, time.monotonic()
-        spent = services.accounts.enter(candidate.state, record.client, request, record.reserved)
+        spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
         return AdmittedRequest(
@@ -229,8 +229,8 @@ class RequestHandler:
     # -- no answer ------------------------------------------------------------------------------------------------
 
     def _note(self, planned: PlannedRequest, candidate: Candidate, failure: AttemptFailed) -> Candidate | None:
-        """Record why a backend was left. Not None = try the same one again, now with what it has just reported, or made
-        to call a tool after a turn in which it said nothing."""
+        """Record why an attempt failed. Returns a candidate to try the same backend again, with what it has just
+        reported, or with a forced tool call after an empty answer; else None."""
         state, verdict, failover, request = candidate.state, failure.verdict, planned.failover, planned.received.request
         metrics = self.services.metrics
         self.record.trying = None
@@ -250,7 +250,7 @@ class RequestHandler:
         if again and state not in self.retried:
             self.retried.append(state)
             return candidate
-        # Not the backend's own words here: they would make agents throw away history where it is not to blame.
+        # Not the backend's own text for an overflow: agents would discard history although another backend may take it.
         reason = verdict.reason if verdict.kind != "too_long" else "was too small for this prompt"
         failover.mark_failed(candidate, verdict.kind, gone=failure.gone)
         learned = (verdict.window, verdict.prompt_tokens, verdict.least)
@@ -272,14 +272,14 @@ class RequestHandler:
         return self.blame
 
     def _hold_failure(self, planned: PlannedRequest, state: BackendState, verdict: Verdict, *, hard: bool) -> None:
-        """`hard`: nobody listens there, or it is silent. Anything else may be the request's own fault."""
+        """`hard`: the port is closed, or the backend is silent. Any other failure may be the request's own fault."""
         if hard:
             state.evidence.failed(verdict.reason)
         else:
             self._blame_of(planned.received).hold(state, verdict)
 
     def _recall_blame(self, received: ReceivedRequest) -> None:
-        """Has this body failed before? A culprit goes to one backend, and to none when backends have died of it."""
+        """Recall earlier failures of this body. A culprit gets one backend, or none if backends have died of it."""
         now = time.monotonic()
         culprits, alias, client = self.services.culprits, received.alias.name, received.client.name
         culprit = culprits.find(received.request, alias, client, now)
@@ -290,25 +290,25 @@ class RequestHandler:
         self._blame_of(received).recall(culprit)
 
     async def _weigh_blame(self, *, last: bool = False) -> None:
-        """Whose fault is it that attempts failed? Raises the backend's error where it is this request's."""
+        """Decide whose fault the failed attempts are. Raises the backend's error if they are this request's fault."""
         if self.blame is not None:
             self.timer.expect(None)
             self.timer.total_at = inf
             await self.blame.weigh(last=last)
 
-    async def _nothing_left(self, planned: PlannedRequest) -> None:
-        """No candidate has answered: deliver the empty answer if there was one, else say why."""
+    async def _deliver_spare_or_refuse(self, planned: PlannedRequest) -> None:
+        """No candidate has answered: deliver the empty answer if there was one, else raise the reason."""
         if self.spare is None:
             await self._weigh_blame(last=True)
             raise planned.slots.refusal(time.monotonic())
         await self.spare.deliver()
 
     async def _refuse(self, error: GatewayError) -> None:
-        """Tell the client why it gets no answer: as a status if none went out, else in-band, and then the cut."""
+        """Send the error: as a status if none was sent yet, else as an error event, and then cut the stream."""
         record, reply = self.record, self.reply
         record.outcome = str(error.status) if isinstance(error, PassedOn) else error.code
         self.timer.rest()
-        self.timer.last_write()  # who does not even take a refusal is not waited for
+        self.timer.last_write()  # a client that does not read even this is not waited for
         if reply is not None and reply.committed:
             await reply.fail(error)
         elif not self.exchange.started:
@@ -320,7 +320,7 @@ class RequestHandler:
     def _failed(self, error: Exception) -> GatewayError:
         """What went wrong inside the gateway: a defect, unless this process lacked something."""
         kind = shortage_of(error)
-        if self.record.trying is None and isinstance(error, UNREADABLE):  # nothing else was read yet than the body
+        if self.record.trying is None and isinstance(error, UNREADABLE):  # only the body has been read so far
             return unreadable(error)
         if kind is None:
             log.error("request %s failed inside the gateway", self.record.id, exc_info=error)
@@ -354,8 +354,8 @@ class RequestHandler:
     # -- settle ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Finish the record, count it, and give it to the observers. What fails here must not cost the client its
-        answer, nor the gateway its connection."""
+        """Finish the record, count it, and give it to the observers. A failure here affects neither the client's
+        answer nor its connection."""
         record, planned, services = self.record, self.planned, self.services
         record.seconds = self.timer.now() - record.began
         if planned is not None:
@@ -375,8 +375,8 @@ class RequestHandler:
         if self.trace is not None:
             self.trace.end(record)
 
-    def _let_go(self) -> None:
-        """Its bytes are given up now: the parts of a request refer to each other, and would wait for a collection."""
+    def _release_bytes(self) -> None:
+        """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
         record = self.record
         record.attempts.clear()
         record.trying = self.spare = None
@@ -387,7 +387,7 @@ class RequestHandler:
 
     @property
     def reply(self) -> StreamReply | None:
-        """What a client that streams has been sent; None = the answer comes in one piece, or there is no plan yet."""
+        """The reply to a client that streams; None = the answer is sent as a whole, or there is no plan yet."""
         return self.planned.reply if self.planned is not None else None
 
     def _beat(self) -> None:

@@ -1,8 +1,9 @@
 """What the client has been sent so far, and the two commits.
 
-*Status commit*: our 200 and headers are out; another backend may still take over. *Content commit*: content is out;
-from here no other backend is tried. Until the first content both wait, at most `hold` seconds; then the status goes out
-early and heartbeats follow, which are data chunks because comments reset no client's watchdog.
+*Status commit*: our 200 and headers were sent; another backend may still take over. *Content commit*: content was
+sent; from then on no other backend is tried. Both wait for the first content, but the status at most `hold` seconds:
+then it is sent early, followed by heartbeats. These are data chunks, because comments do not reset the timeouts of
+clients.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
 HEARTBEAT = 10.0  # seconds without anything sent
-LAST_WORDS = 5.0  # seconds until a stream's error event must have been taken
+LAST_WORDS = 5.0  # seconds in which the client must read a stream's error event
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -53,13 +54,13 @@ class StreamReply:
         self._request_id = request_id
         self._base = base
         self.identity = Identity()
-        self.committed = False  # status
-        self.early = False  # status committed before any backend had said anything
-        self.content = False  # content committed
+        self.committed = False  # the status is committed
+        self.early = False  # the status was committed before any backend's output
+        self.content = False  # content is committed
         self.served_by = ""  # the backend that the headers or the last comment named
 
     async def begin(self, backend: str, headers: list[Header]) -> None:
-        """Status commit: the headers say how the request is served. After an early commit, a comment says it."""
+        """Status commit: the headers say how the request is served. After an early commit, a comment does."""
         if not self.committed:
             self.committed = True
             self.served_by = backend
@@ -77,7 +78,7 @@ class StreamReply:
         timer.beat_at = timer.now() + HEARTBEAT
 
     async def finish(self, rest: bytes = b"") -> None:
-        """The last events, and [DONE]: a whole stream ends with it, whether the backend sent one or not."""
+        """Send the last events and [DONE], which ends every complete stream, whether the backend sent one or not."""
         self._exchange.stop_watching()
         self._timer.last_write()
         await self._exchange.finish(rest + b"data: [DONE]\n\n")
@@ -86,7 +87,7 @@ class StreamReply:
     async def beat(self) -> None:
         """Commit the status early if need be, and send one empty chunk."""
         if self._timer.writing:
-            return  # the client does not even read what was sent
+            return  # the client has not read what was sent before
         if not self.committed:
             self.committed = self.early = True
             await self._exchange.start(200, [*_STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
@@ -105,7 +106,8 @@ class StreamReply:
         return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
     async def fail(self, error: GatewayError) -> None:
-        """A final failure after the status went out: an error event, then the stream is cut, never ended."""
+        """A final failure after the status was sent: send an error event, then cut the stream, so that it does not
+        end as if complete."""
         self._exchange.stop_watching()
         self._timer.rest()
         with contextlib.suppress(TimeoutError):  # a client that does not read is not waited for
@@ -113,7 +115,7 @@ class StreamReply:
                 await self._exchange.write(b"data: " + error.envelope() + b"\n\n")
 
     async def interrupt(self) -> None:
-        """The stream broke after content: one error event, then the cut."""
+        """The stream broke after content: send one error event, then cut the stream."""
         await self.fail(GatewayError("stream_interrupted", STREAM_INTERRUPTED))
 
 
@@ -124,17 +126,17 @@ async def send_whole(
     headers: list[Header],
     progress: Callable[[], object] = nothing,
 ) -> None:
-    """An answer in one piece. `progress` is called whenever the client has taken some of a long one."""
+    """Send a whole answer. `progress` is called whenever the client has read some of a long one."""
     exchange.stop_watching()
     await exchange.start(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
     await exchange.finish(body, progress)
 
 
 def request_id(given: bytes | None) -> str:
-    """The client's own id if it is one, else a new one."""
+    """The client's own id if it is well-formed, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return f"{random.getrandbits(128):032x}"  # unique is all it has to be
+    return f"{random.getrandbits(128):032x}"  # it only has to be unique
 
 
 def base_headers(request_id: str, alias: str) -> list[Header]:

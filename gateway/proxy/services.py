@@ -1,4 +1,4 @@
-"""What the request path uses of its gateway. The runtime builds it and changes it; a request only reads it."""
+"""The objects that the request path uses. The runtime creates and changes them; a request only reads them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RequestTrace(Protocol):
         """Run the attempt as a span of its own."""
 
     def end(self, record: RequestRecord) -> None:
-        """The request has ended: its spans may leave."""
+        """The request has ended: its spans may be exported."""
 
 
 class Tracer(Protocol):
     def begin(self, headers: dict[bytes, bytes]) -> RequestTrace | None:
-        """The trace of a request with these headers, which go up with its attempts; None = it is not traced."""
+        """The trace of a request with these headers, which are sent with its attempts; None = it is not traced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class Services:
     _turns: dict[str, int] = field(default_factory=dict)
 
     def next_turn(self, alias: str) -> int:
-        """How many requests of this alias came before: what round robin turns on."""
+        """The number of earlier requests of this alias, for round robin."""
         turn = self._turns.get(alias, 0)
         self._turns[alias] = turn + 1
         return turn

@@ -1,5 +1,5 @@
-"""The stages of a request: received -> planned -> admitted. Each is complete when it is made, and the next one takes
-it. An attempt writes an `AttemptRecord`, the whole request a `RequestRecord` (accounting/record.py)."""
+"""The stages of a request: received -> planned -> admitted. Each is a complete value that the next stage takes. An
+attempt writes an `AttemptRecord`, the whole request a `RequestRecord` (accounting/record.py)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlannedRequest:
     received: ReceivedRequest
     failover: FailoverState
     slots: SlotAcquirer
-    reply: StreamReply | None  # the reply to a client that streams; None = the answer is sent in one piece
+    reply: StreamReply | None  # the reply to a client that streams; None = the answer is sent as a whole
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +61,6 @@ class AdmittedRequest:
     candidate: Candidate
     alias: Alias  # of the plan that chose the candidate: routes.yaml may have been edited since the request came
     queued: float  # seconds that the request has waited for slots
-    final: bool  # an answer that says nothing is delivered, too
+    final: bool  # an empty answer is delivered too
     on_answer: Callable[[], None] | None  # called when the attempt has content for the client
     record: AttemptRecord

@@ -1,7 +1,7 @@
 """The status of each backend and of each alias: what alerts, `/status`, the page and a gauge show.
 
-Of an alias only ordinary requests count here, not what single ones need: which step serves them, and is that because a
-step before it is not well? The planner says who serves (serving.py); this module puts it into words.
+The status of an alias is about ordinary requests, without special needs: which step serves them, and is an earlier
+step out of order? The planner decides which backend serves (serving.py); this module describes the result.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
 AWAY: frozenset[Course] = frozenset({"fallback", "cloud"})
 REASON_MOST = 300  # characters of a reason that are shown
 
-# A backend's own words may repeat what it was asked: they are for the log and for admins. Reasons keep them apart
-# (domain/reason.py); this is for texts that were put together elsewhere.
+# A backend's own error text may repeat a prompt: only the log and admins get it. Reasons keep it apart
+# (domain/reason.py); this pattern is for texts that were composed elsewhere.
 _ITS_WORDS = re.compile(
     r"(answered \d{3}(?: with an error)?|failure|model): (?!ended with|answered with|answered 200).*", re.DOTALL
 )
@@ -36,7 +36,8 @@ _ITS_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BackendView:
-    """`trial`: one request at a time finds out whether it is back. `drift`: where it differs from routes.yaml."""
+    """The status of one backend. `trial`: one request at a time tests whether it is well again. `drift`: its
+    differences from routes.yaml."""
 
     name: str
     state: State
@@ -52,16 +53,16 @@ class BackendView:
 
 @dataclass(frozen=True, slots=True)
 class AliasView:
-    """Who serves an alias' ordinary requests. `course`:
+    """Which backends serve the ordinary requests of an alias. `course`:
 
-    - home: the first step that has to serve does. Steps do not have to where all is parked (`run: on_demand`), or can
-      serve no request of this alias.
-    - fallback: a later step does.
-    - cloud: a cloud does, though something in the LAN comes before it, even if that is parked.
-    - nothing: nobody does.
-    - parked: nobody does, and nobody has to.
+    - home: the first required step serves. A step is not required if all its backends are parked (`run: on_demand`), or
+      can serve no request of this alias.
+    - fallback: a later step serves.
+    - cloud: a cloud serves although an earlier step is in the LAN, even if that step is parked.
+    - nothing: no backend serves.
+    - parked: no backend serves, and none is required.
 
-    `step` counts from 0; None = none serves. `why`: what keeps the backends before `serving`, or all, from serving."""
+    `step` counts from 0; None = none serves. `why`: why the backends before `serving`, or all, do not serve."""
 
     name: str
     course: Course
@@ -72,9 +73,9 @@ class AliasView:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
-    wrong with routes.yaml as it is now; None = it is in force. `failed`: part of the gateway -> how often it failed.
-    `short`: what the gateway itself has lately lacked."""
+    """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
+    mistakes of the present routes.yaml; None = it is in force. `failed`: part of the gateway -> number of failures.
+    `short`: resources that the gateway process has lately lacked."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
@@ -85,17 +86,17 @@ class Picture:
 
 
 def shown(reason: str) -> str:
-    """A reason as anybody may read it: one line, without a backend's own words."""
+    """A reason that every client may read: one line, without a backend's own error text."""
     return _line(_ITS_WORDS.sub(r"\1", kind_of(reason)))
 
 
 def shown_to_admin(reason: str) -> str:
-    """The same with a backend's own words."""
+    """A reason on one line, with a backend's own error text."""
     return _line(reason)
 
 
 def _line(text: str) -> str:
-    """On one line, without what would move a terminal's cursor, and cut."""
+    """The text on one line, without control characters, cut to REASON_MOST characters."""
     text = " ".join(text.split())
     text = text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= REASON_MOST else text[: REASON_MOST - 3] + "..."
@@ -119,7 +120,7 @@ def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> 
         if serving:
             course = _course([member for member in members if member.step < step], serving)
             return AliasView(alias.name, course, step, tuple(m.state.name for m in serving), "; ".join(out))
-    parked = all(map(_excused, members)) and any(map(_parked, members))
+    parked = all(map(_is_not_required, members)) and any(map(_parked, members))
     return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
 
 
@@ -128,27 +129,27 @@ def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
     all_cloud = all(member.state.backend.cloud for member in serving)
     if all_cloud and not all(member.state.backend.cloud for member in before):
         return "cloud"
-    return "home" if all(map(_excused, before)) else "fallback"
+    return "home" if all(map(_is_not_required, before)) else "fallback"
 
 
-def _excused(member: Member) -> bool:
-    """Does it not have to serve? Parked as it is meant to be, or unable to serve any request of this alias."""
+def _is_not_required(member: Member) -> bool:
+    """True for a backend that is not required to serve: it is parked, or can serve no request of this alias."""
     return _parked(member) or (member.why is not None and KINDS.get(member.why.kind) in ("incapable", "too_long"))
 
 
 def _parked(member: Member) -> bool:
-    return member.state.backend.run == "on_demand" and _unwell(member)
+    return member.state.backend.run == "on_demand" and _is_unhealthy(member)
 
 
-def _unwell(member: Member) -> bool:
-    """Is health what keeps it from serving everybody?"""
+def _is_unhealthy(member: Member) -> bool:
+    """True if the health of the backend is why it gets no ordinary request."""
     return not member.steady if member.why is None else member.why.kind in UNHEALTHY
 
 
 def _why(member: Member, now: float) -> str:
-    """In the words of its health where that is the reason, else in the planner's."""
+    """Why the backend does not serve: the reason of its health where that is the cause, else the planner's."""
     health, why = member.state.health, member.why
-    if why is not None and not _unwell(member):
+    if why is not None and not _is_unhealthy(member):
         return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
     reason = "" if _parked(member) else shown(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
@@ -157,14 +158,14 @@ def _why(member: Member, now: float) -> str:
 def view_fleet(
     snapshot: Snapshot, states: Mapping[str, BackendState], now: float
 ) -> tuple[dict[str, BackendView], dict[str, AliasView]]:
-    """The views of all backends and of all aliases that have steps (whose backends the fleet has already)."""
+    """The views of all backends, and of all aliases whose backends are in the fleet already."""
     backends = {name: view_backend(state, now) for name, state in states.items()}
     known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
     return backends, {alias.name: view_alias(alias, states, now) for alias in known}
 
 
 class AliasStatusTracker:
-    """The latest look at all backends and aliases, and since when each alias has not been served as it should be."""
+    """The latest views of all backends and aliases, and since when each alias has failed over."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], states: Callable[[], Mapping[str, BackendState]]) -> None:
         self._snapshot = snapshot
@@ -172,17 +173,18 @@ class AliasStatusTracker:
         self.backends: Mapping[str, BackendView] = {}
         self.aliases: Mapping[str, AliasView] = {}
         self.since: dict[str, float] = {}  # alias -> Unix seconds
-        self.away: dict[tuple[str, Course], float] = {}  # (alias, course of AWAY) -> seconds in all
+        self.away: dict[tuple[str, Course], float] = {}  # (alias, course of AWAY) -> total seconds
         self._looked = time.monotonic()
-        self._cost: dict[str, float] = {}  # alias -> USD since then
+        self._cost: dict[str, float] = {}  # alias -> USD since it failed over
 
     @property
     def alerts(self) -> Alerts:
-        """Whom to tell, by the snapshot in force."""
+        """The alert settings of the snapshot in force."""
         return self._snapshot().alerts
 
     def look(self) -> None:
-        """Look now. Cheap: called at every change of state, every few seconds, and by whoever wants to show it."""
+        """Update the views now. Cheap: called at every change of state, every few seconds, and before the status is
+        shown."""
         now = time.monotonic()
         self._count_away(now)
         self.backends, self.aliases = view_fleet(self._snapshot(), self._states(), now)
@@ -192,7 +194,7 @@ class AliasStatusTracker:
         self._cost = {name: self._cost.get(name, 0.0) for name in away}
 
     def _count_away(self, now: float) -> None:
-        """Until now all was as at the latest look."""
+        """Count the time since the latest look, in which each alias had the course seen then."""
         lasted, self._looked = now - self._looked, now
         for view in self.aliases.values():
             if view.course in AWAY:
@@ -200,7 +202,7 @@ class AliasStatusTracker:
                 self.away[key] = self.away.get(key, 0.0) + lasted
 
     def spent(self, alias: str, usd: float) -> None:
-        """Add what a request of this alias has cost."""
+        """Add the cost of a request of this alias."""
         if alias in self._cost:
             self._cost[alias] += usd
 
@@ -215,8 +217,8 @@ class AliasStatusTracker:
         failed: Mapping[str, int] | None = None,
         short: tuple[Kind, ...] = (),
     ) -> Picture:
-        """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
-        twice is noise."""
+        """The latest views, for alerts. Aliases that are a backend's own name are left out: the backend is reported
+        already."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
         return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short)

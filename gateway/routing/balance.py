@@ -1,4 +1,4 @@
-"""The order of the members of one step that can serve: by health, free slots, and the step's way of balancing."""
+"""The order of the members of one step that can serve: by health, free slots, and the step's `balance`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
-TRIES = 6  # to find the end of the first user message without reading all
+TRIES = 6  # attempts to find the end of the first user message in a part of the text
 KEY_BYTES = 8192  # of the first system and the first user message
 SESSION_HEADERS = (b"x-claude-code-session-id", b"x-openwebui-chat-id")
 
@@ -45,7 +45,8 @@ def _doubt(member: BackendState, now: float) -> int:
 
 def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendState]:
     """Rendezvous hashing over names, so that a session stays where its prefix is cached and only the sessions of a
-    replica that goes away move. A deviation under load does not re-pin: the hash is asked anew each time."""
+    replica that goes away move. A deviation under load moves a session for one request only: the next request is
+    hashed again."""
     begun = blake2b(key, digest_size=8)  # the key may be long: it is hashed once for all members
 
     def score(member: BackendState) -> bytes:
@@ -61,8 +62,9 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
 
 
 def affinity_key(request: InferenceRequest, headers: Mapping[bytes, bytes], client: str, alias: str) -> bytes:
-    """What stays the same over a session: the client's own session id where it sends one, else who asks, whom, and how
-    the conversation began. (`traceparent` changes per request with many clients.)"""
+    """A key that is the same for all requests of a session: the client's session id if it sends one, else the
+    client, the alias and the beginning of the conversation. (`traceparent` does not serve: many clients change it
+    per request.)"""
     for name in SESSION_HEADERS:
         if session := headers.get(name):
             return session
@@ -99,16 +101,16 @@ def _beginnings(request: InferenceRequest) -> list[bytes]:
 
 
 def _first_messages(text: bytes) -> list[_Message] | None:
-    """The messages up to the first of the user, without reading the rest of a long conversation; None where its end is
-    not soon found.
+    """The messages up to the first of the user, without reading the rest of a long conversation; None if their end is
+    not found within a few attempts.
 
-    What ends with `}` and is a JSON list once a `]` is put behind it holds whole messages only: had it been cut inside
-    one, or inside a string, something would still be open.
+    A part of the list that ends with `}`, and is valid JSON when a `]` is appended, holds whole messages only: a
+    part that was cut inside a message or a string would not be valid.
     """
     at = text.find(b'"user"')
     for _ in range(TRIES):
         at = text.find(b"}", at) + 1 if at >= 0 else 0
-        if not at or 2 * at > len(text):  # then it saves little
+        if not at or 2 * at > len(text):  # reading a part would save little
             return None
         try:
             messages = _decode_messages(text[:at] + b"]")

@@ -1,9 +1,10 @@
-"""Whose fault is it that a request fails: its own, or the backend's? Pure, with time passed in.
+"""Decides whether a request or a backend is to blame for failed attempts. Pure, with time passed in.
 
-Real servers answer some requests with a 5xx whoever sends them: a broken conversation, a prompt that a forced format
-cannot hold. Such a body would take one backend after the other from everybody else. So a failure that the request may
-have caused is held against the request first. The same body failing on a second backend, or on one twice, while one of
-them answers others, is the culprit: the request ends. Where those backends answer nobody, they are to blame.
+Real servers answer some bodies with a 5xx every time: a broken conversation, a prompt that a forced format cannot
+hold. Such a body would make one backend after the other count as failed, for all clients. So a failure that the
+request may have caused is not counted against the backend at first. If the same body fails on a second backend, or
+twice on one, while one of them answers other requests, the body is the culprit and the request ends. If those
+backends answer no other request either, the backends are to blame.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from gateway.domain.request import InferenceRequest
 
 KEPT = 600.0  # seconds that a culprit is remembered after it last failed
 MOST = 1000  # culprits that are remembered
-SHUNNED_LEAST, SHUNNED_MOST = 60.0, 600.0  # seconds in which a body is not sent again on which backends died
+SHUNNED_LEAST, SHUNNED_MOST = 60.0, 600.0  # seconds in which a body is not sent again after backends died of it
 
 Fault = Literal["open", "request", "backends"]
 
-_HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # of a body: what does not make it another one
+_HOW_IT_IS_SENT = frozenset({"model", "stream", "stream_options"})  # fields that do not make a body a different one
 
 
 class Failure(NamedTuple):
-    """One attempt. `lives`: does the backend answer others since; None = nobody knows. `broke`: it ran
-    nothing else, and nobody listens there since."""
+    """One failed attempt. `lives`: whether the backend has answered other requests since; None = unknown. `broke`:
+    the backend ran no other request, and its port has been closed since."""
 
     backend: str
     lives: bool | None = None
@@ -35,7 +36,7 @@ class Failure(NamedTuple):
 
 
 def fault_of(failures: Sequence[Failure], *, known: bool = False) -> Fault:
-    """Whose fault these failures of one body are. `known`: the body is a culprit from before."""
+    """Whose fault these failures of one body are. `known`: the body was a culprit before."""
     if not failures:
         return "open"
     if known:
@@ -48,14 +49,14 @@ def fault_of(failures: Sequence[Failure], *, known: bool = False) -> Fault:
 
 
 def has_broken_them(failures: Sequence[Failure]) -> bool:
-    """Did two backends die of this body?"""
+    """True if two backends died of this body."""
     return len({failure.backend for failure in failures if failure.broke}) >= 2
 
 
 @dataclass(slots=True)
 class Culprit:
-    """A body that has failed. `failures`: so far; `proven`: they are its own fault. `until`: it is forgotten then;
-    `shunned_until`: it is sent to nobody before."""
+    """A body that has failed, with its `failures` so far. `proven`: they are its own fault. `until`: when the body
+    is forgotten. `shunned_until`: until then it is sent to no backend."""
 
     prompt_bytes: int
     until: float = 0.0
@@ -66,11 +67,12 @@ class Culprit:
 
 
 class Culprits:
-    """The bodies that failed lately, by their keys; those that did not fail for longest are forgotten first."""
+    """The bodies that failed lately, by key. When there are too many, the one whose last failure is oldest is
+    forgotten first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Culprit] = OrderedDict()
-        self._sizes: frozenset[int] = frozenset()  # of their prompts, so that few other bodies have to be hashed
+        self._sizes: frozenset[int] = frozenset()  # of the known prompts: bodies of other sizes are not hashed
 
     def __len__(self) -> int:
         return len(self._known)
@@ -83,11 +85,11 @@ class Culprits:
         return found if found is not None and found.until > now else None
 
     def suspect(self, key: bytes, prompt_bytes: int, failures: Sequence[Failure], now: float) -> None:
-        """It failed, and nobody can tell yet why."""
+        """The body failed, and the cause is not known yet."""
         self._entry(key, prompt_bytes, now).failures = tuple(failures)
 
     def convict(self, key: bytes, prompt_bytes: int, now: float, *, broke: bool) -> None:
-        """It is to blame. `broke`: and backends died of it."""
+        """The body is to blame for its failures. `broke`: backends died of it."""
         culprit = self._entry(key, prompt_bytes, now)
         culprit.proven = True
         if broke:
@@ -105,7 +107,7 @@ class Culprits:
         return culprit
 
     def acquit(self, key: bytes) -> None:
-        """It was answered after all."""
+        """The body was answered after all: forget its failures."""
         if self._known.pop(key, None) is None:
             return
         self._sizes = frozenset(c.prompt_bytes for c in self._known.values())

@@ -1,4 +1,4 @@
-"""Who serves one request, with all the reasons, as data: the content of `gateway explain`. Pure."""
+"""Which backends serve one request and why the others do not, as data: the content of `gateway explain`. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
 from gateway.routing.plan import Candidate, OverBudget, Plan
 from gateway.routing.refusal import refusal
-from gateway.routing.serving import NOT_ENTERED, Need, Service, asking, who_serves, with_tokens
+from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
 
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
@@ -31,9 +31,10 @@ def explain_asked(
     *,
     over_budget: Callable[[Snapshot, Client | None], OverBudget | None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; `"client"`: by whose rules.
-    `read` makes a request of an alias and a decoded body (`dialects.registry.read_request`). `over_budget` gives the
-    check of budgets for a client (`Accounts.broke`). Raises `model_not_found`, `invalid_request_body`."""
+    """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; optionally `"client"`,
+    whose rules apply. `read` makes a request of an alias and a decoded body (`dialects.registry.read_request`).
+    `over_budget` returns the budget check of a client (`Accounts.over_budget`). Raises `model_not_found`,
+    `invalid_request_body`."""
     name, tokens, client = asked.get("alias"), asked.get("tokens"), asked.get("client")
     if not isinstance(name, str):
         raise GatewayError("invalid_request_body", "`alias` is missing or not a string.", param="alias")
@@ -47,7 +48,7 @@ def explain_asked(
     if asked.get("request") is not None:
         request = read(name, asked["request"])
     else:
-        request = asking(Need.TOOLS if asked.get("tools") is True else Need.CHAT)
+        request = request_with(Need.TOOLS if asked.get("tools") is True else Need.CHAT)
         if tokens is not None:
             with_tokens(request, tokens, states)
     who = snapshot.clients[client] if client is not None else None
@@ -63,9 +64,9 @@ def explain(
     client: Client | None = None,
     over_budget: OverBudget | None = None,
 ) -> dict[str, Any]:
-    """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what would be done with this
-    request now. `order` are the backends in the order to try them, as far as they may be entered; `resort` is the mode
-    of `on_unsupported` when it had to be turned to; `error` is what the client would get when nothing is left."""
+    """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what the gateway would do
+    with this request now. `order`: the backends that may be tried, in order. `resort`: the mode of `on_unsupported`
+    if one is needed. `error`: the client's error when no backend can serve."""
     local_only = client is not None and client.local_only
     request = replace(request, sender=client.name if client is not None else "")
     service = who_serves(alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget)
@@ -127,7 +128,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
 
 
 def _verdict(service: Service, state: BackendState) -> dict[str, Any]:
-    """`verdict` use | adapt | skip, `reasons` in words, `adapted` the words of x-gateway-adapted."""
+    """`verdict` use | adapt | skip, `reasons` for people, `adapted` as in x-gateway-adapted."""
     plan = service.plan
     candidate = next((c for c in plan.candidates if c.state is state), None)
     if candidate is None:
@@ -150,7 +151,7 @@ def _changes(adapt: Adaptation) -> list[str]:
         "asked without its tools": adapt.mode == "strip",
         "the gateway makes the call: its answer is forced into a schema of the tools, and checked": adapt.emulate,
         "nothing is known to force a call there: its answer is checked": adapt.verify and not adapt.emulate,
-        f"told in its own words: thinking {adapt.thinking}": adapt.thinking is not None,
+        f"set by the backend's own switch: thinking {adapt.thinking}": adapt.thinking is not None,
         "cannot think as the request wishes": "thinking_unavailable" in adapt.kinds,
     }
     return [text for text, applies in words.items() if applies]

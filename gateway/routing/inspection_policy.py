@@ -1,4 +1,5 @@
-"""What is checked and mended in one attempt's answer: from the request, the alias and the backend that was chosen."""
+"""The inspection policy of one attempt: what is checked and mended in its answer, for this request, alias and
+backend."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from gateway.inspection.policy import InspectionPolicy, LazyTools
 from gateway.inspection.reasoning import THINK, Thoughts
 from gateway.routing.plan import Candidate
 
-STRAY_THOUGHTS = "reasoning_split"  # learned: its thoughts stand in the content, without an opener
+STRAY_THOUGHTS = "reasoning_split"  # learned: the backend's thoughts are in the content, without an opening tag
 
 
-def expected_of(
+def policy_for(
     request: InferenceRequest, alias: Alias, candidate: Candidate, now: float
 ) -> tuple[InspectionPolicy | None, Thoughts | None]:
-    """(what to check and mend; None = the answer's bytes go on as they are, how this model marks its thoughts). That
-    thoughts lack their opener is only guessed in a stream: of a whole answer all is there to tell."""
+    """(what to check and mend, how this model marks its thoughts). A policy of None = the answer's bytes are passed
+    on unchanged. Only in a stream is it assumed that thoughts lack their opening tag: a whole answer shows it."""
     if request.endpoint is not CHAT:
         return None, None
     state, adapt = candidate.state, candidate.adapt
@@ -53,7 +54,7 @@ def must_call(request: InferenceRequest) -> tuple[Literal["auto", "required", "n
     if request.tool_choice != "named":
         return "auto", ""
     choice = value_of(request.fields["tool_choice"])
-    if not isinstance(choice, dict):  # it is nested so deeply that it could be read only once
+    if not isinstance(choice, dict):  # nested too deeply to be decoded a second time
         return "auto", ""
     function = choice.get("function", choice)
     name = function.get("name") if isinstance(function, dict) else None

@@ -1,4 +1,4 @@
-"""What a request needs of a backend, what a backend lacks of it, and what is done about the difference. Pure."""
+"""What a request needs of a backend, what a backend lacks of it, and how the request is adapted to it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinki
 
 
 class Needs(NamedTuple):
-    """What a request needs of a backend. `thinking` is a demand, with `wish` only a preference."""
+    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred."""
 
     tools: Literal["auto", "required", "named"] | None = None
     json_schema: bool = False
@@ -36,11 +36,11 @@ NO_NEEDS = Needs()
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """How a request is changed for one backend. `mode`: "mend" = its tools stay, with tool_choice none, and calls are
-    taken out of the text; "strip" = its tools are left out. `thinking`: is sent as the backend's own switch. `verify`:
-    a call is demanded that the backend does not enforce, so no content is sent before the first call. `emulate`: the
-    engine makes the call of structured output. `force`: tool_choice becomes required. `kinds`: the words of
-    x-gateway-adapted."""
+    """How a request is changed for one backend. `mode`: "mend" = its tools stay, with tool_choice none, and calls
+    are extracted from the text; "strip" = its tools are left out. `thinking`: sent as the backend's own switch.
+    `verify`: the request requires a call that the backend does not enforce, so no content is sent before the first
+    call. `emulate`: the call is made from structured output. `force`: tool_choice becomes required. `kinds`: the
+    values of x-gateway-adapted."""
 
     mode: Resort | None = None
     thinking: Switch | None = None
@@ -60,8 +60,8 @@ ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED)
 
 
 def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
-    """What this request needs, but for pictures and sound, which are expensive to look for (`with_media`). What the
-    client's `tasks` say of thinking wins over the alias, and that over the request."""
+    """What this request needs, except pictures and sound, which are expensive to find (`with_media`). For thinking,
+    the client's `tasks` win over the alias, and the alias over the request."""
     forced = alias.thinking
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
         forced = client.tasks.thinking
@@ -78,7 +78,7 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
 
 
 def with_media(needs: Needs, request: InferenceRequest) -> Needs:
-    """The same needs with those for pictures and sound. Reads the whole body the first time."""
+    """The needs, those for pictures and sound included. Reads the whole body the first time."""
     media = request.media
     if media is NO_MEDIA:
         return needs
@@ -86,7 +86,7 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
-    """What the request needs and the backend is known to lack. What is not known is tried."""
+    """What the request needs and the backend is known to lack. An unknown ability does not count as lacking."""
     lacks: list[Lack] = []
     if needs.tools == "auto":
         if able.tools is False:
@@ -99,7 +99,7 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("images")
     if needs.audio and able.audio is False:
         lacks.append("audio")
-    if needs.thinking is not None and not needs.wish and not can_think_so(needs, able):
+    if needs.thinking is not None and not needs.wish and not can_switch_thinking(needs, able):
         lacks.append("thinking")
     return tuple(lacks)
 
@@ -108,8 +108,8 @@ def on_demand(needs: Needs, able: Capabilities) -> OnDemand:
     return able.named if needs.tools == "named" else able.required
 
 
-def can_think_so(needs: Needs, able: Capabilities) -> bool:
-    """Can thinking be switched as the request asks, be that a demand or a wish?"""
+def can_switch_thinking(needs: Needs, able: Capabilities) -> bool:
+    """Can thinking be switched as the request requires or prefers?"""
     if needs.thinking is None:
         return True
     return (able.thinks if needs.thinking == "on" else able.silent) is not False
@@ -121,9 +121,9 @@ def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adapt
         return NO_ADAPTATION
     kinds: tuple[str, ...] = () if mode is None else (ADAPTED_BY_MODE[mode],)
     thinking = None if needs.wish else needs.thinking
-    if not can_think_so(needs, able):
+    if not can_switch_thinking(needs, able):
         kinds += (THINKING_UNAVAILABLE,)
-    if able.thinking in ("always", "never"):  # there is nothing to switch
+    if able.thinking in ("always", "never"):  # this backend has no switch
         thinking = None
     way = on_demand(needs, able) if needs.on_demand else None
     verify = way is not None and (way in ("tried", "emulated") or mode == "mend")
@@ -143,6 +143,6 @@ def rescued(needs: Needs, able: Capabilities, lacks: tuple[Lack, ...], mode: Res
 def resort_of(alias: Alias, client: Client | None) -> Resort | None:
     """The mode to turn to when no step can serve: `on_unsupported` of the client, else of the alias; None = an
     error."""
-    said: OnUnsupported | None = client.on_unsupported if client is not None else None
-    chosen = said or alias.on_unsupported
+    of_client: OnUnsupported | None = client.on_unsupported if client is not None else None
+    chosen = of_client or alias.on_unsupported
     return None if chosen == "refuse" else chosen

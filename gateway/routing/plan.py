@@ -27,7 +27,7 @@ from gateway.routing.needs import (
     Needs,
     Resort,
     adapt,
-    can_think_so,
+    can_switch_thinking,
     lacking,
     needs_of,
     rescued,
@@ -38,7 +38,7 @@ from gateway.routing.window import fits_window, tokens
 
 __all__ = ["KINDS", "TEMPORARY", "Candidate", "OverBudget", "Plan", "Resort", "Skip", "Why", "make_plan", "why_not"]
 
-# Why a backend is not used -> the word of `cloud_when` (and of x-gateway-routed) it counts as.
+# Why a backend is not used -> the value of `cloud_when` (and of x-gateway-routed) that it counts as.
 KINDS = {
     "down": "down",
     "warming": "down",
@@ -51,20 +51,20 @@ KINDS = {
     "busy": "busy",  # no slot was free, and the request was allowed to go on (on_busy, cloud_when)
     "incapable": "incapable",
     "unserved": "incapable",
-    "disobeyed": "incapable",  # a call was demanded, and none came
+    "disobeyed": "incapable",  # a call was required, and the answer had none
     "too_long": "too_long",
     "local_only": "local_only",
-    "budget": "budget",  # nor is this
+    "budget": "budget",  # never a reason to leave the LAN
 }
 TEMPORARY = frozenset({"down", "warming", "cooldown"})
 
-# Which budget forbids this backend now, in words; None = none does.
+# Returns which budget forbids a backend now, as text for people; None = none does.
 OverBudget = Callable[[BackendState], str | None]
 
 
 class Candidate(NamedTuple):
-    """A backend to try; `step` counts from 0. `adapt`: how the request is changed for it. `doubtful`: it may well fail
-    to do what is asked, and stands behind the other local backends."""
+    """A backend to try; `step` counts from 0. `adapt`: how the request is changed for it. `doubtful`: it may well
+    not make the call that the request requires, so it comes after the other local backends."""
 
     state: BackendState
     step: int
@@ -81,7 +81,7 @@ class Why(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A backend not to use, and why."""
+    """A backend that is not used, and why."""
 
     state: BackendState
     step: int
@@ -100,8 +100,8 @@ class Plan:
     outcomes: dict[str, str] = field(default_factory=dict)
 
     def may_enter(self, candidate: Candidate) -> bool:
-        """May this candidate be tried? A local one always; a cloud only when every local backend before it is out for a
-        reason that the alias allows, or there is none before it."""
+        """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
+        for a reason that `cloud_when` allows."""
         if not candidate.state.backend.cloud:
             return True
         reasons = [KINDS[s.kind] for s in self.skipped if s.step <= candidate.step and not s.state.backend.cloud]
@@ -113,8 +113,8 @@ class Plan:
         return all(reason in self.alias.cloud_when for reason in reasons)
 
     def detour(self, candidate: Candidate) -> tuple[str, str] | None:
-        """Why a later step serves: ("fallback", reason) when the first step is unhealthy or has just failed, ("routed",
-        too_long | incapable | busy) when this request is the reason. None on the first step."""
+        """Why a later step serves: ("fallback", reason) when the first step is unhealthy or has just failed,
+        ("routed", too_long | incapable | busy) when the cause is this request. None on the first step."""
         if candidate.step == 0:
             return None
         kinds = [s.kind for s in self.skipped if s.step == 0]
@@ -144,8 +144,8 @@ def make_plan(
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
-    With `resort` the candidates are those that could not serve only because of tools, now asked in that mode;
-    `outcomes` (of the plan before) says how the others have ended.
+    With `resort` the candidates are the backends that could not serve because of tools alone, asked in that mode.
+    `outcomes`: how the attempts of the previous plan ended.
     """
     plan = Plan(alias, outcomes=dict(outcomes) if outcomes else {})
     needs = needs_of(request, alias, client)
@@ -156,7 +156,7 @@ def make_plan(
             state = states[name]
             why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, over_budget)
             if resort is not None:
-                why = _why_not_even(why, state, request, needs, room, now, resort, plan.outcomes)
+                why = _why_not_in_mode(why, state, request, needs, room, now, resort, plan.outcomes)
                 why = why or _spent(state, over_budget)
             if why is None:
                 usable.append(state)
@@ -176,17 +176,17 @@ def make_plan(
 def _adapted(
     ordered: Sequence[BackendState], step: int, needs: Needs, now: float, mode: Resort | None
 ) -> list[Candidate]:
-    """The candidates of one step, those first that can fulfil a wish."""
+    """The candidates of one step; those that meet a preference come first."""
     able = [(state, state.capabilities(now)) for state in ordered]
     if needs.wish and len(able) > 1:
-        able.sort(key=lambda pair: not can_think_so(needs, pair[1]))
+        able.sort(key=lambda pair: not can_switch_thinking(needs, pair[1]))
     auto = needs.tools == "auto" and mode is None
     return [Candidate(state, step, adapt(needs, can, mode), auto and can.doubtful) for state, can in able]
 
 
 def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float) -> Candidate | None:
-    """The same backend once more, now made to call a tool, after an empty answer. None = it cannot be made to, or has
-    been."""
+    """The same candidate with a forced tool call, for a retry after an empty answer. None = the backend cannot be
+    forced, or was already."""
     if not request.tools or request.tool_choice != "auto" or candidate.adapt.mode or candidate.adapt.force:
         return None
     if request.choices > 1 or candidate.state.capabilities(now).required in ("no", "emulated"):
@@ -195,7 +195,7 @@ def with_forced_call(candidate: Candidate, request: InferenceRequest, now: float
     return candidate._replace(adapt=replace(candidate.adapt, force=True, kinds=kinds))
 
 
-def _why_not_even(
+def _why_not_in_mode(
     why: Why | None,
     state: BackendState,
     request: InferenceRequest,
@@ -205,8 +205,8 @@ def _why_not_even(
     resort: Resort,
     outcomes: Mapping[str, str],
 ) -> Why | None:
-    """Why a backend cannot serve in this mode either; the mode only makes up for a lack of tools. A backend that could
-    serve without it was tried already."""
+    """Why a backend cannot serve in this mode either: the mode only compensates for a lack of tools. None = it can.
+    A backend that could serve without the mode was tried already."""
     if why is None:
         kind = outcomes.get(state.name)
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
@@ -239,7 +239,8 @@ def why_not(
 
 
 def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:
-    """Asked last: `budget` is the reason only of a backend that could serve otherwise."""
+    """The budget that forbids this backend. Checked last, so that `budget` is the reason only if the backend could
+    serve otherwise."""
     reason = over_budget(state) if over_budget is not None else None
     return None if reason is None else Why("budget", reason)
 
@@ -251,7 +252,7 @@ def _too_long(state: BackendState, request: InferenceRequest, now: float) -> Why
 def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     """(kind, reason) of a backend whose health forbids its use."""
     health = state.health
-    reason = kind_of(health.reason)  # not the words that were said to somebody else
+    reason = kind_of(health.reason)  # without the backend's own error text, which was meant for another client
     if health.state is State.MISCONFIGURED:
         return "misconfigured", f"is misconfigured: {reason}"
     if health.state is State.PARKED:
@@ -266,7 +267,7 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
 
 
 def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now: float) -> Why | None:
-    """When the request needs what this backend is known not to have."""
+    """Why this backend cannot do what the request needs; None = it can, or it is not known that it cannot."""
     if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
         return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
     able = state.capabilities(now)

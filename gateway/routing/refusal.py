@@ -1,4 +1,5 @@
-"""The one error a client gets when no backend has answered: which obstacle counts, in words for the operator."""
+"""The one error a client gets when no backend has answered: which obstacle is reported, with a text for the
+operator."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from gateway.routing.plan import TEMPORARY, Candidate, Plan
 from gateway.routing.unmet_needs import parser_flags
 from gateway.routing.window import prompt_estimate, window_for
 
-# Words of a backend that an agent would act on wrongly, so they are not repeated (docs/errors.md).
+# Texts of a backend on which an agent would act wrongly, so they are not repeated (docs/errors.md).
 MISLEADING = re.compile(
     r"context|max_tokens|token limit|too many tokens|exceeds the limit|input token|prompt length|prompt is too long"
     r"|reduce the length|overloaded|at capacity|not found",
@@ -25,14 +26,14 @@ MISLEADING = re.compile(
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
 PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
 
-LONGEST_WAIT = 120.0  # seconds that a client is asked to wait for a backend that is not there
+LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One attempt that did not answer. `kind` is a key of plan.KINDS; `timeout`: it was silent; `gone`: there was
-    nothing to connect to; `lack`: what it answered that it cannot do (Verdict.lack); `least`: the prompt has at least
-    `prompt_tokens`."""
+    """One attempt that did not answer. `kind` is a key of plan.KINDS. `timeout`: the backend was silent. `gone`: its
+    port was closed. `lack`: what the backend reported that it cannot do (Verdict.lack). `least`: the prompt has at
+    least `prompt_tokens`."""
 
     backend: str
     kind: str
@@ -46,9 +47,9 @@ class Tried:
 
 
 def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
-    """What stood in the way, in this order: what failed, what may pass by itself, what this request is to blame for.
-    A backend that has just gone is not reported as a failure but as something to wait for, whether its health check or
-    this request found out: agents spend their few attempts within seconds on a 502, and wait on a 429."""
+    """The error to report, by the first of: failed attempts, temporary obstacles, what this request itself makes
+    impossible. A backend that has just gone away is reported as temporary, not as failed, whether its health check
+    or this request noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
     names = {t.backend for t in tried}
@@ -70,22 +71,22 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return _wait(plan, why, kinds, gone, now)
     if "too_long" in kinds and not disobeyed:
         return _too_long(plan, tried, request, now)
-    if kinds - PERMANENT == {"budget"} and _could_be_paid(plan):
+    if kinds - PERMANENT == {"budget"} and _would_serve_if_paid(plan):
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why)
     return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
 
 
-def _could_be_paid(plan: Plan) -> bool:
-    """May one of the backends that are over budget be asked at all (`cloud_when`)?"""
+def _would_serve_if_paid(plan: Plan) -> bool:
+    """Could one of the backends that are over budget serve otherwise (`cloud_when`)?"""
     spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
     spent += [c for c in plan.candidates if plan.outcomes.get(c.state.name) == "budget"]
     return any(plan.may_enter(candidate) for candidate in spent)
 
 
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
-    """Did this request find a closed port, where a server may well listen soon?"""
+    """True if this request found a closed port of a backend that is expected back."""
     if not any(t.backend == state.name and t.gone for t in tried):
         return False
     return state.health.state not in (State.DOWN, State.WARMING) or state.health.starting(now)
@@ -108,16 +109,16 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
 
 
 def _expected(health: Health, now: float) -> float:
-    """Seconds until a backend that is not there may be: as long again as it has been away, for want of a better guess.
-    (An agent has few attempts: with a fixed short wait it would spend them long before an engine has loaded.)"""
+    """Estimated seconds until an absent backend is back: as long again as it has been away, since nothing better is
+    known. (With a fixed short wait an agent would use up its few attempts long before an engine has loaded.)"""
     soonest = (health.settings.every or 5.0) * health.settings.recover_after
     away = now - health.since if health.state in (State.DOWN, State.WARMING) else 0.0
     return max(soonest, min(away, LONGEST_WAIT))
 
 
 def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: float) -> GatewayError:
-    """With the largest window among the backends that were too small, which is what this request may use, and the
-    prompt's size as the backend of that window reported it, else as it is estimated there."""
+    """The overflow error. It names the largest window among the backends that were too small, and the prompt's size
+    as the backend with that window reported it, else its estimate there."""
     states = {s.state.name: s.state for s in plan.skipped if s.kind == "too_long"}
     states |= {c.state.name: c.state for c in plan.candidates if plan.outcomes.get(c.state.name) == "too_long"}
     reported = {t.backend: t for t in tried if t.kind == "too_long"}
@@ -128,8 +129,8 @@ def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now
 
 
 def _size(state: BackendState, reported: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
-    """(its window, 0 = not known; the prompt's tokens). Of estimates the probable one counts, or, where that would fit,
-    the careful one."""
+    """(the backend's window, 0 = not known; the prompt's tokens). The probable estimate is used, or the cautious one
+    if the probable one would fit."""
     window = window_for(state, request, now) or 0
     if reported is not None and reported.window:
         window = min(window or reported.window, reported.window)
@@ -142,7 +143,8 @@ def _size(state: BackendState, reported: Tried | None, request: InferenceRequest
 
 
 def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str) -> GatewayError:
-    """What no backend can do. Where several things are missing, tools are reported before thinking before the input."""
+    """The error for a request that no backend can serve. Of several lacks, tools are reported first, then thinking,
+    then the input."""
     name = plan.alias.name
     lacks = {lack for s in plan.skipped for lack in s.lacks} | {t.lack for t in tried if t.kind == "incapable"}
     kinds = {s.kind for s in plan.skipped} | {t.kind for t in tried}
@@ -163,7 +165,7 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:
-    """The flags that this model needs, where an attempt was refused for want of them."""
+    """The launch flags that this model needs, if an attempt was refused because they are missing."""
     if attempt.kind != "incapable" or "--tool-call-parser" not in attempt.reason:
         return ""
     state = next((c.state for c in plan.candidates if c.state.name == attempt.backend), None)

@@ -1,8 +1,8 @@
-"""Who serves an alias, and why the others do not: the one answer that `gateway check`, `explain`, `/status`, the page,
-`/ready`, `/v1/models`, the alerts and the startup report format. Pure.
+"""Which backends serve an alias, and why the others do not. `gateway check`, `explain`, `/status`, the page, `/ready`,
+`/v1/models`, the alerts and the startup report all show this result. Pure.
 
-There are no rules here. A request is put to the planner (`make_plan`), a real one or a made-up one, and what the
-planner says about each backend is the answer.
+This module has no rules of its own. It has the planner (`make_plan`) plan a real or a made-up request, and returns
+what the plan contains for each backend.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gateway.routing.plan import KINDS, Candidate, OverBudget, Plan, Skip, Why, 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who serves one request. `order`: the backends in the order in which they are tried when each one before fails.
-    `resort`: the mode of `on_unsupported`, where no backend serves the request as it is; the plan is that mode's."""
+    """The backends that serve one request. `order`: the backends in the order in which they are tried. `resort`: the
+    mode of `on_unsupported` if no backend serves the request unchanged; then the plan is the one of that mode."""
 
     plan: Plan
     order: tuple[str, ...]
@@ -48,7 +48,7 @@ def who_serves(
     client: Client | None = None,
     over_budget: OverBudget | None = None,
 ) -> Service:
-    """What the planner does with this request at `now` (the fleet's monotonic seconds), the last resort included."""
+    """The planner's result for this request at `now` (the fleet's monotonic seconds), `on_unsupported` included."""
 
     def planned(resort: Resort | None = None) -> Service:
         plan = make_plan(
@@ -79,14 +79,14 @@ def _may_enter(plan: Plan, candidate: Candidate, before: Sequence[Candidate]) ->
 
 # -- an alias, now ----------------------------------------------------------------------------------------------------
 
-NOT_ENTERED = "cloud_when"  # the kind of a Why: the alias does not let this cloud serve; no key of KINDS
+NOT_ENTERED = "cloud_when"  # kind of a Why (not in KINDS): the alias does not allow this cloud to serve
 UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as == "down")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A backend in the chain of an alias. `why`: why the planner does not send it the alias' ordinary requests; None =
-    it does. `steady`: not only a single request that finds out whether it is back."""
+    """A backend in the chain of an alias. `why`: why it gets no ordinary requests of the alias; None = it gets them.
+    `steady`: False = it gets single requests only, which test whether it is well again."""
 
     state: BackendState
     step: int
@@ -95,8 +95,8 @@ class Member:
 
 
 def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) -> list[Member]:
-    """The backends of each step with the planner's word on an ordinary request. Two things are left out that pass by
-    themselves or are told elsewhere: a pause that a backend asked for (429), and budgets."""
+    """The backends of each step, as the planner uses them for an ordinary request. Two reasons are ignored: a pause
+    that a backend asked for (429), which is short, and budgets, which are reported elsewhere."""
     chain = {name: _without_pause(states[name], now) for step in alias.steps for name in step}
     plan = _ordinary_plan(alias, chain, now)
     entries: list[Candidate | Skip] = [*plan.candidates, *plan.skipped]
@@ -105,12 +105,12 @@ def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) ->
 
 
 def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> bool:
-    """Is there a backend that an ordinary request is sent to now, be it only to find out whether it is back?"""
+    """Is there a backend that an ordinary request is sent to now, even if only to test whether it is well again?"""
     return any(member.why is None for member in members_now(alias, states, now))
 
 
 def reason_of(why: Why, state: BackendState, now: float) -> str:
-    """Why no ordinary request is sent there. Fits behind the backend's name."""
+    """Why no ordinary request is sent to this backend: a phrase to follow its name."""
     return f"has too small a window ({state.window(now):,} tokens)" if why.kind == "too_long" else why.reason
 
 
@@ -132,8 +132,9 @@ def _member(plan: Plan, entry: Candidate | Skip, state: BackendState) -> Member:
 
 
 def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
-    """The plan of a few words to the first endpoint that some backend serves. A chat that was sent to an alias of
-    embeddings by mistake, and taught that its backends serve none, is no sign that nobody serves that alias."""
+    """The plan of a short request to the first endpoint that some backend serves. Chat is not always that endpoint:
+    a chat that was sent to an embeddings alias by mistake teaches that its backends serve no chat, but they do serve
+    the alias."""
     if not any(TRAITS[state.backend.engine].endpoints for state in states.values()):
         return _plan_by_health(alias, states, now)
     plans = []
@@ -147,7 +148,7 @@ def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float)
 
 
 def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float) -> Plan:
-    """For servers that no endpoint of the gateway leads to yet (engine http): no request can be planned for them."""
+    """The plan by health alone, for servers that no endpoint of the gateway uses yet (engine http)."""
     plan = Plan(alias)
     for index, step in enumerate(alias.steps):
         for state in map(states.__getitem__, step):
@@ -163,16 +164,16 @@ def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
     return parse(endpoint, msgspec.json.encode({"model": "alias", endpoint.prompt[0]: words, **more}))
 
 
-# -- an alias, by the file alone --------------------------------------------------------------------------------------
+# -- an alias, by routes.yaml alone -----------------------------------------------------------------------------------
 
 
 class Need(StrEnum):
     """What a request can ask of a backend."""
 
     CHAT = "chat"
-    LONG = "long"  # a prompt that only the largest window of the alias takes
+    LONG = "long"  # a prompt that fits only the largest window of the alias
     TOOLS = "tools"
-    CALL = "call"  # a tool call is demanded: tool_choice required
+    CALL = "call"  # a required tool call (tool_choice required)
     NAMED_CALL = "named_call"
     JSON_SCHEMA = "json_schema"
     IMAGES = "images"
@@ -206,30 +207,30 @@ _ASKS: Mapping[Need, Mapping[str, Any]] = {
 }
 
 
-def asking(need: Need) -> InferenceRequest:
-    """A request of a few words that needs this, and nothing else."""
+def request_with(need: Need) -> InferenceRequest:
+    """A short request with this one need."""
     if need in (Need.COMPLETIONS, Need.EMBEDDINGS):
         return _few_words(COMPLETIONS if need is Need.COMPLETIONS else EMBEDDINGS)
     return _few_words(**_ASKS.get(need, {}))
 
 
 def with_tokens(request: InferenceRequest, tokens: int, states: Mapping[str, BackendState]) -> InferenceRequest:
-    """The same, its prompt being counted as so many tokens on every backend."""
+    """The same request, with a prompt that counts as `tokens` tokens on every backend."""
     request.exact = dict.fromkeys(states, tokens)
     return request
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Why a backend is not sent requests with a need. `rescued`: the mode of `on_unsupported` in which it is, when no
-    other backend can."""
+    """Why a backend gets no requests with a need. `rescued`: the mode of `on_unsupported` in which it gets them if
+    no other backend can serve."""
 
     why: Why
     rescued: Resort | None = None
 
 
 def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
-    """The fleet as the file alone describes it: every backend is there, nothing was learned."""
+    """The fleet as routes.yaml alone describes it: every backend is ready, and nothing was learned."""
     return {name: _ready(backend) for name, backend in snapshot.backends.items()}
 
 
@@ -239,11 +240,11 @@ def _ready(backend: Backend) -> BackendState:
 
 
 def unmet_needs(alias: Alias, states: Mapping[str, BackendState], now: float) -> dict[str, dict[Need, Unmet]]:
-    """backend -> what it is not asked for through this alias, and why; `{}` = everything is sent there."""
+    """Backend -> the needs with which it gets no request of this alias, and why; `{}` = it gets every request."""
     found: dict[str, dict[Need, Unmet]] = {name: {} for step in alias.steps for name in step}
     largest = max((states[name].window(now) or 0 for name in found), default=0)
     for need in Need:
-        request = asking(need)
+        request = request_with(need)
         if need is Need.LONG:
             with_tokens(request, max(0, largest - room_needed(request, alias.min_max_tokens)), states)
         rescued = _rescued(alias, states, request, now)

@@ -1,4 +1,4 @@
-"""Open WebUI's side calls: titles, tags, follow-up questions. Chats like any other, but for how they begin."""
+"""Open WebUI's side calls: titles, tags, follow-up questions. They are chats that differ only in how they begin."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 def task_alias(request: InferenceRequest, client: Client | None) -> str | None:
-    """Where this client's side calls go, when this is one; else None."""
+    """The alias for this client's side calls, if this request is one; else None."""
     if client is None or client.tasks is None or not is_task(request):
         return None
     return client.tasks.alias
 
 
 def is_task(request: InferenceRequest) -> bool:
-    """No tools, and the last user message begins with the mark."""
+    """True for a request without tools whose last user message begins with the mark of a side call."""
     messages = request.fields.get("messages")
     if request.tools or messages is None or MARK.encode() not in bytes(messages):
         return False

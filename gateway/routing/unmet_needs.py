@@ -1,4 +1,4 @@
-"""What a backend lacks, in words for the operator: with the launch flag that is missing."""
+"""What a backend lacks, as text for the operator, with the launch flag that is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.routing.needs import Lack, Needs
 
 
 def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilities) -> str:
-    """Fits behind the backend's name."""
+    """The lack as a phrase to follow the backend's name."""
     if lack == "tools":
         return _tools(state)
     if lack == "tool_choice":
@@ -45,7 +45,7 @@ def _tool_choice(needs: Needs, state: BackendState, able: Capabilities) -> str:
     if source == "engine":
         return f"cannot be made to call a tool: engine {engine} ignores tool_choice"
     if source == "observed":
-        return "did not call the tool it was told to call when it was checked"
+        return "did not make a required tool call when it was checked"
     if not TRAITS[engine].launch_flags:
         return "cannot be made to call a tool (tool_parser: none)"
     since = ".".join(map(str, PARSER_FREE))

@@ -1,4 +1,4 @@
-"""Does this prompt fit that backend's window, and is it worth having it counted? Pure."""
+"""Does a prompt fit a backend's window, and is it worth having the backend count it? Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
-    """Prompt tokens there: as that backend has counted them, else guessed from the text's bytes and the pictures."""
+    """Prompt tokens on this backend: as it has counted them, else estimated from the text's bytes and the pictures."""
     return _estimate(state, request, request.media)
 
 
 def text_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
-    """The same without looking for pictures: their base64 counts as text, which is nearly always more."""
+    """The estimate without looking for pictures: their base64 counts as text, which nearly always gives more tokens."""
     return _estimate(state, request, NO_MEDIA)
 
 
@@ -29,12 +29,12 @@ def _estimate(state: BackendState, request: InferenceRequest, media: Media) -> E
 
 
 def refusal_of(state: BackendState, request: InferenceRequest) -> Refusal | None:
-    """The numbers with which this backend refused this very request for its size."""
+    """The numbers with which this backend refused this request as too long; None = it did not."""
     return request.refused.get(state.name) if request.refused is not None else None
 
 
 def window_for(state: BackendState, request: InferenceRequest, now: float) -> int | None:
-    """The backend's window; smaller where it said so to this very request."""
+    """The backend's window; the smaller one that it reported to this request, if any."""
     window = state.window(now)
     if (refused := refusal_of(state, request)) is None or refused.window is None:
         return window
@@ -42,12 +42,13 @@ def window_for(state: BackendState, request: InferenceRequest, now: float) -> in
 
 
 def tokens(state: BackendState, request: InferenceRequest) -> int:
-    """Prompt tokens, probably."""
+    """The probable number of prompt tokens."""
     return prompt_estimate(state, request).mid
 
 
 def known_tokens(state: BackendState, request: InferenceRequest) -> int:
-    """The same at no cost: pictures count as such only where somebody has looked for them already."""
+    """The probable number of prompt tokens without reading the body: pictures count as such only if they were looked
+    for already."""
     return _estimate(state, request, request.known_media).mid
 
 
@@ -63,7 +64,7 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
 
 
 def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
-    """Is it worth having the prompt counted (vLLM's /tokenize)? Only where the guess leaves open whether prompt and
+    """Is it worth having the prompt counted (vLLM's /tokenize)? Only if the estimate leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
     window = window_for(state, request, now)
     if window is None or not TRAITS[state.backend.engine].counts_prompts or state.name in request.exact:

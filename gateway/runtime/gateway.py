@@ -1,4 +1,4 @@
-"""What one gateway process is made of."""
+"""The objects of one gateway process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
+from gateway.config.load import Loaded
 from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
@@ -34,7 +35,7 @@ from gateway.proxy.active import ActiveRequests
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
-from gateway.runtime.reload import Reloader
+from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.transport.client import open_client
@@ -58,7 +59,7 @@ class Gateway:
         self.accounts = Accounts(snapshot.server.data, failures)
         self.fleet = Fleet(open_backend, failures)
         self._observe_fleet(self.fleet.observers)
-        self.events: deque[Event] = deque(maxlen=KEPT)  # the latest last
+        self.events: deque[Event] = deque(maxlen=KEPT)  # the latest is the last
         self.on_event: list[Callable[[Event], None]] = []  # called with each; must not block, nor raise
         self.admission = Admission(self.metrics)
         self.prober = Prober(self.fleet, self.active.work_of, self.emit, failures, on_short=self.short_of)
@@ -67,7 +68,7 @@ class Gateway:
         self.log: LogWriter | None = None  # see `write_log`
         self.started = time.time()
         self.stopping = False
-        self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> what makes it ready
+        self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> the task that prepares it
         self._stop_timer: asyncio.TimerHandle | None = None
         self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.alias_status.look())
@@ -84,7 +85,7 @@ class Gateway:
             active=self.active,
             on_short=self.short_of,
         )
-        self.shared: Membership | None = None  # the others in front of the same fleet
+        self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
 
@@ -95,12 +96,12 @@ class Gateway:
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.alerter = Alerter(self.alias_status, self._budgets, failed=self._failed, failures=failures)
-        self.reloader: Reloader | None = None  # of one that was started from a file
+        self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
     @property
     def snapshot(self) -> Snapshot:
-        """The one in force."""
+        """The snapshot in force."""
         return self.services.snapshot
 
     @snapshot.setter
@@ -114,10 +115,14 @@ class Gateway:
         observers.closed.append(self._closed)
 
     def write_log(self, log: LogWriter) -> None:
-        """From now on this log gets a line for each finished request."""
+        """Write a line into this log for each finished request from now on."""
         self.log = log
         log.failures = self.metrics.failures
         self.services.observers.append(log.request_ended)
+
+    def follow(self, path: Path, loaded: Loaded, adapt: Adapt | None = None) -> None:
+        """Reload the file at `path` whenever it is edited, from `open` on. The arguments are those of `Reloader`."""
+        self.reloader = Reloader(self, path, loaded, adapt)
 
     async def open(self) -> None:
         self.fleet.apply(self.snapshot)
@@ -133,14 +138,15 @@ class Gateway:
             self.reloader.open()
 
     def _prepare_engines(self, snapshot: Snapshot) -> None:
-        """Not waited for: litellm's takes seconds, and its backends are mostly the last step of a chain."""
+        """Prepare engines in the background: litellm takes seconds, and its backends are mostly the last step of a
+        chain."""
         used = {backend.engine for backend in snapshot.backends.values()} & ENGINES.keys()
         for name in used - self._preparing.keys():
             self._preparing[name] = self.metrics.failures.once("engine", ENGINES[name].prepare(), f"prepare {name}")
 
-    async def take(self, snapshot: Snapshot) -> None:
-        """Put another snapshot in force. Backends that are new are looked at first, so that requests find them known;
-        then everything changes at once. Requests under way stay with the snapshot that they began with."""
+    async def put_in_force(self, snapshot: Snapshot) -> None:
+        """Put another snapshot in force. New backends are probed first, so that requests find their state known;
+        then everything changes at once. Requests under way keep the snapshot that they began with."""
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)
@@ -148,7 +154,7 @@ class Gateway:
         self.prober.follow_fleet(snapshot)
         for state in gone:
             self.admission.changed(state)
-        self._forget_names()
+        self._drop_old_series()
         self.alias_status.look()
         await self.apply_traces()
 
@@ -169,7 +175,7 @@ class Gateway:
             await asyncio.to_thread(self.tracing.close)
 
     async def apply_traces(self) -> None:
-        """Trace as the snapshot in force says; OpenTelemetry is loaded only where it says so."""
+        """Trace as the snapshot in force says; OpenTelemetry is imported only if tracing is enabled."""
         settings, before = self.snapshot.traces, self.tracing
         if before is not None and before.settings == settings:
             return
@@ -180,20 +186,20 @@ class Gateway:
             await asyncio.to_thread(before.close)
 
     def _budgets(self) -> dict[str, float]:
-        """Share of each budget that is spent."""
+        """Name of a budget -> share that is spent."""
         return shares(self.snapshot, self.accounts.budgets, today())
 
     def _failed(self) -> dict[str, int]:
-        """How often each part of the gateway itself has failed."""
+        """Part of the gateway -> number of its failures."""
         return {part: count.value for (part,), count in list(self.metrics.internal_failures.items())}
 
     def short_of(self, kind: Kind) -> None:
-        """This process itself has just lacked something: counted, and told where it lasts."""
+        """This process itself has just lacked a resource: count it, and alert if it lasts."""
         self.metrics.shortages.inc(kind)
         self.alerter.short_of(kind)
 
     def _lost(self) -> dict[str, int]:
-        """Records that were given up because nobody took them, by kind."""
+        """Kind of record -> how many were dropped because they could not be written."""
         log_lines = self.log.lost if self.log is not None else 0
         spans = self.tracing.exporter.lost if self.tracing is not None else 0
         return {"ledger": self.accounts.ledger.lost, "log": log_lines, "spans": spans}
@@ -208,7 +214,7 @@ class Gateway:
         registry.register(SharedCollector(self.shared, self.fleet))
 
     def begin_stop(self) -> None:
-        """Not ready any more; what runs has `server.shutdown` to end by itself."""
+        """Begin to stop: the gateway is no longer ready, and running requests have `server.shutdown` seconds to end."""
         if self.stopping:
             return
         self.stopping = True
@@ -216,12 +222,12 @@ class Gateway:
         self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
     def _closed(self, state: BackendState) -> None:
-        """It was taken out of routes.yaml, and all that ran there has ended."""
+        """The backend was removed from routes.yaml, and its last request has ended."""
         self.admission.forget(state)
-        self._forget_names()
+        self._drop_old_series()
 
-    def _forget_names(self) -> None:
-        """Metrics speak of what is in routes.yaml, and of what was taken out and still runs."""
+    def _drop_old_series(self) -> None:
+        """Drop metrics of names that are neither in routes.yaml nor of removed backends that still run requests."""
         snapshot, retired = self.snapshot, self.fleet.retired.values()
         backends = {*snapshot.backends, *(state.name for state in retired)}
         self.metrics.keep(backend=backends, alias=snapshot.aliases, client=snapshot.clients)
@@ -236,7 +242,7 @@ class Gateway:
             self.admission.changed(state)
 
     def emit(self, event: Event) -> None:
-        """Keep it, and tell those who listen."""
+        """Keep the event, and call the listeners."""
         self.events.append(event)
         for listener in self.on_event:
             listener(event)
@@ -253,7 +259,7 @@ def _tracing(settings: Traces, failures: Failures) -> Tracing:
 
 
 def open_backend(backend: Backend) -> Client | None:
-    """The connections of one backend; None for an engine that brings its own (litellm)."""
+    """The HTTP client of one backend; None for an engine that has its own connections (litellm)."""
     if backend.url is None:
         return None
     return open_client(backend.origin, connect_timeout=backend.timeouts.connect)

@@ -42,15 +42,15 @@ class Reloadable(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The one in force."""
+        """The snapshot in force."""
         ...
 
-    async def take(self, snapshot: Snapshot) -> None:
-        """Put another one in force."""
+    async def put_in_force(self, snapshot: Snapshot) -> None:
+        """Put another snapshot in force."""
         ...
 
     def short_of(self, kind: Kind) -> None:
-        """This process lacked something."""
+        """This process lacked a resource."""
         ...
 
     def emit(self, event: Event) -> None: ...
@@ -171,7 +171,7 @@ class Reloader:
             return await self._read(may_open)
 
     async def _read(self, may_open: bool) -> Loaded:
-        """In a thread: a long file takes a while to parse."""
+        """Read the file in a thread, because a long file takes a while to parse."""
         loaded = await asyncio.to_thread(load, self.path)
         clients = loaded.snapshot.clients
         found = openings(self._loaded.snapshot.clients, clients, self._kept_local, str(self.path))
@@ -184,7 +184,7 @@ class Reloader:
     async def _apply(self, loaded: Loaded, may_open: bool) -> Applied:
         before, after = self._loaded.snapshot, loaded.snapshot
         snapshot = after if self._adapt is None else await self._adapt(after)
-        await self._gateway.take(replace(snapshot, server=self._gateway.snapshot.server))
+        await self._gateway.put_in_force(replace(snapshot, server=self._gateway.snapshot.server))
         found = changes(before, after)
         restart = needs_restart(self._started_with, after.server)
         found += [f"~ {key} (waits for a restart)" for key in needs_restart(before.server, after.server)]

@@ -1,4 +1,4 @@
-// Who serves each alias now, and the chain behind it.
+// The backends that serve each alias now, and its steps.
 
 import { cell, h, rowHead, table } from "./dom.js";
 import { DASH, seconds, span, time } from "./format.js";

@@ -11,9 +11,9 @@ import { bannerOf, problemsOf, verdictOf } from "./problems.js";
 import { openTry, wireTry } from "./trybox.js";
 import { eventsOf, usageOf } from "./usage.js";
 
-const STATUS_EVERY = 15_000; // ms; every event asks for it too
+const STATUS_EVERY = 15_000; // ms; every event triggers a request too
 const USAGE_EVERY = 30_000;
-const SOON = 200; // ms in which several events are one
+const SOON = 200; // ms within which several events cause one request
 
 const page = { status: null, usage: null, gone: null, connected: false, chosen: null, pending: new Set() };
 
@@ -191,13 +191,13 @@ const ACTIONS = {
   },
   drain: ({ name }) => {
     if (confirm(`Drain ${name}? What runs there ends, nothing new comes until it is resumed.`)) {
-      act("drain", name, (told) => `${name} is ${told.state}; ${told.inflight} under way there.`);
+      act("drain", name, (reply) => `${name} is ${reply.state}; ${reply.inflight} under way there.`);
     }
   },
-  resume: ({ name }) => act("resume", name, (told) => `${name} is ${told.state}.`),
+  resume: ({ name }) => act("resume", name, (reply) => `${name} is ${reply.state}.`),
   probe: ({ name }) => {
     notice(`Probing ${name}: it is asked as soon as nothing else runs there.`);
-    act("probe", name, (told) => `${name} was probed: ${told.problems.length ? told.problems.join("; ") : "nothing is wrong"}.`);
+    act("probe", name, (reply) => `${name} was probed: ${reply.problems.length ? reply.problems.join("; ") : "nothing is wrong"}.`);
   },
   reload: () => act("reload", "", () => "routes.yaml was read again."),
 };

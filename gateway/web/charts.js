@@ -4,7 +4,7 @@ import { at, h, show } from "./dom.js";
 import { number, percent, seconds, short, time } from "./format.js";
 
 const POINTS = 720;
-const MOST = 8; // lines in one chart; more are told apart by nobody
+const MOST = 8; // lines in one chart; more could not be distinguished
 const SHORTEST = 300; // seconds on the time axis at least
 
 const count = (value) => number(value, Number.isInteger(value) ? 0 : 1);
@@ -28,11 +28,11 @@ const drawn = new Map(); // chart id -> {plot, names}
 const dark = matchMedia("(prefers-color-scheme: dark)");
 dark.addEventListener("change", () => { forget(); draw(); });
 
-export function setHistory(told) {
-  const length = told.at.length;
+export function setHistory(reply) {
+  const length = reply.at.length;
   const padded = (lines) => Object.fromEntries(Object.entries(lines).map(([name, values]) => [name, [...Array(length - values.length).fill(null), ...values]]));
   const each = (group) => Object.fromEntries(Object.entries(group).map(([name, lines]) => [name, padded(lines)]));
-  history = { at: [...told.at], gateway: { gateway: padded(told.gateway) }, backends: each(told.backends), nodes: each(told.nodes) };
+  history = { at: [...reply.at], gateway: { gateway: padded(reply.gateway) }, backends: each(reply.backends), nodes: each(reply.nodes) };
   draw();
 }
 

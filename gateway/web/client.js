@@ -1,8 +1,8 @@
-// Requests to the gateway, and to nobody else; with the key of this tab where one is required.
+// Requests to the gateway, and to no other server, with the key of this tab if one is required.
 
 const KEY = "gateway-key";
-const SILENCE = 20_000; // ms without a byte of the stream (a sample comes every 5 s) after which it is given up
-const PAUSES = [500, 1000, 2000, 4000, 8000]; // ms between two tries to be connected
+const SILENCE = 20_000; // ms without a byte after which the stream is closed (a sample comes every 5 s)
+const PAUSES = [500, 1000, 2000, 4000, 8000]; // ms between two attempts to connect
 
 export class NeedsKey extends Error {}
 

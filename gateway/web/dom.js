@@ -1,5 +1,5 @@
-// Elements from data. Each part of the page is built anew from the state, and `show` changes only what differs, so that
-// the focus, a selection and an open detail are kept. Text is always text, never markup.
+// Elements from data. Each part of the page is rebuilt from the state, and `show` changes only what differs, so that
+// the // focus, a selection and an open detail are kept. Text is always text, never markup.
 
 export const at = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ export function h(tag, attributes = {}, ...children) {
 
 /** Replace the content of `place` by these elements. Elements with the same `data-key` are updated in place. */
 export function show(place, ...children) {
-  morphChildren(place, h("div", {}, ...children)); // false and null are nothing
+  morphChildren(place, h("div", {}, ...children)); // false and null add nothing
 }
 
 function morph(old, wanted) {
@@ -28,7 +28,7 @@ function morph(old, wanted) {
   for (const { name, value } of [...wanted.attributes]) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
-  if (!old.hasAttribute("data-own")) morphChildren(old, wanted); // else somebody else fills it
+  if (!old.hasAttribute("data-own")) morphChildren(old, wanted); // elements with data-own are filled by other code
 }
 
 const sameKind = (a, b) =>

@@ -80,12 +80,12 @@ function groupHead(title, names, status) {
 
 function row(name, backend, status, pending) {
   const [level, mark] = MARKS[backend.state];
-  const away = GONE.has(backend.state) && !backend.inflight && !backend.queue; // what it did last is not what it does
+  const away = GONE.has(backend.state) && !backend.inflight && !backend.queue; // its last rates are not current
   const now = away ? { ...backend.now, decode: null, prefill: null } : backend.now;
   const used = backend.inflight + backend.elsewhere + backend.foreign;
   const slots = backend.slots === null ? `${used}` : `${used} / ${backend.slots}`;
   const about = [backend.engine, backend.model, backend.window ? `${short(backend.window)} window` : null];
-  const told = backend.state !== "ready" && backend.state !== "busy";
+  const explained = backend.state !== "ready" && backend.state !== "busy";
   return h(
     "tr", { role: "row", "data-key": name, "data-backend": name, class: level === "bad" || level === "warn" ? `hot ${level}` : null },
     rowHead({ class: "name" }, name, h("div", { class: "muted small about", title: about.filter(Boolean).join(", ") }, about.filter(Boolean).join(", "))),
@@ -93,7 +93,7 @@ function row(name, backend, status, pending) {
       "State", { class: "state" },
       h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
       h("span", { class: "small muted", title: `since ${time(backend.since)}` }, ` ${span(status.now - backend.since)}`),
-      told ? h("div", { class: "why" }, backend.reason) : null,
+      explained ? h("div", { class: "why" }, backend.reason) : null,
       learned(backend, status),
       backend.drift.length ? h("div", { class: "why" }, h("strong", {}, "drift: "), backend.drift.join("; ")) : null,
     ),
@@ -124,8 +124,8 @@ function slotsTitle(backend) {
 /** The slots that other gateways hold; while they are unreachable, this gateway's share. */
 function sharing(backend, status) {
   if (!status.shared || backend.room === null) return null;
-  const told = !status.shared.joined ? `share: ${backend.room}` : backend.elsewhere ? `${backend.elsewhere} at other gateways` : null;
-  return told ? h("div", { class: "small muted", title: "Several gateways share these slots" }, told) : null;
+  const text = !status.shared.joined ? `share: ${backend.room}` : backend.elsewhere ? `${backend.elsewhere} at other gateways` : null;
+  return text ? h("div", { class: "small muted", title: "Several gateways share these slots" }, text) : null;
 }
 
 function rateTitle(now, learned) {
@@ -147,7 +147,7 @@ function learned(backend, status) {
   if (!lacks.length && !pause) return null;
   return h("div", { class: "why" },
     lacks.length ? `learned: no ${lacks.join(", no ")}. ` : "",
-    pause ? `said 429: left alone for ${span(pause - status.now)}` : "");
+    pause ? `answered 429: no requests for ${span(pause - status.now)}` : "");
 }
 
 function buttons(name, backend, pending) {

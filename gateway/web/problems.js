@@ -51,7 +51,7 @@ export function problemsOf(status, gone) {
 function awayOf(status) {
   const groups = new Map();
   for (const [name, alias] of Object.entries(status.aliases)) {
-    if (alias.implicit || !["nothing", "cloud", "fallback"].includes(alias.course)) continue; // those of a backend's own name are told of as backends
+    if (alias.implicit || !["nothing", "cloud", "fallback"].includes(alias.course)) continue; // a backend's own name: the backend is listed already
     const by = alias.serving.join(", ");
     const like = `${alias.course} ${by} ${alias.why}`;
     if (!groups.has(like)) groups.set(like, { course: alias.course, by, names: [], aliases: [] });

@@ -1,4 +1,4 @@
-// "Try it": a chat through the gateway, as any client would send it, with the route it took.
+// "Try it": sends a chat through the gateway as a client would, and shows the route it took.
 
 import { ask, eventsOf, messageOf, NeedsKey } from "./client.js";
 import { at, h, show } from "./dom.js";

@@ -113,7 +113,7 @@ def test_a_year_of_spending_keeps_the_running_month_and_not_the_year() -> None:
 
 def test_what_was_spent_before_the_start_counts() -> None:
     budgets, today = Budgets(), day("2026-03-04")
-    budgets.remember(
+    budgets.add_history(
         [(today - 2, "cloud", "hermes", 1.0), (today, "cloud", "other", 2.0), (today - 3, "cloud", "x", 9.0)]
     )
     assert budgets.spent(CLOUD, Budget(1.0, "week"), today) == 3.0

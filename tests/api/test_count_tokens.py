@@ -220,7 +220,7 @@ async def test_the_backends_are_those_that_are_there_when_the_whole_body_has_com
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
-            await running.gateway.take(without_canaries(edited))
+            await running.gateway.put_in_force(without_canaries(edited))
             await running.until_ready("new")
             return {"type": "http.request", "body": json.dumps({"model": "main", "messages": HI}).encode()}
 

@@ -75,7 +75,7 @@ async def test_the_first_text_is_the_first_whatever_it_is_called(field: str) -> 
 
 async def test_a_role_and_empty_texts_are_not_the_first_text() -> None:
     sample = await made(says(ROLE, delta(content=""), delta(content=None), delta("stop"), DONE))
-    assert (sample.first, sample.pieces, sample.error) == (None, 0, "it said nothing")
+    assert (sample.first, sample.pieces, sample.error) == (None, 0, "the answer was empty")
 
 
 async def test_tokens_without_text_are_a_failure_that_says_so() -> None:

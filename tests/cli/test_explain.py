@@ -108,7 +108,7 @@ def test_a_request_is_taken_as_it_is(tmp_path: Path) -> None:
     body.write_text(json.dumps({"model": "whatever", "messages": [{"role": "user", "content": "x"}], "think": True}))
     told = explained("all", "--request", str(body), "--config", file(tmp_path))
     assert (told["request"]["thinking"], told["request"]["thinking_is_a_wish"]) == ("on", False)
-    assert "told in its own words: thinking on" in told["steps"][2]["backends"][0]["reasons"]
+    assert "set by the backend's own switch: thinking on" in told["steps"][2]["backends"][0]["reasons"]
     body.write_text(json.dumps({"prompt": "x"}))
     assert explained("all", "--request", str(body), "--config", file(tmp_path))["request"]["endpoint"] == "completions"
 

@@ -146,13 +146,13 @@ async def test_a_budget_is_spent_by_all_together_and_remembered(redis: RedisServ
         budgets[1].add("c", "open", 300_000.0, today())
         cloud = two.gateway.snapshot.backends["c"]
         accounts = two.gateway.accounts
-        assert accounts.why_broke(cloud, None) is None
+        assert accounts.why_over_budget(cloud, None) is None
         budgets[0].add("c", "open", 100_000.0, today())
-        await two.until(lambda: accounts.why_broke(cloud, None) is not None)
+        await two.until(lambda: accounts.why_over_budget(cloud, None) is not None)
         assert (await ask(two, "x")).status_code == 402
-        await one.until(lambda: one.gateway.accounts.why_broke(cloud, None) is not None)
+        await one.until(lambda: one.gateway.accounts.why_over_budget(cloud, None) is not None)
         new = await stack.enter_async_context(one_more(redis, routes, 3))
-        assert new.gateway.accounts.why_broke(cloud, None) is not None
+        assert new.gateway.accounts.why_over_budget(cloud, None) is not None
 
 
 async def test_what_is_under_way_at_one_counts_at_the_others_until_it_ends(redis: RedisServer) -> None:
@@ -168,8 +168,8 @@ async def test_what_is_under_way_at_one_counts_at_the_others_until_it_ends(redis
             asking = [asyncio.create_task(raw_post(one.url, chat("x", f"r{n}", max_tokens=100))) for n in range(10)]
             await one.until(lambda: len(gate.inside) == 10)
             backend = two.gateway.snapshot.backends["c"]
-            await two.until(lambda: two.gateway.accounts.why_broke(backend, None) is not None)
+            await two.until(lambda: two.gateway.accounts.why_over_budget(backend, None) is not None)
             assert (await ask(two, "x", max_tokens=100)).status_code == 402
             gate.end(*gate.inside)
             await asyncio.gather(*asking)
-            await two.until(lambda: two.gateway.accounts.why_broke(backend, None) is None)
+            await two.until(lambda: two.gateway.accounts.why_over_budget(backend, None) is None)

@@ -58,7 +58,7 @@ async def test_that_a_gateway_has_gone_without_a_word_is_known_when_anybody_find
             raise RedisUnavailable("the test cut it off")
 
         monkeypatch.setattr(shared(lost)._redis, "open", lambda: away(shared(lost)))
-        shared(lost)._redis._lost("the test cut it off")
+        shared(lost)._redis._fail("the test cut it off")
         await lost.until(lambda: not shared(lost).joined)
         with redis.client() as client:
             client.zadd("spark-gateway:gateways", {shared(lost).id: 1})  # its time is over

@@ -95,7 +95,7 @@ async def cut(gateway: RunningGateway, patch: pytest.MonkeyPatch) -> None:
 
     link = shared(gateway)._redis
     patch.setattr(link, "open", refuse)
-    link._lost("cut off by the test")
+    link._fail("cut off by the test")
     await until_joined(gateway, False)
 
 

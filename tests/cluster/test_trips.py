@@ -53,7 +53,7 @@ async def test_a_request_that_need_not_wait_waits_for_one_trip(
         answer = await one.client.post(CHAT, json=chat("a", "200 words", stream=stream), headers=headers)
         assert answer.status_code == 200
         await one.until(lambda: len(trips) == 2)
-        assert kinds(trips) == [["take"], ["used", "drop"]]
+        assert kinds(trips) == [["acquire"], ["used", "drop"]]
 
 
 async def test_the_end_of_a_request_does_not_wait_for_redis(redis: RedisServer) -> None:

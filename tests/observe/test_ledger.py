@@ -173,7 +173,7 @@ def test_a_reader_does_not_stand_in_the_way(tmp_path: Path, caplog: pytest.LogCa
     assert not said(caplog, "cannot be written")
 
 
-# -- when it cannot be written --------------------------------------------------------------------------------------
+# -- when it cannot be written ------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("fast")
@@ -254,7 +254,7 @@ def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path, damage: str, capl
         tries = watched_tries(opened)
         opened.record(entry())
         until(lambda: len(tries) >= 2)
-    assert said(caplog, "budgets begin anew") == 1
+    assert said(caplog, "budgets start at zero") == 1
     assert said(caplog, "cannot be written") == 1
     assert path.read_bytes()[100:] == before[100:]
 
@@ -287,7 +287,7 @@ def test_recording_never_waits(tmp_path: Path) -> None:
     opened.close()
 
 
-# -- how it grows ---------------------------------------------------------------------------------------------------
+# -- how it grows -------------------------------------------------------------------------------------------------
 
 
 def test_old_requests_become_hours_and_sums_stay(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gateway.domain.health_state import SERVING
 from gateway.routing.alias_status import view_alias
 from gateway.routing.explain import explain
 from gateway.routing.plan import KINDS, Plan, make_plan
-from gateway.routing.serving import Need, all_ready, asking, members_now
+from gateway.routing.serving import Need, all_ready, members_now, request_with
 from tests.routing.fleets import BODIES, Case, asked, cases, turned
 from tests.routing.parts import NOW, alias, backend, fleet
 
@@ -276,7 +276,7 @@ def _snapshot(state: BackendState) -> Any:
 
 @pytest.mark.parametrize("need", list(Need))
 def test_a_made_up_request_needs_what_it_is_called_by(need: Need) -> None:
-    made = asking(need)
+    made = request_with(need)
     likewise = {
         Need.LONG: "chat",
         Need.CALL: "required",

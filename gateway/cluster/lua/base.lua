@@ -1,19 +1,18 @@
--- What the gateways of one fleet share, as one script: it is run for a batch of operations of one gateway.
---
--- KEYS[1]  what all keys begin with
--- ARGV     the time in ms ('' = this server's own clock), the gateway that calls, for how many ms it counts as present
+-- The state that the gateways of one fleet share, as one script; a call executes a batch of operations of one gateway.
+-- KEYS[1]  the prefix of all keys
+-- ARGV     the time in ms ('' = this server's own clock), the calling gateway, for how many ms it counts as present
 --          from now on, and its operations (msgpack: a list of lists, each begins with its name)
--- returns  a list of answers (msgpack), one per operation; {'stranger'} instead when the gateway is not known any more:
---          then nothing was done, and it has to join anew
+-- returns  a list of answers (msgpack), one per operation; {'stranger'} instead if the gateway is no longer a member:
+--          then nothing was done, and the gateway has to join again
 --
--- gateways        ZSET  gateway -> until when it counts as present; what it holds ends with that
+-- gateways        ZSET  gateway -> until when it counts as present; then its leases and waiters are dropped
 -- leases:GATEWAY  HASH  lease -> {backend, slots, client}
 -- inflight:BACKEND, running:CLIENT   HASH  gateway -> slots, requests: sums over the leases
--- rooms           HASH  backend -> slots that may be used there
--- waiters         HASH  waiter -> who waits for what
--- queue:BACKEND   SET   of waiters;  queues: SET of the backends that have any
--- tied            SET   of waiters that tie backends together: heavy ones, and those of clients with a limit
--- count           how many have come and were served: places and turns
+-- rooms           HASH  backend -> its slots, for all gateways together
+-- waiters         HASH  waiter -> its fields (FIELDS in slots.lua), packed
+-- queue:BACKEND   SET   of waiters;  queues: SET of the backends with waiters
+-- tied            SET   of waiters that connect queues: requests of several sequences, and clients with a limit
+-- count           counter of arrivals and grants: the source of places and turns
 
 local call = redis.call
 local prefix, me = KEYS[1], ARGV[2]
@@ -38,7 +37,7 @@ local function total(hash)
   return sum
 end
 
-local function less(hash, field, amount)
+local function decrement(hash, field, amount)
   if call('HINCRBY', hash, field, -amount) <= 0 then
     call('HDEL', hash, field)
   end

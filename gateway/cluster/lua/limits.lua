@@ -1,4 +1,4 @@
--- rpm and tpm: sums over the last minute, with the arithmetic of gateway/admission/limits.py.
+-- rpm and tpm: sums over the last minute, with the arithmetic of gateway/accounting/limits.py.
 --
 -- rpm:CLIENT, tpm:CLIENT   HASH  second -> amount
 
@@ -21,7 +21,7 @@ local function window(hash)
 end
 
 -- Seconds until `amount` more fits; 0 = it does now.
-local function wait_of(hash, limit, amount)
+local function seconds_until(hash, limit, amount)
   local buckets, sum = window(hash)
   local over, wait = sum + math.min(amount, limit) - limit, 0
   if over <= 0 then
@@ -43,10 +43,11 @@ local function add_to_window(hash, amount)
   call('EXPIRE', hash, MINUTE + 2)
 end
 
--- Count a request, or count nothing and tell for how many seconds each of the limits forbids it. 0 = no limit.
+-- Count a request if both limits allow it. Returns for how many seconds each limit forbids it, 0 = it does not. `rpm`,
+-- `tpm`: 0 = no limit.
 local function count_request(client, rpm, tpm, tokens)
-  local requests_wait = rpm > 0 and wait_of(key('rpm', client), rpm, 1) or 0
-  local tokens_wait = tpm > 0 and wait_of(key('tpm', client), tpm, tokens) or 0
+  local requests_wait = rpm > 0 and seconds_until(key('rpm', client), rpm, 1) or 0
+  local tokens_wait = tpm > 0 and seconds_until(key('tpm', client), tpm, tokens) or 0
   if requests_wait == 0 and tokens_wait == 0 then
     if rpm > 0 then
       add_to_window(key('rpm', client), 1)
@@ -58,7 +59,8 @@ local function count_request(client, rpm, tpm, tokens)
   return requests_wait, tokens_wait
 end
 
--- {'used', client, second, tokens}: a request that was counted in this second had so many more tokens, or fewer.
+-- {'used', client, second, tokens}: correct the estimate of a request that was counted in this second by `tokens`
+-- (negative = it used fewer).
 function operations.used(op)
   local _, client, second, tokens = unpack(op)
   local hash = key('tpm', client)

@@ -1,10 +1,10 @@
--- One batch.
+-- Executes one batch, after gateways whose presence has expired were removed.
 
-local gone = call('ZRANGEBYSCORE', prefix .. 'gateways', '-inf', now)
-for _, gateway in ipairs(gone) do
-  bury(gateway)
+local expired = call('ZRANGEBYSCORE', prefix .. 'gateways', '-inf', now)
+for _, gateway in ipairs(expired) do
+  remove_gateway(gateway)
 end
-if #gone > 0 then
+if #expired > 0 then
   serve_all()
 end
 
@@ -19,5 +19,5 @@ end
 for index, op in ipairs(batch) do
   answers[index] = operations[op[1]](op)
 end
-tell_touched()
+publish_touched()
 return cmsgpack.pack(answers)

@@ -1,8 +1,8 @@
--- Slots: leases, who waits for one, and who is next. The order is that of gateway/admission/line.py.
+-- Slots: leases, waiting requests, and which one is next. The order is that of gateway/admission/backend_queue.py.
 
-local SETTLE = 3000 -- ms in which gateways that were on their own may come back
+local SETTLE = 3000 -- ms in which gateways that served alone may rejoin
 
-local asking -- the waiter of the operation under way: it needs no message, the answer tells
+local asking -- the waiter of the operation under way: its grant is in the answer, so no message is sent
 
 -- leases -------------------------------------------------------------------------------------------------------------
 
@@ -10,7 +10,7 @@ local function used(backend)
   return total(key('inflight', backend))
 end
 
-local function room(backend)
+local function capacity(backend)
   return tonumber(call('HGET', prefix .. 'rooms', backend) or 0)
 end
 
@@ -27,8 +27,8 @@ local function holders(backend)
   return found
 end
 
--- Those of the others that have any.
-local function of_others(backend)
+-- Slots of each other gateway that holds any.
+local function slots_of_others(backend)
   local found = {}
   for _, holder in ipairs(holders(backend)) do
     if holder[1] ~= me then
@@ -38,13 +38,13 @@ local function of_others(backend)
   return found
 end
 
--- Does anybody hold more than its share? Then the others must know: it is less that they may use on their own.
+-- Does a gateway hold more than its share? The others must know, because they may use fewer slots if Redis goes away.
 local function is_uneven(backend)
   local gateways = call('ZCARD', prefix .. 'gateways')
   if gateways < 2 then
     return false
   end
-  local even = math.max(1, math.floor(room(backend) / gateways))
+  local even = math.max(1, math.floor(capacity(backend) / gateways))
   for _, holder in ipairs(holders(backend)) do
     if holder[2] > even then
       return true
@@ -61,27 +61,27 @@ local function touch(backend)
   end
 end
 
-local function tell_touched()
-  local told = {}
+local function publish_touched()
+  local loads = {}
   for backend, uneven in pairs(touched) do
     if uneven or is_uneven(backend) then
-      told[#told + 1] = { backend, holders(backend) }
+      loads[#loads + 1] = { backend, holders(backend) }
     end
   end
-  if #told > 0 then
-    call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'held', me, told }))
+  if #loads > 0 then
+    call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'held', me, loads }))
   end
 end
 
-local function settles()
+local function is_settling()
   local ends = call('HGET', prefix .. 'settling', 'until')
   return ends and now < tonumber(ends)
 end
 
--- While gateways that have been on their own are still coming back each gets no more than it could take there: what it
--- says, or its share.
+-- While gateways that served alone are rejoining, a gateway gets at most what it could use alone: what it has reported,
+-- or its share. nil = no bound.
 local function share(gateway, backend)
-  if not settles() then
+  if not is_settling() then
     return nil
   end
   local cap = call('HGET', key('caps', gateway), backend)
@@ -89,14 +89,14 @@ local function share(gateway, backend)
     return tonumber(cap)
   end
   local split = tonumber(call('HGET', prefix .. 'settling', 'split'))
-  return math.max(1, math.floor(room(backend) / split))
+  return math.max(1, math.floor(capacity(backend) / split))
 end
 
--- A gateway comes back that was on its own, or finds fewer than it knew. Until all have told what they hold, or for so
--- many ms, nobody gets more than it could take alone.
+-- A gateway rejoins that served alone, or that finds fewer gateways than it knew. Until all `split` gateways have
+-- reported what they hold, or for `wait` ms, no gateway gets more slots than it could use alone.
 local function settle(split, caps, wait)
   local ends = now + math.max(SETTLE, wait)
-  if settles() then
+  if is_settling() then
     ends = math.max(ends, tonumber(call('HGET', prefix .. 'settling', 'until')))
     split = math.max(split, tonumber(call('HGET', prefix .. 'settling', 'split')))
   else
@@ -105,27 +105,28 @@ local function settle(split, caps, wait)
     end
   end
   call('HSET', prefix .. 'settling', 'split', split, 'until', ends)
-  call('DEL', prefix .. 'told')
+  call('DEL', prefix .. 'reported')
   for _, cap in ipairs(caps) do
     call('HSET', key('caps', me), cap[1], cap[2])
   end
 end
 
-local function settle_told()
-  if not settles() then
+-- This gateway has reported what it holds. When all have, the bounds end.
+local function settle_reported()
+  if not is_settling() then
     return
   end
-  call('SADD', prefix .. 'told', me)
-  if call('SCARD', prefix .. 'told') >= tonumber(call('HGET', prefix .. 'settling', 'split')) then
-    for _, gateway in ipairs(call('SMEMBERS', prefix .. 'told')) do
+  call('SADD', prefix .. 'reported', me)
+  if call('SCARD', prefix .. 'reported') >= tonumber(call('HGET', prefix .. 'settling', 'split')) then
+    for _, gateway in ipairs(call('SMEMBERS', prefix .. 'reported')) do
       call('DEL', key('caps', gateway))
     end
-    call('DEL', prefix .. 'settling', prefix .. 'told')
+    call('DEL', prefix .. 'settling', prefix .. 'reported')
   end
 end
 
 local function fits(gateway, backend, slots)
-  if used(backend) + slots > room(backend) then
+  if used(backend) + slots > capacity(backend) then
     return false
   end
   local most = share(gateway, backend)
@@ -136,7 +137,7 @@ local function at_limit(client, limit)
   return limit > 0 and total(key('running', client)) >= limit
 end
 
-local function lend(gateway, id, backend, slots, client)
+local function add_lease(gateway, id, backend, slots, client)
   touch(backend)
   call('HSET', key('leases', gateway), id, cmsgpack.pack({ backend, slots, client }))
   call('HINCRBY', key('inflight', backend), gateway, slots)
@@ -148,7 +149,7 @@ local function lease_of(gateway, id)
   return raw and cmsgpack.unpack(raw)
 end
 
-local function give_back(gateway, id)
+local function remove_lease(gateway, id)
   local lease = lease_of(gateway, id)
   if not lease then
     return nil
@@ -156,8 +157,8 @@ local function give_back(gateway, id)
   local backend, slots, client = unpack(lease)
   touch(backend)
   call('HDEL', key('leases', gateway), id)
-  less(key('inflight', backend), gateway, slots)
-  less(key('running', client), gateway, 1)
+  decrement(key('inflight', backend), gateway, slots)
+  decrement(key('running', client), gateway, 1)
   return backend
 end
 
@@ -165,7 +166,7 @@ end
 
 local FIELDS = { 'gateway', 'client', 'limit', 'batch', 'returning', 'place', 'turn', 'weight', 'choices' }
 
-local function keep(waiter)
+local function store(waiter)
   local values = {}
   for index, field in ipairs(FIELDS) do
     values[index] = waiter[field]
@@ -186,14 +187,14 @@ local function waiter_of(id)
   return raw and read_waiter(id, raw)
 end
 
-local function enter(waiter)
+local function add_waiter(waiter)
   local count = tonumber(call('GET', prefix .. 'count') or 0)
   if waiter.place == 0 then
     waiter.place = count + 1
     waiter.turn = waiter.place
   end
   call('SET', prefix .. 'count', math.max(count, waiter.place, waiter.turn))
-  keep(waiter)
+  store(waiter)
   for _, backend in ipairs(waiter.choices) do
     call('SADD', key('queue', backend), waiter.id)
     call('SADD', prefix .. 'queues', backend)
@@ -203,7 +204,7 @@ local function enter(waiter)
   end
 end
 
-local function remove(waiter)
+local function remove_waiter(waiter)
   call('HDEL', prefix .. 'waiters', waiter.id)
   call('SREM', prefix .. 'tied', waiter.id)
   for _, backend in ipairs(waiter.choices) do
@@ -238,31 +239,32 @@ local function before(one, other)
   return one.place < other.place
 end
 
--- A heavy one that does not fit here waits where it has more room, and holds up nobody here.
-local function better_off(waiter, backend)
+-- True for a request of several sequences that does not fit here while another of its backends has more free slots: it
+-- waits there, and delays no request here.
+local function is_better_off(waiter, backend)
   local taken = used(backend)
-  local free = room(backend) - taken
+  local free = capacity(backend) - taken
   if waiter.weight <= free or taken == 0 then
     return false
   end
   for _, other in ipairs(waiter.choices) do
-    if other ~= backend and room(other) - used(other) > free then
+    if other ~= backend and capacity(other) - used(other) > free then
       return true
     end
   end
   return false
 end
 
-local function beyond_share(waiter, backend)
+local function exceeds_share(waiter, backend)
   local most = share(waiter.gateway, backend)
-  return most and used_by(waiter.gateway, backend) + math.min(waiter.weight, room(backend)) > most
+  return most and used_by(waiter.gateway, backend) + math.min(waiter.weight, capacity(backend)) > most
 end
 
 local function next_of(backend, list)
   local best
   for index, waiter in ipairs(list) do
-    local out = at_limit(waiter.client, waiter.limit) or beyond_share(waiter, backend)
-    out = out or (waiter.weight > 1 and better_off(waiter, backend))
+    local out = at_limit(waiter.client, waiter.limit) or exceeds_share(waiter, backend)
+    out = out or (waiter.weight > 1 and is_better_off(waiter, backend))
     if not out and (not best or before(waiter, list[best])) then
       best = index
     end
@@ -271,13 +273,13 @@ local function next_of(backend, list)
 end
 
 local function grant(waiter, backend, slots, others)
-  remove(waiter)
-  lend(waiter.gateway, waiter.id, backend, slots, waiter.client)
+  remove_waiter(waiter)
+  add_lease(waiter.gateway, waiter.id, backend, slots, waiter.client)
   local count = call('INCR', prefix .. 'count')
   for _, other in ipairs(others) do
     if other.client == waiter.client then
       other.turn = count
-      keep(other)
+      store(other)
     end
   end
   if waiter.id ~= asking then
@@ -286,7 +288,7 @@ local function grant(waiter, backend, slots, others)
 end
 
 local function serve_one(backend)
-  if used(backend) >= room(backend) then
+  if used(backend) >= capacity(backend) then
     return false
   end
   local list, granted = queue_of(backend), false
@@ -295,9 +297,9 @@ local function serve_one(backend)
     if not best then
       break
     end
-    local slots = math.min(list[best].weight, room(backend))
-    if used(backend) + slots > room(backend) then
-      break -- nobody behind it may have what it waits for
+    local slots = math.min(list[best].weight, capacity(backend))
+    if used(backend) + slots > capacity(backend) then
+      break -- no later request may overtake it
     end
     grant(table.remove(list, best), backend, slots, list)
     granted = true
@@ -305,8 +307,8 @@ local function serve_one(backend)
   return granted
 end
 
--- Give what is free at these backends to whoever is next. Where some tie backends together all are looked at until
--- nobody gets anything more.
+-- Grant the free slots of these backends to the next requests. If some waiters connect queues, all queues are served
+-- until no request gets slots any more.
 local function serve(backends)
   if call('EXISTS', prefix .. 'queues') == 0 then
     return
@@ -327,8 +329,8 @@ local function serve_all()
   serve(call('SMEMBERS', prefix .. 'queues'))
 end
 
-local function set_room(backend, slots)
-  local known = room(backend)
+local function set_capacity(backend, slots)
+  local known = capacity(backend)
   if known ~= slots then
     call('HSET', prefix .. 'rooms', backend, slots)
     if slots > known then
@@ -337,15 +339,15 @@ local function set_room(backend, slots)
   end
 end
 
--- Everything that a gateway had, when it has gone.
-local function bury(gateway)
+-- A gateway has left: drop its leases, waiters and reservations.
+local function remove_gateway(gateway)
   call('ZREM', prefix .. 'gateways', gateway)
   for _, id in ipairs(call('HKEYS', key('leases', gateway))) do
-    give_back(gateway, id)
+    remove_lease(gateway, id)
   end
   for _, id in ipairs(call('HKEYS', prefix .. 'waiters')) do
     if begins(id, gateway .. ':') then
-      remove(waiter_of(id))
+      remove_waiter(waiter_of(id))
     end
   end
   call('DEL', key('reserved', gateway), key('caps', gateway))
@@ -357,43 +359,44 @@ end
 local function loads(backends)
   local found = {}
   for index, backend in ipairs(backends) do
-    found[index] = { backend, used(backend), used_by(me, backend), of_others(backend) }
+    found[index] = { backend, used(backend), used_by(me, backend), slots_of_others(backend) }
   end
   return found
 end
 
--- The short way: room, and nobody before it. False = it may be that somebody is.
-local function at_once(id, client, limit, weight, backends)
+-- Grant slots without a queue, where they are free and no request waits before this one.
+local function grant_at_once(id, client, limit, weight, backends)
   if at_limit(client, limit) then
     return
   end
   for _, backend in ipairs(backends) do
-    local slots = math.min(weight, room(backend))
+    local slots = math.min(weight, capacity(backend))
     if call('EXISTS', key('queue', backend)) == 1 then
-      if used(backend) < room(backend) then
+      if used(backend) < capacity(backend) then
         return
       end
     elseif fits(me, backend, slots) then
-      lend(me, id, backend, slots, client)
+      add_lease(me, id, backend, slots, client)
       return
     end
   end
 end
 
--- {'take', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, room}, ...}, may wait,
--- {rpm or 0, tpm or 0, tokens} or {}}: slots of the first that has room, else a place in the queues of all. `was`: the
--- id under which it waited until now. Answers: {'granted', second, backend, slots, loads}, {'waits', second, place,
--- turn, loads}, {'full', second}, {'limited', seconds for rpm, seconds for tpm}; `second` is when it was counted.
-function operations.take(op)
+-- {'acquire', id, was, client, limit or 0, batch, returning, place, turn, weight, {{backend, capacity}, ...}, may wait,
+-- {rpm or 0, tpm or 0, tokens} or {}}: slots of the first backend with free capacity, else a place in the queues of
+-- all. `was`: the id under which the request waited until now. Answers: {'granted', second, backend, slots, loads},
+-- {'waits', second, place, turn, loads}, {'full', second}, {'limited', seconds for rpm, seconds for tpm}. `second`:
+-- when the request was counted against the limits.
+function operations.acquire(op)
   local _, id, was, client, limit, batch, returning, place, turn, weight, choices, may_wait, quota = unpack(op)
   local touched, second, backends = {}, 0, {}
   if was ~= '' then
     local waiter = waiter_of(was)
     if waiter then
-      remove(waiter)
+      remove_waiter(waiter)
       place, turn, touched = waiter.place, waiter.turn, waiter.choices
     else
-      touched = { give_back(me, was) }
+      touched = { remove_lease(me, was) }
     end
   end
   if #quota > 0 then
@@ -406,23 +409,23 @@ function operations.take(op)
   end
   for index, choice in ipairs(choices) do
     backends[index] = choice[1]
-    set_room(choice[1], choice[2])
+    set_capacity(choice[1], choice[2])
   end
-  at_once(id, client, limit, weight, backends)
+  grant_at_once(id, client, limit, weight, backends)
   local lease, waiter = lease_of(me, id), nil
   if not lease then
     waiter = {
       id = id, gateway = me, client = client, limit = limit, batch = batch, returning = returning, place = place,
       turn = turn, weight = weight, choices = backends,
     }
-    enter(waiter)
+    add_waiter(waiter)
     asking = id
     serve(backends)
     asking = nil
     lease = lease_of(me, id)
   end
   if not lease and not may_wait then
-    remove(waiter)
+    remove_waiter(waiter)
     serve(backends)
   end
   serve(touched)
@@ -434,28 +437,28 @@ function operations.take(op)
   return { 'waits', second, waiter.place, waiter.turn, loads(backends) }
 end
 
--- {'drop', id}: a lease has ended, or who waited under this id has left.
+-- {'drop', id}: a lease has ended, or the request that waited under this id has left.
 function operations.drop(op)
-  local backend = give_back(me, op[2])
+  local backend = remove_lease(me, op[2])
   if backend then
     serve({ backend })
     return {}
   end
   local waiter = waiter_of(op[2])
   if waiter then
-    remove(waiter)
+    remove_waiter(waiter)
     serve(waiter.choices)
   end
   return {}
 end
 
--- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, room}, ...}}: all that this gateway has. What is not in it ends
--- here, what is not here any more is taken in. Leases are {id, backend, slots, client}, waiters {id, client, limit,
--- batch, returning, place, turn, weight, choices}. Answers {gateways present, loads, {{id, backend, slots}, ...}}: the
--- last are waiters that have got slots already. A gateway that was on its own adds {{backend, slots that it took there
--- at most}, ...} and for how many ms: see `settle`.
+-- {'renew', gateways it knew (0 = it has joined before), leases, waiters, {{backend, capacity}, ...}}: everything that
+-- this gateway holds. Leases and waiters that are not listed are dropped; listed ones that are unknown here are added.
+-- Leases are {id, backend, slots, client}, waiters {id, client, limit, batch, returning, place, turn, weight, choices}.
+-- Answers {gateways present, loads, {{id, backend, slots}, ...}}: the last are waiters that have got slots already. A
+-- gateway that served alone adds {{backend, slots that it may use alone}, ...}, and for how many ms: see `settle`.
 function operations.renew(op)
-  local _, knew, leases, waiters, rooms, caps, wait = unpack(op)
+  local _, known_gateways, leases, waiters, rooms, caps, wait = unpack(op)
   local known, granted, backends = {}, {}, {}
   for index, place in ipairs(rooms) do
     backends[index] = place[1]
@@ -466,9 +469,9 @@ function operations.renew(op)
     if call('HEXISTS', key('leases', me), lease[1]) == 0 then
       local waiter = waiter_of(lease[1])
       if waiter then
-        remove(waiter)
+        remove_waiter(waiter)
       end
-      lend(me, unpack(lease))
+      add_lease(me, unpack(lease))
     end
   end
   for _, values in ipairs(waiters) do
@@ -479,31 +482,31 @@ function operations.renew(op)
       granted[#granted + 1] = { id, lease[1], lease[2] }
     elseif call('HEXISTS', prefix .. 'waiters', id) == 0 then
       values[1] = me
-      enter(read_waiter(id, cmsgpack.pack(values)))
+      add_waiter(read_waiter(id, cmsgpack.pack(values)))
     end
   end
   for _, id in ipairs(call('HKEYS', key('leases', me))) do
     if not known[id] then
-      give_back(me, id)
+      remove_lease(me, id)
     end
   end
   for _, id in ipairs(call('HKEYS', prefix .. 'waiters')) do
     if begins(id, me .. ':') and not known[id] then
-      remove(waiter_of(id))
+      remove_waiter(waiter_of(id))
     end
   end
   local present = call('ZCARD', prefix .. 'gateways')
-  if present < knew or (caps and #caps > 0 and present > 1) then
-    settle(math.max(present, knew), caps or {}, wait or 0)
+  if present < known_gateways or (caps and #caps > 0 and present > 1) then
+    settle(math.max(present, known_gateways), caps or {}, wait or 0)
   end
-  settle_told()
+  settle_reported()
   serve_all()
   return { present, loads(backends), granted }
 end
 
 -- {'leave'}: the gateway stops.
 function operations.leave()
-  bury(me)
+  remove_gateway(me)
   serve_all()
   return {}
 end

@@ -46,7 +46,7 @@ class MessagesExchange:
         body = await self._inner.read_body(limit)
         chat = to_chat(body)
         if len(chat) > len(body):
-            self.share.take(len(chat) - len(body))
+            self.share.add(len(chat) - len(body))
         return chat
 
     def on_leave(self, callback: Callable[[], object]) -> None:

@@ -82,8 +82,9 @@ class MessageStream:
         return out
 
     def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes, bytes]) -> bool:
-        """An event that is like one before in the same block, but for its text: nearly all are. `frame`: what stands
-        around the text there, and before it in what is sent. Text keeps its bytes: both ends write JSON strings."""
+        """Translate an event that differs from an earlier one of the same block only in its text, as nearly all do.
+        `frame`: the bytes around the text in the event, and before it in the translation. The text's bytes are
+        copied, because both are JSON strings. False = another kind of event."""
         before, after, head = frame
         if not (event.startswith(before) and event.endswith(after)):
             return False
@@ -94,7 +95,7 @@ class MessageStream:
         return True
 
     def _learn_frame(self, event: bytes, chunk: _Chunk) -> None:
-        """From an event that says one piece of the open block, and nothing else."""
+        """Learn the frame from an event with one delta of the open block and nothing else."""
         choices = chunk.choices or []
         if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
             return

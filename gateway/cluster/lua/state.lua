@@ -1,10 +1,10 @@
--- The board: what one gateway has found out and all may know; and what was spent.
+-- State sync (facts about backends that the gateways publish), and spending.
 --
--- board          HASH  field -> {at, until or 0, value}: the latest word on each
+-- board          HASH  field -> {at, until or 0, value}: the latest fact
 -- changes        ZSET  field -> revision;  revision: the latest
 -- spent:DAY      HASH  "OWNER\tACCOUNT" -> USD; an owner is a gateway over its restarts
--- reserved:GATEWAY  HASH  account -> USD that its requests under way will probably cost
--- owners         HASH  owner -> the gateway that is it now
+-- reserved:GATEWAY  HASH  account -> estimated USD of its requests under way
+-- owners         HASH  owner -> the gateway that uses this name now
 
 local KEPT = 40 * 86400 -- seconds that a day's spending is kept
 
@@ -13,7 +13,7 @@ local function erase(field)
   call('ZREM', prefix .. 'changes', field)
 end
 
--- {'post', field, at, until or 0, value}: unless something later was said of it.
+-- {'post', field, at, until or 0, value}: publish a fact, unless a later one is known.
 function operations.post(op)
   local _, field, at, ends, value = unpack(op)
   local known = call('HGET', prefix .. 'board', field)
@@ -26,7 +26,7 @@ function operations.post(op)
   return {}
 end
 
--- {'wipe', beginning of fields, at}: what was said of them before that means nothing any more.
+-- {'wipe', prefix of fields, at}: drop the facts of these fields that are older than `at`.
 function operations.wipe(op)
   local _, beginning, at = unpack(op)
   for _, field in ipairs(call('HKEYS', prefix .. 'board')) do
@@ -37,7 +37,8 @@ function operations.wipe(op)
   return {}
 end
 
--- {'news', revision}: {the latest revision, {{field, at, until, value}, ...}} of what has changed since, oldest first.
+-- {'news', revision}: {the latest revision, {{field, at, until, value}, ...}} of the changes since that revision,
+-- oldest first.
 function operations.news(op)
   local found = {}
   local latest = tonumber(call('GET', prefix .. 'revision') or 0)
@@ -56,7 +57,8 @@ function operations.news(op)
   return { latest, found }
 end
 
--- {'spend', owner, {{day, account, USD}, ...}, {{account, USD}, ...}}: its totals, and what is under way, where changed.
+-- {'spend', owner, {{day, account, USD}, ...}, {{account, USD}, ...}}: the totals and reservations of this gateway that
+-- have changed.
 function operations.spend(op)
   local _, owner, spent, reserved = unpack(op)
   for _, row in ipairs(spent) do
@@ -74,8 +76,8 @@ function operations.spend(op)
   return {}
 end
 
--- {'purse', {day, ...}}: {{{day, owner\taccount, USD}, ...}, {{gateway, account, USD}, ...}}, as text.
-function operations.purse(op)
+-- {'read_spending', {day, ...}}: {{{day, owner\taccount, USD}, ...}, {{gateway, account, USD}, ...}}, as text.
+function operations.read_spending(op)
   local spent, reserved = {}, {}
   for _, day in ipairs(op[2]) do
     local flat = call('HGETALL', key('spent', day))
@@ -96,9 +98,9 @@ local function is_present(gateway)
   return call('ZSCORE', prefix .. 'gateways', gateway) and true or false
 end
 
--- {'claim', owner, {day, ...}}: {true} = this gateway is that owner from now on, {false} = another that is present is, or
--- has the same ledger and spends under OWNER/GATEWAY. What gateways that have gone have spent under such names is in
--- the ledger, and so in the owner's totals: it is dropped here, and by who hears of it.
+-- {'claim', owner, {day, ...}}: {true} = this gateway has the name OWNER from now on; {false} = another gateway that is
+-- present has it, or has the same ledger and spends under OWNER/GATEWAY. The ledger, and so the owner's totals, include
+-- what gateways that have left spent under such names: their own entries are dropped, here and by the other gateways.
 function operations.claim(op)
   local _, owner, days = unpack(op)
   local holder = call('HGET', prefix .. 'owners', owner)
