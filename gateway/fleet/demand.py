@@ -305,9 +305,9 @@ class _Vllm:
 
 
 def _decided(demand: Demand, report: FieldReport, same: bool) -> Demand:
-    launch = "this launch" if same else f"a launch that asks for {'no less' if report.works else 'no more'}"
-    why = f" ({report.reason})" if report.reason else ""
-    said = f"{launch} is reported to {'work' if report.works else 'fail'}{why}: {report.source or 'the catalogue'}"
+    launch = "this launch" if same else f"a launch that asks for no {'less' if report.works else 'more'}"
+    outcome = "to work" if report.works else f"to fail with {report.reason or 'an error'}"
+    said = f"{launch} is reported from the field {outcome} ({report.source or 'the catalogue'})"
     if report.works:
         return replace(demand, verdict="yes", reason="", note=said)
     return replace(demand, verdict="no", reason=said)

@@ -124,9 +124,9 @@ def _written_kinds(text: Mapping[str, Any]) -> list[str]:
             continue
         if len(written) > _MOST_LAYERS:
             raise _Unknown(f"`{key}` of config.json has more than {_MOST_LAYERS} layers")
-        strange = next((kind for kind in written if not isinstance(kind, str) or kind not in _KINDS), None)
-        if strange is not None:
-            raise _Unknown(f"layers of the kind {str(strange)[:40]!r} are not known here")
+        strange = [kind for kind in written if not isinstance(kind, str) or kind not in _KINDS]
+        if strange:
+            raise _Unknown(f"layers of the kind {str(strange[0])[:40]!r} are not known here")
         return [_KINDS[kind] for kind in written]
     return []
 
