@@ -162,7 +162,7 @@ def _changed(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
 
 def node_plan(name: str, memory: float, demands: Iterable[Demand]) -> NodePlan:
     """Load these onto a node of `memory` GiB, the biggest first."""
-    ordered = sorted(demands, key=lambda demand: (-(demand.held or demand.needs or 0.0), demand.backend))
+    ordered = sorted(demands, key=lambda demand: (-max(demand.needs or 0.0, demand.held or 0.0), demand.backend))
     free, refused = memory - SYSTEM_GIB, {}
     for demand in ordered:
         why = _refusal(demand, memory, free)

@@ -33,8 +33,9 @@ def vllm(
     """A backend with a launch block; `flags` with underscores, `resident` in GiB."""
     written = {"gpu-memory-utilization": utilization} | {key.replace("_", "-"): value for key, value in flags.items()}
     held = round(resident * GIB) or None
-    launch = Launch(resident=held, parsed=ServeCommand(program=("vllm", "serve"), model=model, flags=written))
-    return Backend(name, nodes=nodes, launch=launch)
+    words = ("vllm", "serve", model)
+    command = ServeCommand(" ".join(words), words, program=words[:2], model=model, flags=written)
+    return Backend(name, nodes=nodes, launch=Launch(resident=held, parsed=command))
 
 
 def qwen80b(utilization: float, window: int, sequences: int, **more: Any) -> Backend:

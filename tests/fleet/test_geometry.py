@@ -109,7 +109,13 @@ def test_what_is_not_known_is_said_to_be(config: Any, why: str) -> None:
     assert why in unknown
 
 
-FURTHER = ("layer_types", "hybrid_override_pattern", "kv_lora_rank", "linear_num_value_heads", "text_config")
+FURTHER: tuple[str, ...] = (
+    "layer_types",
+    "hybrid_override_pattern",
+    "kv_lora_rank",
+    "linear_num_value_heads",
+    "text_config",
+)
 FURTHER += ("quantization_config", "full_attention_interval", "torch_dtype", "num_kv_shared_layers")
 keys = st.sampled_from([*PLAIN, *GEMMA4, *MAMBA, *FURTHER])
 values = st.recursive(
