@@ -134,7 +134,7 @@ def _read(path: Path) -> ModelCatalog:
 
 
 def _catalog(document: Mapping[str, Any], path: str) -> ModelCatalog:
-    models, reports = document.get("models") or {}, document.get("field") or []
+    models, reports = document.get("models", {}), document.get("field", [])
     if not isinstance(models, Mapping) or not isinstance(reports, list):
         raise CatalogError(f"{path}: `models` is a mapping of rows, `field` a list of reports")
     read_models = _each(models.items(), lambda item: _model(str(item[0]), item[1]), f"{path}: models")
