@@ -22,6 +22,8 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("linear_attention", "mamba", "mamba2", "M"), "state"),
     **dict.fromkeys(("moe", "mlp", "E", "-"), "none"),
 }
+# Model types that leave it to their class which layers slide -> every how many layers one does not; 0 = all slide.
+_PATTERNS = {"gemma4": 6, "gemma3": 6, "gemma2": 2, **dict.fromkeys(("mistral", "mixtral", "phi3", "starcoder2"), 0)}
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 2}
 
 
@@ -140,14 +142,18 @@ def _implied_kinds(text: Mapping[str, Any]) -> list[str]:
         return ["state" if (at + 1) % every else "full" for at in range(layers)]
     if any(key in text for key in ("mamba_num_heads", "mamba_n_heads", "mamba_d_state", "ssm_state_size")):
         raise _Unknown("config.json does not say which of its layers are Mamba layers")
-    if _window_of(text) is None:
-        return ["full"] * layers
-    gemma4 = str(text.get("model_type", "")).startswith("gemma4")
-    every = _number(text, "sliding_window_pattern") or (6 if gemma4 else 0)
+    return ["full"] * layers if _window_of(text) is None else _sliding_kinds(text, layers)
+
+
+def _sliding_kinds(text: Mapping[str, Any], layers: int) -> list[str]:
+    model = str(text.get("model_type", "")).removesuffix("_text")
+    every = _number(text, "sliding_window_pattern") or _PATTERNS.get(model)
+    if every is None:
+        raise _Unknown("config.json has a `sliding_window`, but does not say which layers slide")
     if not every:
         return ["sliding"] * layers
     kinds = ["sliding" if (at + 1) % every else "full" for at in range(layers)]
-    return [*kinds[:-1], "full"] if gemma4 else kinds
+    return [*kinds[:-1], "full"] if model == "gemma4" else kinds
 
 
 def _window_of(text: Mapping[str, Any]) -> int | None:
@@ -159,7 +165,7 @@ def _attention(text: Mapping[str, Any], kind: str, layers: int) -> AttentionLaye
         latent = _needed(text, "kv_lora_rank") + (_number(text, "qk_rope_head_dim") or 0)
         return AttentionLayers(layers, 1, latent, 0, latent=True)
     heads = _number(text, "num_key_value_heads", "num_kv_heads") or _needed(text, "num_attention_heads")
-    dim = _number(text, "head_dim") or _needed(text, "hidden_size") // _needed(text, "num_attention_heads")
+    dim = _number(text, "head_dim") or _implied_dim(text)
     if not dim:
         raise _Unknown("config.json has more heads than its hidden size")
     if kind == "sliding":
@@ -172,6 +178,12 @@ def _attention(text: Mapping[str, Any], kind: str, layers: int) -> AttentionLaye
     if text.get("attention_k_eq_v") is not False:
         heads = _number(text, "num_global_key_value_heads") or heads
     return AttentionLayers(layers, heads, dim, dim)
+
+
+def _implied_dim(text: Mapping[str, Any]) -> int:
+    if str(text.get("model_type", "")).startswith("gemma"):  # whose classes have a size of their own
+        return _needed(text, "head_dim")
+    return _needed(text, "hidden_size") // _needed(text, "num_attention_heads")
 
 
 def _states(text: Mapping[str, Any], layers: int, element: int) -> StateLayers:

@@ -1,11 +1,12 @@
 """The memory plan as a picture: one stacked bar per node, of weights, cache, overhead and what stays free.
 
-Plain SVG with text, no script and nothing fetched. Its colours follow `prefers-color-scheme`, and every class starts
-with `plan-`, so it can stand in a page as it is.
+Plain SVG with text, no script and nothing fetched. Text has the colour of what is around it, which the picture's own
+style sets by `prefers-color-scheme`; the picture is whole without that style, too, where a page allows none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
@@ -29,13 +30,16 @@ _SHOWN: dict[Kind, str] = {
     "free": "free",
 }
 _SIGNS: dict[Verdict, str] = {"yes": "fits", "barely": "barely fits", "no": "does not fit", "unknown": "not known"}
+_FILLS: dict[Kind, str] = {
+    "weights": 'fill="#3568b5"',
+    "cache": 'fill="#2a806d"',
+    "held": 'fill="#6a5a9c"',
+    "overhead": 'fill="#8a6d3b"',
+    "free": 'fill="currentColor" fill-opacity="0.1" stroke="currentColor" stroke-opacity="0.4"',
+}
 _STYLE = """
-.plan-text{fill:#1c2430}.plan-soft{fill:#5a6472}.plan-in{fill:#ffffff}.plan-on{fill:#1c2430}
-.plan-weights{fill:#2f5fa8}.plan-cache{fill:#2a7f6d}.plan-held{fill:#6a5a9c}.plan-overhead{fill:#8a6d3b}
-.plan-free{fill:#e3e8ee;stroke:#a8b2be}.plan-no{fill:#b3261e}.plan-barely{fill:#8a5a00}
-.plan-yes{fill:#1f6f43}.plan-unknown{fill:#5a6472}
-@media (prefers-color-scheme:dark){.plan-text,.plan-on{fill:#e6ebf2}.plan-soft,.plan-unknown{fill:#a3adba}
-.plan-weights{fill:#3f73c4}.plan-cache{fill:#2f8f7b}.plan-free{fill:#2a323d;stroke:#5a6472}
+.plan-svg{color:#1c2430}.plan-no{fill:#b3261e}.plan-barely{fill:#8a5a00}.plan-yes{fill:#1f6f43}
+@media (prefers-color-scheme:dark){.plan-svg{color:#e6ebf2}
 .plan-no{fill:#ff8a80}.plan-barely{fill:#ffca6b}.plan-yes{fill:#7fd6a4}}
 """
 
@@ -78,32 +82,33 @@ def _parts(demand: Demand) -> list[Segment]:
 
 def plan_svg(fleet: FleetPlan) -> str:
     """The picture as the text of an SVG document."""
-    body, top = [_legend(_MARGIN)], _MARGIN + 2 * _LINE
+    kinds = {part.kind for node in fleet.nodes.values() for part in segments(node)}
+    body, top = [_legend(kinds, _MARGIN)], _MARGIN + 2 * _LINE
     for node in fleet.nodes.values():
         drawn, top = _node(node, top)
         body += drawn
     mode = f"mode {fleet.mode}" if fleet.mode is not None else "what always runs"
     title = _text(f"Memory of the fleet: {mode}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" width="{_WIDTH}" height="{top}" '
-    head += 'role="img" font-family="system-ui, sans-serif" font-size="13">'
+    head += 'class="plan-svg" role="img" fill="currentColor" font-family="system-ui, sans-serif" font-size="13">'
     return "\n".join([head, f"<title>{title}</title>", f"<style>{_STYLE}</style>", *body, "</svg>", ""])
 
 
-def _legend(top: int) -> str:
+def _legend(kinds: Collection[Kind], top: int) -> str:
     parts, left = [], _MARGIN
-    for kind, name in _SHOWN.items():
-        parts.append(f'<rect class="plan-{kind}" x="{left}" y="{top}" width="12" height="12"/>')
-        parts.append(f'<text class="plan-soft" x="{left + 18}" y="{top + 11}">{name}</text>')
-        left += 18 + 7 * len(name) + 24
+    for kind in (kind for kind in _SHOWN if kind in kinds):
+        parts.append(f'<rect {_FILLS[kind]} x="{left}" y="{top}" width="12" height="12"/>')
+        parts.append(f'<text x="{left + 18}" y="{top + 11}">{_SHOWN[kind]}</text>')
+        left += 18 + 7 * len(_SHOWN[kind]) + 24
     return "\n".join(parts)
 
 
 def _node(node: NodePlan, top: int) -> tuple[list[str], int]:
     """(elements, where the next node starts)."""
     size = f"{node.memory:.2f} GiB" if node.memory is not None else "memory not known"
-    head = f'<tspan font-weight="600">{_text(node.name)}</tspan> <tspan class="plan-soft">{size}</tspan>'
+    head = f'<tspan font-weight="600">{_text(node.name)}</tspan> {size}'
     head += f' <tspan class="plan-{node.fits}">{_SIGNS[node.fits]}</tspan>'
-    drawn = [f'<text class="plan-text" x="{_MARGIN}" y="{top + 13}">{head}</text>']
+    drawn = [f'<text x="{_MARGIN}" y="{top + 13}">{head}</text>']
     top += _LINE + 4
     if node.memory is not None:
         drawn += _bar(node, node.memory, top)
@@ -112,7 +117,7 @@ def _node(node: NodePlan, top: int) -> tuple[list[str], int]:
     if len(lines) > _MOST_LINES:
         lines = [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]} ..."]
     for line in lines:
-        drawn.append(f'<text class="plan-soft" font-size="12" x="{_MARGIN}" y="{top + 12}">{_text(line)}</text>')
+        drawn.append(f'<text font-size="12" x="{_MARGIN}" y="{top + 12}">{_text(line)}</text>')
         top += _LINE
     return drawn, top + _LINE
 
@@ -131,13 +136,13 @@ def _bar(node: NodePlan, memory: float, top: int) -> list[str]:
 def _segment(part: Segment, left: float, top: int, width: float) -> str:
     name = " ".join(filter(None, (part.backend, _SHOWN[part.kind])))
     box = f'x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}"'
-    rect = f'<rect class="plan-{part.kind}" {box}><title>{_text(name)}: {part.gib:.1f} GiB</title></rect>'
+    rect = f"<rect {_FILLS[part.kind]} {box}><title>{_text(name)}: {part.gib:.1f} GiB</title></rect>"
     label = next((text for text in _labels(part) if len(text) * _LETTER < width), None)
     if label is None:
         return rect
-    colour = "on" if part.kind == "free" else "in"
+    colour = "" if part.kind == "free" else ' fill="#ffffff"'
     middle = f'x="{left + width / 2:.1f}" y="{top + _BAR // 2 + 5}" text-anchor="middle"'
-    return f'{rect}\n<text class="plan-{colour}" font-size="12" pointer-events="none" {middle}>{_text(label)}</text>'
+    return f'{rect}\n<text{colour} font-size="12" pointer-events="none" {middle}>{_text(label)}</text>'
 
 
 def _labels(part: Segment) -> tuple[str, ...]:

@@ -55,6 +55,24 @@ def test_written_kinds_of_layers_win() -> None:
     assert (full.layers, sliding.layers, sliding.window) == (1, 3, 512)
 
 
+@pytest.mark.parametrize(
+    ("config", "full", "sliding"),
+    [
+        ({"model_type": "mistral"}, 0, 36),
+        ({"model_type": "gemma3_text"}, 6, 30),
+        ({"model_type": "gemma2"}, 18, 18),
+        ({"model_type": "gemma4_text", "num_hidden_layers": 35}, 6, 29),
+        ({"sliding_window_pattern": 4}, 9, 27),
+    ],
+)
+def test_which_layers_slide_may_be_left_to_the_type_of_the_model(
+    config: dict[str, Any], full: int, sliding: int
+) -> None:
+    kinds = read(**{**PLAIN, "sliding_window": 4096, **config}).attention
+    assert sum(kind.layers for kind in kinds if kind.window is None) == full
+    assert sum(kind.layers for kind in kinds if kind.window) == sliding
+
+
 def test_a_sliding_window_that_is_switched_off_is_none() -> None:
     assert read(**PLAIN, sliding_window=4096, use_sliding_window=False).attention[0].window is None
 
@@ -97,6 +115,8 @@ def test_the_window_is_that_of_the_text_model() -> None:
         ({**PLAIN, **MAMBA}, "which of its layers"),
         ({**PLAIN, "layer_types": ["mamba"]}, "mamba_num_heads"),
         ({**PLAIN, "layer_types": ["sliding_attention"]}, "sliding_window"),
+        ({**PLAIN, "sliding_window": 4096, "model_type": "new"}, "which layers slide"),
+        ({"num_hidden_layers": 1, "num_attention_heads": 8, "hidden_size": 512, "model_type": "gemma3"}, "head_dim"),
         ({**PLAIN, "layer_types": ["moe"]}, "no layer with a cache"),
         ({**PLAIN, "model_type": "deepseek_v4"}, "compressed attention"),
         ({**PLAIN, "kv_lora_rank": 512, "index_head_dim": 128}, "indexer"),
