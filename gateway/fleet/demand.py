@@ -7,7 +7,6 @@ servers only a measured `launch.resident` is known. Pure; a figure that is not k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -67,7 +66,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a backend is planned: GiB of this node, and of every node it runs on."""
+    """Where a backend is planned: GiB of this node, and of every node it runs on whose memory is known."""
 
     memory: float
     memories: tuple[float, ...]
@@ -311,8 +310,3 @@ def _decided(demand: Demand, report: FieldReport, same: bool) -> Demand:
     if report.works:
         return replace(demand, verdict="yes", reason="", note=said)
     return replace(demand, verdict="no", reason=said)
-
-
-def shares_of(memories: Sequence[float | None]) -> tuple[float, ...]:
-    """The memories that are known, in GiB."""
-    return tuple(memory for memory in memories if memory is not None)

@@ -16,8 +16,8 @@ GIB = 2**30
 
 SYSTEM_GIB = 3.6
 """What the machine itself holds after its page cache was dropped: 116 of 119.67 GiB were free."""
-ENGINE_GIB = 1.8
-"""What a running vLLM takes beside what it holds by its own account. One engine and the system make about 5.4 GiB."""
+ENGINE_GIB = 1.5
+"""What a running vLLM takes beside what it holds by its own account. One engine and the system make about 5 GiB."""
 ADVISED_FREE_GIB = 4.0
 """Less than this free behind all engines is `barely`."""
 OLLAMA_GIB = 1.0

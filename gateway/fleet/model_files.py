@@ -8,6 +8,7 @@ error: the gateway usually runs on another machine than the engines.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def _volumes(launch: Launch) -> Iterator[tuple[Path, str]]:
     for volume in launch.volumes:
         host, _, rest = volume.partition(":")
         if rest and host.startswith(("/", "~/")) and "${" not in volume:
-            yield Path(host).expanduser(), rest.split(":")[0]
+            yield Path(os.path.expanduser(host)), rest.split(":")[0]
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -122,7 +123,10 @@ def _weights(folder: Path) -> float | None:
             return total / GIB
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         pass
-    total = sum(_sizes(folder.iterdir()))
+    try:
+        total = sum(_sizes(folder.iterdir()))
+    except OSError:  # a file that is still being fetched is a link to nothing
+        return None
     return total / GIB if total else None
 
 

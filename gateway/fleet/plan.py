@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.demand import Demand, Place, Verdict, demand_of, shares_of
+from gateway.fleet.demand import Demand, Place, Verdict, demand_of
 from gateway.fleet.memory import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.model_files import ModelFiles
 from gateway.fleet.models import ModelCatalog
@@ -136,8 +136,8 @@ class _Planner:
         return node_plan(name, memory, [self._demand(backend, memory) for backend in backends])
 
     def _demand(self, backend: Backend, memory: float) -> Demand:
-        memories = shares_of([self._memory(node) for node in backend.nodes])
-        place = Place(memory, memories)
+        memories = [self._memory(node) for node in backend.nodes]
+        place = Place(memory, tuple(known for known in memories if known is not None))
         return demand_of(backend, self._command(backend), place, self.catalog, self.files.get(backend.name))
 
     def _command(self, backend: Backend) -> ServeCommand:

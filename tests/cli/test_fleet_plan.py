@@ -65,7 +65,7 @@ def test_the_first_mode_is_planned() -> None:
 def test_a_node_that_does_not_fit_is_exit_code_1() -> None:
     done = run("big")
     assert done.exit_code == 1
-    assert "the wide4b needs 35.9 GiB free, 26.6 will be" in done.output
+    assert "the wide4b needs 35.9 GiB free, 26.9 will be" in done.output
     assert answer("big")["nodes"]["spark1"]["fits"] == "no"
 
 

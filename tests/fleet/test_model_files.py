@@ -95,6 +95,19 @@ def test_an_odd_index_leaves_the_sizes_of_the_files(tmp_path: Path, index: str) 
     assert files.weights == 10 / GIB
 
 
+def test_a_model_that_is_still_being_fetched_has_no_size(tmp_path: Path) -> None:
+    (model_in(tmp_path / "acme/odd-7b") / "model.safetensors").symlink_to(tmp_path / "missing")
+    files = found([tmp_path])
+    assert files is not None
+    assert files.weights is None
+
+
+def test_a_volume_of_ones_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model_in(tmp_path / "vllm/hub/models--acme--odd-7b/snapshots/0123")
+    assert found(volumes=("~/vllm:/models",)) is not None
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -166,14 +166,14 @@ def test_what_cannot_start_holds_nothing() -> None:
 def test_one_that_passes_its_check_may_still_come_to_hold_too_much() -> None:
     node = spark1(qwen36(0.85), qwen4b(0.10, 8192), catalog=ESTIMATE_ONLY)
     assert node.fits == "no"
-    assert "starts, but comes to hold 15.6 GiB where 12.6 are free" in node.reason
+    assert "starts, but comes to hold 15.3 GiB where 12.9 are free" in node.reason
 
 
 def test_one_that_could_not_restart_beside_the_others_fits_barely() -> None:
     """The small one holds far more than its share, so the big one starts only while the small one is away."""
     node = spark1(qwen36(0.6, resident=40), qwen4b(0.10, 2048, resident=50))
     assert node.fits == "barely"
-    assert "the qwen36 could not restart beside the others: it needs 71.8 GiB free, 64.3 would be" in node.reason
+    assert "the qwen36 could not restart beside the others: it needs 71.8 GiB free, 64.6 would be" in node.reason
 
 
 def test_an_engine_over_two_nodes_counts_on_both_with_the_smaller_pool() -> None:
@@ -246,7 +246,7 @@ def test_a_mode_of_backends_that_cannot_run_together_is_a_conflict() -> None:
     good, bad = Mode("ds4", ("ds4",)), Mode("both", ("ds4", "qwen36"))
     (conflict,) = mode_conflicts(fleet(ds4(0.90), qwen36(0.55), modes=(good, bad)), CATALOG)
     assert (conflict.mode, conflict.node, conflict.backends) == ("both", "spark1", ("ds4", "qwen36"))
-    assert "the qwen36 needs 65.8 GiB free, 6.6 will be" in conflict.reason
+    assert "the qwen36 needs 65.8 GiB free, 6.9 will be" in conflict.reason
 
 
 def test_one_that_cannot_even_run_alone_is_no_conflict_of_the_mode() -> None:

@@ -33,8 +33,8 @@ def planned(written: Snapshot, changes: Changes | None = None, catalog: ModelCat
 def test_what_runs_fits_with_what_the_page_says_stays_free(written: Snapshot) -> None:
     node = planned(written)
     assert node.fits == "yes"
-    assert node.reason.startswith("11.0 GiB stay free")
-    assert "`yes`: 11.0 GiB stay free" in STORY
+    assert node.reason.startswith("11.6 GiB stay free")
+    assert "`yes`: 11.6 GiB stay free" in STORY
 
 
 def test_without_the_reports_it_fits_barely(written: Snapshot) -> None:
