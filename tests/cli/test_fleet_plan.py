@@ -165,7 +165,8 @@ def test_models_on_disk_are_read(tmp_path: Path) -> None:
 
 
 def test_a_catalogue_of_ones_own_wins(routes: Any, tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text('models: {mine: {match: ["qwen3-4b*"], weights: {"*": 2GiB}}}\n')
+    own = 'families: [not this command]\nmodels: {mine: {match: ["qwen3-4b*"], weights: {"*": 2GiB}}}\n'
+    (tmp_path / "own.yaml").write_text(own)
     routes(with_own_rows())
     config = str(tmp_path / "routes.yaml")
     assert answer("--config", config)["nodes"]["spark1"]["backends"]["qwen4b"]["weights_gib"] == 2.0
