@@ -7,7 +7,9 @@ from importlib import import_module
 import click
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "plan": "Plan the memory of every node: does it fit, and in which order to load.",
+}
 
 
 class FleetGroup(click.Group):
