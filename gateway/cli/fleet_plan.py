@@ -81,7 +81,7 @@ def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
     from gateway.fleet.models import CatalogError, load_models
 
     try:
-        return load_models(config.parent / snapshot.catalog if snapshot.catalog is not None else None)
+        return load_models(config.parent / snapshot.own_catalog if snapshot.own_catalog is not None else None)
     except CatalogError as error:
         fail(str(error))
 

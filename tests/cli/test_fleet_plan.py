@@ -38,7 +38,7 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def with_own_rows() -> Snapshot:
-    return replace(FLEET, catalog="own.yaml")
+    return replace(FLEET, own_catalog="own.yaml")
 
 
 def run(*arguments: str) -> Result:
