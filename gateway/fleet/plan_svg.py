@@ -80,8 +80,8 @@ def _parts(demand: Demand) -> list[Segment]:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def plan_svg(fleet: FleetPlan) -> str:
-    """The picture as the text of an SVG document."""
+def plan_svg(fleet: FleetPlan, *, style: bool = True) -> str:
+    """The picture as the text of an SVG document. `style` False: the page around it has the colours."""
     kinds = {part.kind for node in fleet.nodes.values() for part in segments(node)}
     body, top = [_legend(kinds, _MARGIN)], _MARGIN + 2 * _LINE
     for node in fleet.nodes.values():
@@ -91,7 +91,8 @@ def plan_svg(fleet: FleetPlan) -> str:
     title = _text(f"Memory of the fleet: {mode}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" width="{_WIDTH}" height="{top}" '
     head += 'class="plan-svg" role="img" fill="currentColor" font-family="system-ui, sans-serif" font-size="13">'
-    return "\n".join([head, f"<title>{title}</title>", f"<style>{_STYLE}</style>", *body, "</svg>", ""])
+    styles = [f"<style>{_STYLE}</style>"] if style else []
+    return "\n".join([head, f"<title>{title}</title>", *styles, *body, "</svg>", ""])
 
 
 def _legend(kinds: Collection[Kind], top: int) -> str:

@@ -7,20 +7,21 @@ import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
 import { at, h, show } from "./dom.js";
 import { fleetOf } from "./fleet.js";
 import { span } from "./format.js";
+import { drawPlan, planOf } from "./plan.js";
 import { bannerOf, problemsOf, verdictOf } from "./problems.js";
 import { openTry, wireTry } from "./trybox.js";
 import { eventsOf, usageOf } from "./usage.js";
 
 const STATUS_EVERY = 15_000; // ms; every event triggers a request too
-const USAGE_EVERY = 30_000;
+const USAGE_EVERY = 30_000; // the memory plan too
 const SOON = 200; // ms within which several events cause one request
 
-const page = { status: null, usage: null, gone: null, connected: false, chosen: null, pending: new Set() };
+const page = { status: null, usage: null, plan: null, gone: null, connected: false, chosen: null, pending: new Set() };
 
 // -- drawing --------------------------------------------------------------------------------------------------------
 
 function render() {
-  const { status, gone, usage } = page;
+  const { status, gone, usage, plan } = page;
   document.body.classList.toggle("stale", Boolean(gone));
   const now = status ? status.now : Date.now() / 1000;
   const problems = problemsOf(status, gone);
@@ -39,6 +40,9 @@ function render() {
   show(at("tools"), tools(status));
   show(at("aliases"), aliasesOf(status));
   show(at("fleet"), fleetOf(status, page.pending));
+  at("plan-panel").hidden = !plan || (!plan.error && !plan.svg);
+  show(at("plan"), planOf(plan));
+  if (plan) drawPlan(at("plan"), plan);
   show(at("canaries"), canariesOf(status, page.chosen));
   show(at("evidence"), evidenceOf(status, page.chosen));
   show(at("usage"), usageOf(usage, status.budgets));
@@ -78,6 +82,7 @@ async function loadStatus() {
 
 async function loadUsage() {
   page.usage = await read("/status/usage");
+  page.plan = await read("/status/plan");
   render();
 }
 
@@ -147,7 +152,7 @@ async function start() {
 }
 
 function askForKey(message) {
-  page.status = page.usage = null;
+  page.status = page.usage = page.plan = null;
   at("main").hidden = true;
   at("verdict").textContent = "A key is needed";
   at("verdict").className = "verdict";

@@ -43,6 +43,12 @@ def body(model: str, **more: Any) -> dict[str, Any]:
 # -- what it shows ----------------------------------------------------------------------------------------------------
 
 
+async def test_the_memory_plan_is_drawn_beside_what_the_nodes_hold(browser: Browser) -> None:
+    async with house() as h, looking(browser, h.url) as (page, _):
+        await page.wait_for_selector("#plan .picture svg rect")
+        await shows(page, "#plan", "spark1", "GiB in use")
+
+
 async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: Browser) -> None:
     async with house() as h:
         for _ in range(3):

@@ -1,0 +1,65 @@
+"""`GET /status/plan`: the memory plan of the snapshot in force, beside what the nodes hold now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gateway.config.snapshot import Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import SERVING
+from gateway.fleet.live import beside_the_plan
+from gateway.fleet.model_files import read_models
+from gateway.fleet.models import CatalogError, load_models
+from gateway.fleet.plan import FleetPlan, plan, plan_json
+from gateway.fleet.plan_svg import plan_svg
+from gateway.health.nodes import Machine
+
+GIB = 1024**3
+
+
+class PlanView:
+    """The plan is computed in a thread, once for each snapshot and mode; what is live is added at each reading."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Snapshot, str | None] | None = None
+        self._plan: FleetPlan | str = ""
+        self._picture = ""
+
+    async def read(
+        self,
+        snapshot: Snapshot,
+        mode: str | None,
+        states: Mapping[str, BackendState],
+        machines: Mapping[str, Machine],
+    ) -> dict[str, Any]:
+        """`{mode, nodes: {name: {..., live}}, svg, error}`; the keys of `gateway fleet plan --json`, and per node
+        `live`: `{used, planned, note, warning}` in GiB, None without an exporter."""
+        key = (snapshot, mode)
+        if self._key is None or self._key[0] is not snapshot or self._key[1] != mode:
+            self._plan, self._picture = await asyncio.to_thread(_planned, snapshot, mode)
+            self._key = key
+        if isinstance(self._plan, str):
+            return {"mode": mode, "nodes": {}, "svg": "", "error": self._plan}
+        found = plan_json(self._plan)
+        for name, node in self._plan.nodes.items():
+            machine = machines.get(name)
+            used = machine.memory_used if machine is not None else None
+            running = [s.name for s in states.values() if name in s.backend.nodes and s.health.state in SERVING]
+            live = None if used is None else asdict(beside_the_plan(node, used / GIB, running))
+            found["nodes"][name]["live"] = live
+        return {**found, "svg": self._picture, "error": None}
+
+
+def _planned(snapshot: Snapshot, mode: str | None) -> tuple[FleetPlan | str, str]:
+    """(the plan, its picture); a text instead of the plan says what is wrong with the operator's catalogue."""
+    own = snapshot.own_catalog
+    try:
+        catalog = load_models(Path(snapshot.source).parent / own if own is not None else None)
+    except CatalogError as error:
+        return str(error), ""
+    fleet = plan(snapshot, mode, catalog, {}, read_models(snapshot))
+    return fleet, plan_svg(fleet, style=False) if fleet.nodes else ""
