@@ -66,7 +66,6 @@ class Family(Row):
     images: tuple[str, ...] = ()
     draft_images: tuple[str, ...] = ()
     patched_file: str | None = None
-    gated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
