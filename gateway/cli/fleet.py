@@ -7,7 +7,9 @@ from importlib import import_module
 import click
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "check": "What would go wrong with the engines, before they are started.",
+}
 
 
 class FleetGroup(click.Group):

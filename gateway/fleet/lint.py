@@ -38,7 +38,7 @@ def rule_names() -> tuple[str, ...]:
 
 def catalog_of(snapshot: Snapshot) -> Catalog:
     """The catalogue with the operator's rows, if routes.yaml names any. Raises ConfigError."""
-    return load_catalog(FilePath(snapshot.source).parent / snapshot.catalog if snapshot.catalog else None)
+    return load_catalog(FilePath(snapshot.source).parent / snapshot.own_catalog if snapshot.own_catalog else None)
 
 
 def findings(

@@ -182,7 +182,9 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
             else ("is not mounted: the weights are downloaded again with every new container")
         )
         yield Remark("warning", f"{wanted} {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where)
-    elif not any(PurePosixPath("/root/.cache/vllm").is_relative_to(folder) for folder in inside):
+    elif "VLLM_DISABLE_COMPILE_CACHE" not in one.env and not any(
+        PurePosixPath("/root/.cache/vllm").is_relative_to(folder) for folder in inside
+    ):
         message = "/root/.cache/vllm is not mounted: a new container compiles again, and starts slower"
         fix = "volumes: [..., ~/.cache/vllm:/root/.cache/vllm]"
         yield Remark("note", message, fix, f"{GUIDE}, 4", where)

@@ -75,7 +75,7 @@ def agent_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___:
         window = None if alias.implicit else first_window(alias.steps, snapshot.backends)
         if window is not None and window < HERMES_WINDOW:
             message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
-            fix = "--max-model-len 65536, or another backend in the first step; fine for other clients"
+            fix = "65536 as --max-model-len (Ollama: as context), or another first step; fine for other clients"
             yield Remark("warning", message, fix, "Hermes Agent", ("aliases", alias.name))
 
 

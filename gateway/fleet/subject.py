@@ -15,7 +15,7 @@ from gateway.domain.families import family_of
 from gateway.fleet.catalog import Catalog, Version, version_of
 from gateway.fleet.catalog_rows import Family, Image
 from gateway.fleet.finding import Remark
-from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.command import ServeCommand, parse, with_changes
 
 COMMAND: Path = ("launch", "command")
 # flag -> the key of a backend that declares the same where there is no launch block
@@ -186,7 +186,7 @@ def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
         if backend.launch.parsed.words or backend.launch.image:
             yield _launched(backend, backend.launch.parsed, catalog)
         for name, changes in backend.profiles.items():
-            changed = with_changes(backend.launch.parsed, changes)
+            changed = with_changes(backend.launch.parsed, changes, image=backend.launch.image)
             yield replace(_launched(backend, changed, catalog), profile=name)
 
 
@@ -201,6 +201,7 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
     launch = backend.launch
     assert launch is not None
     docker = docker_options(launch.docker)
+    command = _under_entrypoint(command, docker.get("--entrypoint", ()), launch.image)
     env = {**_variables(docker.get("--env", ())), **launch.env, **command.env}
     image = _tagged(launch.image)
     subject = Subject(
@@ -215,6 +216,13 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
         launched=True,
     )
     return _known(subject, catalog)
+
+
+def _under_entrypoint(command: ServeCommand, entrypoint: tuple[str, ...], image: str | None) -> ServeCommand:
+    """The command as it runs under `--entrypoint bash`: `-c "..."` alone are the shell's words, not vLLM's."""
+    if not entrypoint or not entrypoint[-1] or command.words[:1] != ("-c",):
+        return command
+    return parse(shlex.join((entrypoint[-1], *command.words)), image=image)
 
 
 def _known(subject: Subject, catalog: Catalog) -> Subject:
