@@ -31,22 +31,18 @@ SECTIONS: Mapping[str, type[Row]] = {
     "variables": Variable,
     "drafts": Draft,
 }
-FREE: Mapping[str, str] = {"models": "models", "field": "reports"}
-"""Sections that are kept as plain data, with their attribute of `Catalog`: whoever plans memory reads them."""
+OTHERS = ("models", "field")  # sections of the same file that the planner of memory reads
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The rows by section and name, the operator's own first. `models` and `reports` (the section `field`) are plain
-    data, as written; `own` are the dotted names of the operator's rows ("families.my-model")."""
+    """The rows by section and name, the operator's own first. `own`: their dotted names ("families.my-model")."""
 
     families: Mapping[str, Family] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=dict)
     variables: Mapping[str, Variable] = field(default_factory=dict)
     drafts: Mapping[str, Draft] = field(default_factory=dict)
-    models: Mapping[str, Any] = field(default_factory=dict)
-    reports: Mapping[str, Any] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
 
     def family(self, names: Iterable[str]) -> Family | None:
@@ -132,28 +128,24 @@ def _read(text: str, name: str) -> Catalog:
     data = read_document(text, report) or {}
     found: dict[str, dict[str, Any]] = {}
     for section, rows in data.items():
-        if section not in SECTIONS and section not in FREE:
-            report.error((section,), f"unknown section '{section}'", "there are " + ", ".join((*SECTIONS, *FREE)))
+        if section in OTHERS:
+            continue
+        if section not in SECTIONS:
+            report.error((section,), f"unknown section '{section}'", "there are " + ", ".join((*SECTIONS, *OTHERS)))
         elif rows is not None and not isinstance(rows, dict):
             report.error((section,), "must be a mapping of names to rows")
         else:
-            found[section] = _rows(section, rows or {}, report)
+            read = {key: read_row(SECTIONS[section], row, (section, key), report) for key, row in (rows or {}).items()}
+            found[section] = {key: row for key, row in read.items() if row is not None}
     report.finish()
     own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
-    return Catalog(**{FREE.get(section, section): rows for section, rows in found.items()}, own=own)
-
-
-def _rows(section: str, rows: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    if section in FREE:
-        return dict(rows)
-    read = {key: read_row(SECTIONS[section], value, (section, key), report) for key, value in rows.items()}
-    return {key: row for key, row in read.items() if row is not None}
+    return Catalog(**found, own=own)
 
 
 def _joined(own: Catalog, shipped: Catalog) -> Catalog:
     """The operator's rows first; a row of the same name takes the place of the gateway's."""
     sections: dict[str, Any] = {}
-    for name in (*SECTIONS, *FREE.values()):
+    for name in SECTIONS:
         first, rest = getattr(own, name), getattr(shipped, name)
         sections[name] = {**first, **{key: row for key, row in rest.items() if key not in first}}
     return Catalog(**sections, own=own.own)

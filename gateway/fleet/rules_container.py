@@ -27,7 +27,8 @@ def is_loopback(host: str | None) -> bool:
 
 
 def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
-    """Some images run `vllm serve` by themselves, others run what they are given."""
+    """Some images run `vllm serve` by themselves, others run what they are given. What `fleet render` writes starts
+    all the same, so this is no error."""
     facts, words = one.image_facts, one.command.words
     if one.profile is not None or not words:
         return
@@ -39,8 +40,8 @@ def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     source, program = facts.source_of("entrypoint"), one.command.program
     if facts.entrypoint == "vllm serve" and words[0].rsplit("/", 1)[-1] in _SHELLS:
-        message = f"{one.image} runs `vllm serve`, and would take the shell for a model"
-        yield Remark("error", message, f"docker: --entrypoint {words[0]}", source, DOCKER)
+        message = f"{one.image} runs `vllm serve`: by hand it takes the shell for a model"
+        yield Remark("warning", message, f"docker: --entrypoint {words[0]}", source, DOCKER)
     elif facts.entrypoint == "vllm serve" and program:
         message = (
             f"{one.image} runs `vllm serve` by itself. By hand this line ends with: vllm: error: unrecognized "
@@ -48,8 +49,8 @@ def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
         )
         yield Remark("warning", message, f"leave out `{' '.join(program)}`", source, one.place)
     elif facts.entrypoint == "none" and not program:
-        message = f"{one.image} runs what it is given, and a model is no program"
-        yield Remark("error", message, "vllm serve MODEL ...", source, one.place)
+        message = f"{one.image} runs what it is given: by hand a model is no program"
+        yield Remark("warning", message, "vllm serve MODEL ...", source, one.place)
 
 
 def image_tag(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -111,8 +112,10 @@ def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
     """vLLM's processes talk through /dev/shm, of which a container has 64 MB."""
     if one.image is None or one.profile is not None or {"--ipc", "--shm-size"} & one.docker.keys():
         return
-    message = "a container has 64 MB of shared memory, through which vLLM's processes talk"
-    yield Remark("warning", message, "docker: --ipc=host", f"{GUIDE}, 6", DOCKER if one.launch.docker else IMAGE)
+    message = (
+        "a container has 64 MB of shared memory, through which vLLM's processes talk (`fleet render` adds the flag)"
+    )
+    yield Remark("note", message, "docker: --ipc=host", f"{GUIDE}, 6", DOCKER if one.launch.docker else IMAGE)
 
 
 def docker_memory(one: Subject, _: Catalog) -> Iterator[Remark]:

@@ -39,16 +39,18 @@ def two_node_address(one: Subject, _: Catalog) -> Iterator[Remark]:
         return
     nnodes, address, machines = one.number("nnodes"), one.text("master-addr"), len(one.backend.nodes)
     if nnodes is None:
-        message = f"{one.nodes} machines, and no --nnodes: each would start an engine of its own"
+        message = (
+            f"{one.nodes} machines, and no --nnodes: by hand each starts an engine of its own (`fleet render` adds it)"
+        )
         fix = f"--nnodes {one.nodes} --node-rank 0 --master-addr HEAD --master-port 29501"
-        yield Remark("warning", message, fix, DS4, one.place)
+        yield Remark("note", message, fix, DS4, one.place)
         return
     if machines and nnodes != machines:
         message = f"--nnodes {nnodes}, and `node` names {machines}: the engine waits for machines that never come"
         yield Remark("error", message, f"--nnodes {machines}", DS4, one.place)
     if "master-addr" not in one.flags:
-        message = "no --master-addr: every machine waits for the others at its own 127.0.0.1"
-        yield Remark("error", message, "--master-addr HEAD (its address on the fast link)", DS4, one.place)
+        message = "no --master-addr: by hand every machine waits at its own 127.0.0.1 (`fleet render` adds it)"
+        yield Remark("warning", message, "--master-addr HEAD (its address on the fast link)", DS4, one.place)
     elif is_loopback(address):
         message = f"--master-addr {address}: the other machine looks for the head on itself"
         yield Remark("error", message, "--master-addr HEAD (its address on the fast link)", DS4, one.place)
@@ -76,7 +78,7 @@ def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"without {' and '.join(missing)} the machines may talk over the slow network: 10 to 20 times slower"
         fix = "env: {" + ", ".join(f"{name}: bond0" for name in missing) + "}  (the interface of the fast link)"
         yield Remark("warning", message, fix, f"{DS4}; guide to vLLM on a Spark, 13", one.place)
-    if one.image is not None and not one.on_host_network:
+    if one.image is not None and not one.on_host_network and {"--network", "--publish"} & one.docker.keys():
         message = "an engine over two machines in a container with a network of its own: the machines do not meet"
         yield Remark(
             "warning", message, "docker: --network host --ipc=host", DS4, DOCKER if one.launch.docker else IMAGE
