@@ -130,7 +130,8 @@ def _tools(state: BackendState) -> str:
     if not _serves_models(backend):
         return "-"
     if backend.tool_parser is None:
-        return "yes" if able.tools or TRAITS[backend.engine].emulates_calls else "learned"
+        emulated = ", required calls emulated" if TRAITS[backend.engine].emulates_calls else ""
+        return "yes" if able.tools else f"learned{emulated}"
     return backend.tool_parser + (" without auto" if able.tools is False and backend.tool_parser != "none" else "")
 
 
