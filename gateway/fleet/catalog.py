@@ -55,8 +55,11 @@ class Catalog:
         return next((row for row in self.publishers.values() if re.search(row.match, plain(model))), None)
 
     def image(self, image: str) -> Image | None:
-        """What is known of an image by its name with its tag; a digest behind it is not looked at."""
-        name = image.partition("@")[0]
+        """What is known of an image by its name with its tag. A digest behind it is not looked at; with a digest alone
+        it is no tag that has a row."""
+        name = image.partition("@")[0].removeprefix("docker.io/")
+        if ":" not in name.rsplit("/", 1)[-1]:
+            name += ":"
         return merged([row for row in self.images.values() if fnmatchcase(name, row.match)])
 
     def draft(self, method: str) -> Draft | None:

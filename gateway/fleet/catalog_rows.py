@@ -36,6 +36,7 @@ class Family(Row):
     `reported_parsers`: work for somebody, so they are no error. `auto_calls`: False = with tool_choice auto the model
     ends its turn without a call. `media`: what it takes besides text; () = nothing. `window` in tokens, without YaRN.
     `mamba_block`: block size in tokens that prefix caching asks of its Mamba layers. `tensor_parallel`: the most.
+    `flags`, `variables`: what it needs; `helpful_flags`: what makes it better ("true" = a switch).
     `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark. `draft_kv`: the KV cache dtype
     that its paired draft needs. `draft_counts`: [fewest, most] tokens per step, `draft_count` the best."""
 
@@ -62,6 +63,7 @@ class Family(Row):
     draft_count: int | None = None
     quantization_free: bool = False
     flags: Mapping[str, str] = field(default_factory=dict)
+    helpful_flags: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     images: tuple[str, ...] = ()
     draft_images: tuple[str, ...] = ()
@@ -154,7 +156,7 @@ def read_row(kind: type[R], data: Any, path: Path, report: Report) -> R | None:
             values[key] = _typed(hint, value)
         except ValueError as error:
             report.error((*path, key), str(error))
-    _check_expression(kind, values, path, report)
+    _check_values(kind, values, path, report)
     if len(report.errors) > before:
         return None
     written = frozenset(values) - {"match", "source"}
@@ -165,13 +167,19 @@ def _known(kind: type[Row]) -> str:
     return "there are " + ", ".join(_hints(kind))
 
 
-def _check_expression(kind: type[Row], values: Mapping[str, Any], path: Path, report: Report) -> None:
-    if kind is Image or kind is Variable:
-        return
-    try:
-        re.compile(values["match"])
-    except re.error as error:
-        report.error((*path, "match"), f"is no regular expression: {error}")
+def _check_values(kind: type[Row], values: Mapping[str, Any], path: Path, report: Report) -> None:
+    written = {key: values[key] for key in ("match", "scrambled_checkpoints") if key in values}
+    if kind is Image or kind is Variable:  # a glob, a name
+        del written["match"]
+    written |= {f"drafters.{name}": target for name, target in values.get("drafters", {}).items()}
+    for key, expression in written.items():
+        try:
+            re.compile(expression)
+        except re.error as error:
+            report.error((*path, *key.split(".", 1)), f"is no regular expression: {error}")
+    for key in ("counts", "draft_counts"):
+        if key in values and len(values[key]) != 2:
+            report.error((*path, key), "must be two numbers", "write [1, 3]: the fewest and the most")
 
 
 def _typed(hint: Any, value: Any) -> Any:

@@ -71,7 +71,7 @@ def image_tag(one: Subject, _: Catalog) -> Iterator[Remark]:
 def image_family(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     """Families and checkpoints that need a certain image."""
     facts, image = one.facts, one.image
-    if image is None or one.profile is not None or not one.whole:
+    if image is None or "$" in image or one.profile is not None or not one.whole:
         return
     if facts.images and not any(fnmatchcase(image, pattern) for pattern in facts.images):
         message = f"{one.named} was seen to run on a Spark in {', '.join(facts.images)} only"
@@ -174,10 +174,14 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
     if one.image is None or one.profile is not None or not (one.whole or one.env.get("MODEL_PATH")):
         return
     inside = [path for volume in _volumes(one) if (path := _inside(volume))]
+    if len(inside) < len(_volumes(one)) or "--mount" in one.docker:
+        return  # mounts that are not read here
     path = one.command.model or one.env.get("MODEL_PATH") or ""
     home = one.env.get("HF_HOME", "/root/.cache/huggingface")
     wanted = path if path.startswith("/") else home
     where = VOLUMES if one.launch.volumes else IMAGE
+    if "$" in wanted:
+        return
     if not any(PurePosixPath(wanted).is_relative_to(folder) for folder in inside):
         what = (
             "is not mounted: vLLM takes it for a name to download"
@@ -198,8 +202,7 @@ def _volumes(one: Subject) -> tuple[str, ...]:
 
 
 def _inside(volume: str) -> str | None:
-    parts = volume.split(":")
-    return parts[1] if len(parts) > 1 and parts[1].startswith("/") else None
+    return next((part for part in volume.split(":")[1:] if part.startswith("/")), None)
 
 
 def shell_quotes(one: Subject, _: Catalog) -> Iterator[Remark]:

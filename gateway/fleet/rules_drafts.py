@@ -14,6 +14,7 @@ from gateway.fleet.finding import Remark
 from gateway.fleet.rules_model import attention_of
 from gateway.fleet.subject import Rule, Subject
 
+MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")
 
 
@@ -120,6 +121,15 @@ def drafter(one: Subject, catalog: Catalog) -> Iterator[Remark]:
         yield Remark("note", row.quantized, fix, row.source, one.place)
 
 
+def draft_load(one: Subject, catalog: Catalog) -> Iterator[Remark]:
+    """A draft costs throughput when many sequences run."""
+    row, sequences = _row(one, catalog), one.number("max-num-seqs")
+    if row is None or one.method in ("ngram", "suffix") or sequences is None or sequences < MANY:
+        return
+    message = f"{one.method} with {sequences} sequences: a draft makes one stream faster, and all together slower"
+    yield Remark("note", message, "compare without --speculative-config under load", row.source, one.place)
+
+
 def _is_mtp(method: str | None) -> bool:
     return method is not None and (method == "mtp" or method.endswith("_mtp"))
 
@@ -139,4 +149,5 @@ RULES: Mapping[str, Rule] = {
     "draft-settings": draft_settings,
     "draft-kv": draft_kv,
     "drafter": drafter,
+    "draft-load": draft_load,
 }

@@ -209,6 +209,11 @@ def family_settings(one: Subject, _: Catalog) -> Iterator[Remark]:
         if str(one.flags.get(flag)) != value:
             message = f"{one.named} needs --{flag} {value}"
             yield Remark("warning", message, f"--{flag} {value}", facts.source_of("flags"), one.place)
+    for flag, value in facts.helpful_flags.items():
+        if flag not in one.flags:
+            written = f"--{flag}" if value == "true" else f"--{flag} {value}"
+            message = f"{one.named} does better with {written}"
+            yield Remark("note", message, written, facts.source_of("helpful_flags"), one.place)
     missing = {name: value for name, value in facts.variables.items() if name not in one.env}
     if missing:
         message = f"{one.named} is faster with {', '.join(f'{n}={v}' for n, v in missing.items())}"

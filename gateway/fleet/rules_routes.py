@@ -139,6 +139,20 @@ def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___
         yield Remark("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))
 
 
+def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """Speech on a machine whose GPU is a part of an engine over two machines."""
+    spread = {n for b in snapshot.backends.values() if b.engine == "vllm" and len(b.nodes) > 1 for n in b.nodes}
+    for backend in snapshot.backends.values():
+        shared = [node for node in backend.nodes if node in spread]
+        if backend.engine == "http" and shared:
+            message = (
+                f"speech beside an engine over two machines ({shared[0]}): when one crashes, its GPU memory may "
+                "stay taken until the machine is rebooted"
+            )
+            fix = "run it elsewhere, on the CPU, or while that engine is down"
+            yield Remark("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
+
+
 RULES: Mapping[str, FleetRule] = {
     "same-url": same_url,
     "url-localhost": url_localhost,
@@ -146,4 +160,5 @@ RULES: Mapping[str, FleetRule] = {
     "answer-window": answer_window,
     "text-only-step": text_only_step,
     "ollama-beside": ollama_beside,
+    "audio-beside": audio_beside,
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.finding import Remark, Severity
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.subject import DECLARED_BY, Rule, Subject
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"
 _400 = 'every request with tools is a 400: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'
@@ -157,7 +157,9 @@ def _best_parser(one: Subject) -> str | None:
 
 
 def _fix(one: Subject, flag: str, value: str) -> str:
-    return f"--{flag} {value}" if one.launched else f"{flag.replace('-call', '').replace('-', '_')}: {value}"
+    if one.launched:
+        return f"--{flag} {value}"
+    return f"start it with --{flag} {value}, and write {DECLARED_BY[flag]}: {value}"
 
 
 RULES: Mapping[str, Rule] = {

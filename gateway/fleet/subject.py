@@ -39,6 +39,7 @@ _DOCKER = {
     "--memory": ("-m",),
     "--entrypoint": (),
     "--volume": ("-v",),
+    "--mount": (),
 }
 _DOCKER_NAMES = {short: full for full, shorts in _DOCKER.items() for short in (full, *shorts)}
 _ACTIVE = re.compile(r"(?<![a-z])a\d+(\.\d+)?b(?![a-z])")  # A3B: experts, three billion active parameters
@@ -254,7 +255,7 @@ def _names(
 
 def _tagged(image: str | None) -> str | None:
     """The image with its tag: without one it is `latest`; a digest stays."""
-    if not image or "@" in image or ":" in image.rsplit("/", 1)[-1]:
+    if not image or "@" in image or "$" in image or ":" in image.rsplit("/", 1)[-1]:
         return image or None
     return f"{image}:latest"
 

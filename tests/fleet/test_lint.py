@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.config.load import load, load_text
-from gateway.config.snapshot import Snapshot
+from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.finding import ORDER, Finding
 from gateway.fleet.lint import catalog_of, findings, rule_names
+from gateway.launch.command import parse
+from gateway.launch.flags import flag_names
 from tests.fleet.plain_yaml import plain_yaml
 
 DATA = Path(__file__).parents[1] / "data" / "fleet"
@@ -142,6 +147,13 @@ def test_ollama_beside_vllm_is_told_once_per_server() -> None:
     assert "ollama-beside" not in rules(lint({"backends": both}))
 
 
+def test_speech_beside_an_engine_over_two_machines_is_told() -> None:
+    wide = {"url": "http://192.168.1.11:8000", "node": ["spark1", "spark2"]}
+    ears = {"engine": "http", "url": "http://192.168.1.11:8765", "node": "spark1", "serves": ["transcriptions"]}
+    assert rules(lint({"backends": {"w": wide, "ears": ears}}))["audio-beside"] == "note"
+    assert "audio-beside" not in rules(lint({"backends": {"w": {**wide, "node": "spark1"}, "ears": ears}}))
+
+
 # -- what is not said -------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +184,41 @@ def test_a_reference_is_not_judged() -> None:
 
 def test_a_command_that_starts_no_vllm_is_left_alone() -> None:
     assert of_backend(url="http://192.168.1.11:1", launch={"command": "python serve.py --model x"}) == []
+
+
+def test_an_image_and_mounts_that_are_references_are_not_judged() -> None:
+    command = "nvidia/Gemma-4-31B-IT-NVFP4 --quantization modelopt"
+    found = launched(command, image="${IMAGE}", volumes=["${MODELS:-/models}:/models"], env={"HF_HOME": "${HF}"})
+    assert {"image-family", "image-tag", "volumes"} & rules(found).keys() == set()
+
+
+def test_an_image_with_a_digest_alone_is_known_by_its_name() -> None:
+    found = launched("vllm serve m", image="docker.io/vllm/vllm-openai@sha256:0")
+    assert rules(found)["image-entrypoint"] == "warning"
+    assert "image-tag" not in rules(found)
+
+
+WORDS = st.one_of(
+    st.sampled_from([f"--{name}" for name in flag_names()]),
+    st.sampled_from(["8k", "-1", "2", "true", "{}", '{"method":"mtp","num_speculative_tokens":true}', "fp8", "[1]"]),
+    st.sampled_from(['{"video":{"count":1}}', '{"rope":1}', '{"method":3,"model":[]}', "${X}", "FLASHINFER", "ray"]),
+    st.sampled_from(["Qwen3.6-35B-A3B-NVFP4", "nvidia/Gemma-4-26B-A4B-NVFP4", "DeepSeek-V4-Flash", "x-coder-gemma4"]),
+    st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(WORDS, max_size=12),
+    st.sampled_from([None, "vllm/vllm-openai:nightly", "nvcr.io/nvidia/vllm:26.04-py3", "x", "a/b@sha256:1"]),
+    st.lists(WORDS, max_size=4).map(" ".join),
+)
+def test_whatever_is_written_it_is_judged_without_a_crash(words: list[str], image: str | None, docker: str) -> None:
+    text = shlex.join(["vllm", "serve", *words])
+    launch = Launch(image=image, command=text, docker=docker, parsed=parse(text, image=image))
+    backend = Backend("b", url="http://h:1", launch=launch, nodes=("n",))
+    snapshot = Snapshot({"b": backend}, {})
+    assert all(one.message for one in findings(snapshot, catalog_of(snapshot)))
 
 
 def test_a_cloud_is_left_alone() -> None:
