@@ -62,7 +62,7 @@ def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
     try:
         return findings_of(loaded)
     except ConfigError as error:
-        _fail(error, as_json)
+        fail_with(error, as_json=as_json)
 
 
 def _ask(loaded: Loaded) -> list[Answer]:

@@ -13,18 +13,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.config.document import read_document
 from gateway.config.load import load, load_text
+from gateway.config.problems import Report
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.finding import ORDER, Finding
 from gateway.fleet.lint import catalog_of, findings, rule_names
 from gateway.launch.command import parse
 from gateway.launch.flags import flag_names
-from tests.fleet.plain_yaml import plain_yaml
 
 DATA = Path(__file__).parents[1] / "data" / "fleet"
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def mistakes() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    report = Report("mistakes.yaml")
+    groups = read_document((DATA / "mistakes.yaml").read_text(), report)
+    report.finish()
+    for group, cases in (groups or {}).items():
+        yield from ((group, name, case) for name, case in cases.items())
+
+
 WORKING = load(DATA / "working.yaml", environ={})
-MISTAKES = {f"{g}: {n}": case for g, group in plain_yaml(DATA / "mistakes.yaml").items() for n, case in group.items()}
+MISTAKES = {f"{group}: {name}": case for group, name, case in mistakes()}
 NODES = {"spark1": {"address": "192.168.1.11"}, "spark2": {"address": "192.168.1.12"}}
 
 
