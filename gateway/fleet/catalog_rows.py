@@ -36,6 +36,7 @@ class Family(Row):
     `reported_parsers`: work for somebody, so they are no error. `auto_calls`: False = with tool_choice auto the model
     ends its turn without a call. `media`: what it takes besides text; () = nothing. `window` in tokens, without YaRN.
     `mamba_block`: block size in tokens that prefix caching asks of its Mamba layers. `tensor_parallel`: the most.
+    `..._until`: the first version of vLLM of which it is not true, or not known.
     `flags`, `variables`: what it needs; `helpful_flags`: what makes it better ("true" = a switch).
     `scrambled_checkpoints`: expression over names whose output is scrambled on a Spark. `draft_kv`: the KV cache dtype
     that its paired draft needs. `draft_counts`: [fewest, most] tokens per step, `draft_count` the best."""
@@ -51,9 +52,11 @@ class Family(Row):
     media: tuple[str, ...] | None = None
     window: int | None = None
     mamba_block: int | None = None
+    mamba_block_until: str | None = None
     tensor_parallel: int | None = None
     least_batched_tokens: int | None = None
     crashing_attention: tuple[str, ...] = ()
+    crashing_attention_until: str | None = None
     unsupported_attention: tuple[str, ...] = ()
     scrambled_kv: tuple[str, ...] = ()
     scrambled_checkpoints: str | None = None

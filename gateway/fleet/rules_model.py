@@ -15,6 +15,7 @@ from gateway.fleet.subject import Rule, Subject
 GUIDE = "guide to vLLM on a Spark"
 DEFAULT_BATCHED_TOKENS = 2048  # of vLLM on this chip, without --max-num-batched-tokens
 MAMBA_BLOCK = 2128  # tokens, as far as it was seen
+MAMBA_BLOCK_UNTIL = "0.32"  # which does not compare it with a batch any more
 MANY_SEQUENCES = 16  # more than anybody runs on a Spark
 
 
@@ -71,7 +72,10 @@ def attention_backend(one: Subject, _: Catalog) -> Iterator[Remark]:
     facts = one.facts
     if given in facts.crashing_attention:
         message = f"{given} for every layer of {one.named} ends at init_device: its layers differ"
-        yield Remark("error", message, "take out --attention-backend", facts.source_of("crashing_attention"), one.place)
+        until = facts.crashing_attention_until
+        severity: Severity = "warning" if until is not None and one.at_least(until) else "error"
+        source = facts.source_of("crashing_attention")
+        yield Remark(severity, message, "take out --attention-backend", source, one.place)
     elif given in facts.unsupported_attention:
         message = f"{given} does not support the heads of {one.named}, which are of two sizes"
         fix = "--attention-backend triton_attn"
@@ -93,6 +97,8 @@ def mamba_block(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Prefix caching of a hybrid needs a whole Mamba block in one batch."""
     facts = one.facts
     if not one.whole or not facts.hybrid or one.flags.get("enable-prefix-caching") is not True:
+        return
+    if one.at_least(facts.mamba_block_until or MAMBA_BLOCK_UNTIL):
         return
     given = one.number("max-num-batched-tokens")
     aligned = one.text("mamba-cache-mode") in (None, "align")

@@ -188,6 +188,15 @@ def test_what_is_fine_is_not_told(rule: str, command: str) -> None:
     assert rule not in rules(launched(command))
 
 
+def test_a_fact_of_an_older_version_does_not_hold_for_a_newer_one() -> None:
+    caching = "RedHatAI/Qwen3.6-35B-A3B-NVFP4 --enable-prefix-caching"
+    assert rules(launched(caching, image="vllm/vllm-openai:v0.31.0"))["mamba-block"] == "error"
+    assert "mamba-block" not in rules(launched(caching, image="vllm/vllm-openai:v0.32.0"))
+    one_backend = "nvidia/Qwen3.6-35B-A3B-NVFP4 --quantization modelopt --attention-backend flashinfer"
+    assert rules(launched(one_backend, image="vllm/vllm-openai:nightly"))["attention-backend"] == "error"
+    assert rules(launched(one_backend, image="vllm/vllm-openai:v0.32.0"))["attention-backend"] == "warning"
+
+
 def test_a_reference_is_not_judged() -> None:
     found = launched("vllm serve ${MODEL} --tool-call-parser ${PARSER} --enable-auto-tool-choice --max-model-len ${N}")
     assert [one for one in found if one.severity == "error"] == []
