@@ -182,8 +182,9 @@ def command_rows(name: str, command: click.Command) -> Iterator[str]:
             words = ", ".join(f"`{word}`" for word in option.opts)
             yield row("", words, option_default(option), option.help or "")
     if isinstance(command, click.Group):
-        for inner, found in command.commands.items():
-            yield from command_rows(f"{name} {inner}", found)
+        for inner in command.list_commands(context):
+            if (found := command.get_command(context, inner)) is not None:
+                yield from command_rows(f"{name} {inner}", found)
 
 
 def option_default(option: click.Option) -> str:

@@ -15,6 +15,7 @@ from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
+from gateway.launch.families import family_of
 from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
 
 _NOW = 0.0  # the plan of a fleet that is all ready does not depend on the time
@@ -40,7 +41,9 @@ _WITHOUT: Mapping[Need, str] = {
 @dataclass(frozen=True)
 class Member:
     """One backend in one step (counted from 1) of an alias. `window` in tokens; None = read from the backend.
-    `skipped`: the requests that it does not get, as phrases to follow the word "skipped"."""
+    `thinking`: optional, always, never, or "-" = not known. `thinks_by_default`: of a model whose thinking is optional,
+    whether it thinks unless told not to. `skipped`: for what it is not used, each to be read behind the word "skipped".
+    """
 
     step: int
     backend: str
@@ -50,6 +53,7 @@ class Member:
     slots: str
     tools: str
     thinking: str
+    thinks_by_default: bool | None
     cloud: bool
     skipped: tuple[str, ...]
 
@@ -114,7 +118,8 @@ def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> Member:
         window=backend.context,
         slots=slots + (" (assumed)" if backend.slots_assumed else ""),
         tools=_tools(state),
-        thinking=backend.thinking or "-",
+        thinking=state.capabilities(_NOW).thinking or "-",
+        thinks_by_default=_thinks_by_default(state),
         cloud=backend.cloud,
         skipped=skipped,
     )
@@ -125,8 +130,24 @@ def _tools(state: BackendState) -> str:
     if not _serves_models(backend):
         return "-"
     if backend.tool_parser is None:
-        return "yes" if able.tools or TRAITS[backend.engine].emulates_calls else "learned"
+        emulated = ", required calls emulated" if TRAITS[backend.engine].emulates_calls else ""
+        return "yes" if able.tools else f"learned{emulated}"
     return backend.tool_parser + (" without auto" if able.tools is False and backend.tool_parser != "none" else "")
+
+
+def _thinks_by_default(state: BackendState) -> bool | None:
+    """Whether it thinks unless told not to: as it is launched, else as its family does. None = not known, or no
+    choice."""
+    able, backend = state.capabilities(_NOW), state.backend
+    if able.thinking != "optional":
+        return None
+    flags = backend.launch.parsed.flags if backend.launch is not None else {}
+    kwargs = flags.get("default-chat-template-kwargs")
+    launched = kwargs.get(able.switch) if isinstance(kwargs, Mapping) and able.switch else None
+    if isinstance(launched, bool):
+        return launched
+    family = family_of(backend.model)
+    return None if family is None else family.thinks_by_default
 
 
 def _serves_models(backend: Backend) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.cli.alias_facts import AliasFacts, Member
     from gateway.cli.live_check import Answer
     from gateway.config.load import Loaded
+    from gateway.fleet.finding import Finding
 
 
 @examples(
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
     """Say what is wrong or odd in FILE, and where each alias leads.
 
-    Exit code 0: it can be served; 1: it has a mistake, or (--live) a backend differs from it; 2: there is no such file.
+    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, or
+    (--live) a backend differs from it; 2: there is no such file.
     """
     from gateway.config.load import load
 
@@ -44,12 +46,22 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
         loaded = load(path)
     except ConfigError as error:
         _fail(error, as_json)
+    found = _findings(loaded, as_json)
     answers = _ask(loaded) if live else []
     if as_json:
-        click.echo(json.dumps(_as_json(loaded, answers), indent=2))
+        click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
     else:
-        _print_text(loaded, answers, path)
+        _print_text(loaded, found, answers, path)
     sys.exit(1 if any(answer.problems for answer in answers) else 0)
+
+
+def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
+    from gateway.cli.fleet_check import findings_of
+
+    try:
+        return findings_of(loaded)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
 
 
 def _ask(loaded: Loaded) -> list[Answer]:
@@ -69,21 +81,23 @@ def _fail(error: ConfigError, as_json: bool) -> NoReturn:
     sys.exit(1)
 
 
-def _as_json(loaded: Loaded, answers: list[Answer]) -> dict[str, Any]:
+def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dict[str, Any]:
     from gateway.cli.alias_facts import alias_facts
 
     facts = alias_facts(loaded.snapshot)
     return {
         "ok": not any(answer.problems for answer in answers),
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
+        "findings": [one.as_json() for one in found],
         "aliases": [alias.as_json() for alias in facts],
         "leaves_lan": {alias.name: list(alias.leaves_lan) for alias in facts if alias.leaves_lan},
         "live": [{"name": a.name, "said": a.result, "problems": a.problems} for a in answers],
     }
 
 
-def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
+def _print_text(loaded: Loaded, found: list[Finding], answers: list[Answer], path: Path) -> None:
     from gateway.cli.alias_facts import alias_facts
+    from gateway.cli.fleet_check import print_findings
 
     snapshot = loaded.snapshot
     facts = alias_facts(snapshot)
@@ -93,6 +107,10 @@ def _print_text(loaded: Loaded, answers: list[Answer], path: Path) -> None:
         click.echo("\nWarnings")
         for warning in loaded.warnings:
             click.echo(f"  {warning}")
+    found = [one for one in found if one.rule != "agent-window"]  # a warning already
+    if found:
+        click.echo("\nFindings (gateway fleet check)")
+        print_findings(found)
     if sys.stdout.isatty():
         _print_table(facts)
     else:
@@ -121,6 +139,12 @@ def _window(tokens: int | None) -> str:
     return "read" if tokens is None else f"{tokens:,}"
 
 
+def _thinking(member: Member) -> str:
+    """`optional, thinks unless told not to`."""
+    words = {True: ", thinks unless told not to", False: ", thinks when told to"}
+    return member.thinking + ("" if member.thinks_by_default is None else words[member.thinks_by_default])
+
+
 def _title(alias: AliasFacts) -> str:
     further = f" (also {', '.join(alias.also)})" if alias.also else ""
     kind = " (a backend under its own name)" if alias.implicit else " (asks all)" if alias.ask_all else ""
@@ -140,7 +164,7 @@ def _print_aliases(facts: list[AliasFacts]) -> None:
 
 def _line(member: Member) -> str:
     words = [f"{member.step}. {member.backend}", member.engine, member.host, f"window {_window(member.window)}"]
-    words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {member.thinking}"]
+    words += [f"slots {member.slots}", f"tools {member.tools}", f"thinking {_thinking(member)}"]
     return "  ".join([*words, *(["CLOUD"] if member.cloud else [])])
 
 
@@ -156,7 +180,7 @@ def _print_table(facts: list[AliasFacts]) -> None:
         name = _title(alias)
         for member in alias.members:
             row = [name, str(member.step), member.backend, member.engine, member.host, _window(member.window)]
-            row += [member.slots, member.tools, member.thinking, "\n".join(member.skipped)]
+            row += [member.slots, member.tools, _thinking(member), "\n".join(member.skipped)]
             table.add_row(*(Text(cell, style="yellow" if member.cloud else "") for cell in row))
             name = ""
         table.add_section()

@@ -10,6 +10,7 @@ from gateway.cli.options import examples
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
 COMMANDS: dict[str, str] = {
+    "check": "What would go wrong with the engines, before they are started.",
     "plan": "Plan the memory of every node: does it fit, and in which order to load.",
 }
 
@@ -32,12 +33,7 @@ class FleetGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@examples(
-    "gateway fleet plan",
-    "gateway fleet check --json",
-    "gateway fleet render --out units",
-    "gateway fleet preflight --node spark1",
-)
+@examples("gateway fleet check", "gateway fleet plan ds4")
 @click.group(cls=FleetGroup)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

@@ -12,6 +12,7 @@ from gateway.config.document import read_document
 from gateway.config.expand import Expander, ExpandError, parse_env
 from gateway.config.keys import warn_not_yet
 from gateway.config.problems import ConfigError, Digests, Problem, Report
+from gateway.config.problems import Path as KeyPath
 from gateway.config.resolve import resolve
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import Server, Snapshot
@@ -22,11 +23,13 @@ from gateway.config.validate import validated
 @dataclass(frozen=True)
 class Loaded:
     """A valid file: its snapshot and the warnings. `sources` are the digests of the files that were read: the file
-    itself, the env file (also one that does not exist yet) and those of `${file:...}`."""
+    itself, the env file (also one that does not exist yet) and those of `${file:...}`. `lines`: path of a key or a
+    list member -> its line."""
 
     snapshot: Snapshot
     warnings: list[Problem]
     sources: Digests = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Loaded:
@@ -76,7 +79,7 @@ def load_text(
     file = validated(expanded, report)
     snapshot = resolve(file, report)
     warn_not_yet(data, report)
-    return Loaded(snapshot, report.finish(), sources)
+    return Loaded(snapshot, report.finish(), sources, report.lines)
 
 
 def _env_file(

@@ -1,0 +1,154 @@
+"""The catalogue: what operators learned about models, images, variables and drafts, as rows of catalog.yaml.
+
+An operator may keep rows of their own in a second file (`catalog:` of routes.yaml). Their rows are looked at first.
+Several rows may take one model or image: for every field the first row that has it counts, so that a general row
+("Qwen3.6") stands behind a special one ("Qwen3.6-35B-A3B").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.config.document import read_document
+from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.sources import read_file
+from gateway.fleet.catalog_rows import Draft, Family, Image, Publisher, Row, Variable, read_row
+
+R = TypeVar("R", bound=Row)
+Version = tuple[int, int]
+
+SECTIONS: Mapping[str, type[Row]] = {
+    "families": Family,
+    "publishers": Publisher,
+    "images": Image,
+    "variables": Variable,
+    "drafts": Draft,
+}
+OTHERS = ("models", "field")  # sections of the same file that the planner of memory reads
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The rows by section and name, the operator's own first. `own`: their dotted names ("families.my-model")."""
+
+    families: Mapping[str, Family] = field(default_factory=dict)
+    publishers: Mapping[str, Publisher] = field(default_factory=dict)
+    images: Mapping[str, Image] = field(default_factory=dict)
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
+
+    def family(self, names: Iterable[str]) -> Family | None:
+        """What is known of a model by its names (repository, path, served name); None = no row takes any of them."""
+        wanted = [plain(name) for name in names]
+        rows = [r for r in self.families.values() if any(re.search(r.match, name) for name in wanted)]
+        return merged(rows)
+
+    def publisher(self, model: str) -> Publisher | None:
+        return next((row for row in self.publishers.values() if re.search(row.match, plain(model))), None)
+
+    def image(self, image: str) -> Image | None:
+        """What is known of an image by its name with its tag. A digest behind it is not looked at; with a digest alone
+        it is no tag that has a row."""
+        name = image.partition("@")[0].removeprefix("docker.io/")
+        if ":" not in name.rsplit("/", 1)[-1]:
+            name += ":"
+        return merged([row for row in self.images.values() if fnmatchcase(name, row.match)])
+
+    def draft(self, method: str) -> Draft | None:
+        return next((row for row in self.drafts.values() if re.fullmatch(row.match, method)), None)
+
+    def drafter_target(self, drafter: str) -> str | None:
+        """The models (an expression over plain names) that a published drafter was trained for; None = not known."""
+        name = plain(drafter)
+        return next(
+            (target for draft in self.drafts.values() for d, target in draft.drafters.items() if d == name), None
+        )
+
+
+def plain(name: str) -> str:
+    """A model's name as the expressions of the catalogue see it: small letters, "-" between words."""
+    return re.sub(r"[_\s:]+", "-", name.strip().lower().rstrip("/"))
+
+
+def merged(rows: list[R]) -> R | None:
+    """One row that has of every field what the first row says that has it. `said` tells where each is from."""
+    if not rows:
+        return None
+    values: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for row in rows:
+        for key in row.written - values.keys():
+            values[key] = getattr(row, key)
+            said[key] = row.source
+    known = {f.name for f in fields(rows[0])}
+    return replace(rows[0], **{k: v for k, v in values.items() if k in known}, said=said, written=frozenset(values))
+
+
+def version_of(text: str) -> Version | None:
+    """`0.23.0`, `v0.23`, `0.23.x` -> (0, 23); None = it names no version."""
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load_catalog(extra: Path | None = None) -> Catalog:
+    """The gateway's rows, with those of the file `extra` before them. Raises ConfigError with every mistake in it."""
+    shipped = _shipped()
+    if extra is None:
+        return shipped
+    return _joined(_read(_text_of(extra), str(extra)), shipped)
+
+
+@cache
+def _shipped() -> Catalog:
+    text = files("gateway.fleet").joinpath("catalog.yaml").read_text(encoding="utf-8")
+    return replace(_read(text, "catalog.yaml"), own=frozenset())
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_file(file).decode("utf-8-sig")
+    except FileNotFoundError:
+        hint = "write its path relative to routes.yaml, or take `catalog` out"
+        raise ConfigError([Problem(str(file), None, "", "there is no such catalogue", hint)]) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError([Problem(str(file), None, "", "the catalogue cannot be read", str(why))]) from None
+
+
+def _read(text: str, name: str) -> Catalog:
+    report = Report(name)
+    data = read_document(text, report) or {}
+    found: dict[str, dict[str, Any]] = {}
+    for section, rows in data.items():
+        if section in OTHERS:
+            continue
+        if section not in SECTIONS:
+            report.error((section,), f"unknown section '{section}'", "there are " + ", ".join((*SECTIONS, *OTHERS)))
+        elif rows is not None and not isinstance(rows, dict):
+            report.error((section,), "must be a mapping of names to rows")
+        else:
+            read = {key: read_row(SECTIONS[section], row, (section, key), report) for key, row in (rows or {}).items()}
+            found[section] = {key: row for key, row in read.items() if row is not None}
+    report.finish()
+    own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
+    return Catalog(**found, own=own)
+
+
+def _joined(own: Catalog, shipped: Catalog) -> Catalog:
+    """The operator's rows first; a row of the same name takes the place of the gateway's."""
+    sections: dict[str, Any] = {}
+    for name in SECTIONS:
+        first, rest = getattr(own, name), getattr(shipped, name)
+        sections[name] = {**first, **{key: row for key, row in rest.items() if key not in first}}
+    return Catalog(**sections, own=own.own)

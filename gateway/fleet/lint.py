@@ -1,0 +1,88 @@
+"""`gateway fleet check`: every rule over every launch block, and over what is declared without one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+
+from gateway.config.problems import Path, dotted
+from gateway.config.snapshot import Snapshot
+from gateway.fleet import (
+    rules_container,
+    rules_drafts,
+    rules_environment,
+    rules_model,
+    rules_nodes,
+    rules_routes,
+    rules_tools,
+)
+from gateway.fleet.catalog import Catalog, load_catalog
+from gateway.fleet.finding import ORDER, Finding, Remark
+from gateway.fleet.subject import Rule, Subject, subjects
+
+RULES: Mapping[str, Rule] = {
+    **rules_tools.RULES,
+    **rules_model.RULES,
+    **rules_drafts.RULES,
+    **rules_container.RULES,
+    **rules_environment.RULES,
+    **rules_nodes.RULES,
+}
+"""Rules over one backend, by name. Those over the whole file are in rules_routes.py."""
+
+
+def rule_names() -> tuple[str, ...]:
+    """Every rule but those of the command line itself, which `parse` names (gateway/launch/)."""
+    return (*RULES, *rules_routes.RULES)
+
+
+def catalog_of(snapshot: Snapshot) -> Catalog:
+    """The catalogue with the operator's rows, if routes.yaml names any. Raises ConfigError."""
+    return load_catalog(FilePath(snapshot.source).parent / snapshot.own_catalog if snapshot.own_catalog else None)
+
+
+def findings(
+    snapshot: Snapshot, catalog: Catalog, lines: Mapping[Path, int] | None = None, *, in_container: bool = False
+) -> list[Finding]:
+    """What is wrong or odd, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
+    `in_container`: the gateway itself runs in one."""
+    every = list(subjects(snapshot, catalog))
+    known = _Lines(lines or {})
+    found = [known.finding(*one) for subject in every for one in _of_subject(subject, catalog)]
+    whole = {subject.backend.name: subject for subject in every if subject.profile is None}
+    for rule, judge in rules_routes.RULES.items():
+        found += [known.finding(rule, one, one.where) for one in judge(snapshot, whole, catalog, in_container)]
+    found = _without_repeats(found)
+    return sorted(found, key=lambda one: (ORDER.index(one.severity), one.line or 0))
+
+
+def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[tuple[str, Remark, Path]]:
+    root: Path = ("backends", subject.backend.name)
+    for rule, judge in RULES.items():
+        for one in judge(subject, catalog):
+            yield rule, one, (*root, *one.where)
+    for mistake in subject.command.mistakes:
+        remark = Remark(mistake.severity, mistake.message, mistake.fix or "")
+        yield mistake.rule, remark, (*root, *subject.place)
+
+
+def _without_repeats(found: list[Finding]) -> list[Finding]:
+    """What a profile repeats of its command is said once, at the command."""
+    said = {(one.path.split(".")[1], one.rule, one.message) for one in found if ".profiles." not in one.path}
+    kept = [one for one in found if ".profiles." not in one.path or _key(one) not in said]
+    return list(dict.fromkeys(kept))
+
+
+def _key(one: Finding) -> tuple[str, str, str]:
+    return one.path.split(".")[1], one.rule, one.message
+
+
+class _Lines:
+    """Finds the line of a path, or of the nearest thing around it that is written."""
+
+    def __init__(self, lines: Mapping[Path, int]) -> None:
+        self.lines = lines
+
+    def finding(self, rule: str, remark: Remark, path: Path) -> Finding:
+        line = next((found for end in range(len(path), 0, -1) if (found := self.lines.get(path[:end]))), None)
+        return Finding(remark.severity, rule, dotted(path), line, remark.message, remark.fix, remark.source)

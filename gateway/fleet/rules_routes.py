@@ -1,0 +1,164 @@
+"""Rules about routes.yaml as a whole: what backends share, and what aliases ask of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from gateway.config.aliases import HERMES_WINDOW, first_window
+from gateway.config.snapshot import Alias, Backend, Snapshot
+from gateway.fleet.catalog import Catalog
+from gateway.fleet.finding import Remark
+from gateway.fleet.rules_container import is_loopback
+from gateway.fleet.subject import Subject
+from gateway.launch.families import family_of
+
+FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
+"""One rule over the whole file: its backends as subjects, and whether the gateway runs in a container."""
+
+PROMPT = 4096  # tokens that an answer's limit has to leave for the prompt
+
+
+def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+    """Two models at one address: the second one is never reached."""
+    found: dict[tuple[tuple[str, str, int], str], list[Backend]] = defaultdict(list)
+    for backend in snapshot.backends.values():
+        if backend.url is not None and backend.engine == "vllm" and not backend.cloud:
+            found[backend.origin, backend.api_path].append(backend)
+    for group in found.values():
+        first = group[0]
+        for second in group[1:]:
+            if not _differ(first, second, subjects):
+                continue
+            message = (
+                f"'{first.name}' has the same address and another model ({first.model}): one vLLM serves one model"
+            )
+            where = ("backends", second.name) if second.launch else ("backends", second.name, "url")
+            if not _run_together(first, second, snapshot):
+                yield Remark("note", f"{message}, so only one of them may run", "a port of its own", "", where)
+            elif first.launch is not None and second.launch is not None:
+                yield Remark("error", f"{message}, and the second does not start", "--port 8002", "", where)
+            else:
+                yield Remark("warning", message, "a port of its own", "", where)
+
+
+def _differ(first: Backend, second: Backend, subjects: Mapping[str, Subject]) -> bool:
+    if first.model is None or second.model is None or first.model == second.model:
+        return False
+    names = [set(subjects[b.name].names) for b in (first, second) if b.name in subjects]
+    return not (len(names) == 2 and {first.model, second.model} <= names[0] | names[1] and names[0] & names[1])
+
+
+def _run_together(first: Backend, second: Backend, snapshot: Snapshot) -> bool:
+    if snapshot.modes:
+        return any({first.name, second.name} <= set(mode.backends) for mode in snapshot.modes.values())
+    return first.run == second.run == "always"
+
+
+def url_localhost(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, in_container: bool) -> Iterator[Remark]:
+    """In a container, localhost is the container."""
+    if not in_container:
+        return
+    for backend in snapshot.backends.values():
+        host = urlsplit(backend.url or "").hostname
+        if is_loopback(host):
+            message = f"the gateway runs in a container, where {host} is the container itself"
+            fix = "the machine's address in the LAN (hostname -I), or the container's name on a shared network"
+            where = ("backends", backend.name) if backend.launch else ("backends", backend.name, "url")
+            yield Remark("warning", message, fix, "guide to vLLM on a Spark, 11", where)
+
+
+def agent_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """A window that agents refuse to start with."""
+    for alias in snapshot.aliases.values():
+        window = None if alias.implicit else first_window(alias.steps, snapshot.backends)
+        if window is not None and window < HERMES_WINDOW:
+            message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
+            fix = "65536 as --max-model-len (Ollama: as context), or another first step; fine for other clients"
+            yield Remark("warning", message, fix, "Hermes Agent", ("aliases", alias.name))
+
+
+def answer_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """An answer's limit that leaves no room for the prompt."""
+    for alias in snapshot.aliases.values():
+        asked = alias.params.get("max_tokens")
+        wanted = max(alias.min_max_tokens or 0, asked if isinstance(asked, int) else 0)
+        for backend in _members(alias, snapshot):
+            if wanted and backend.context is not None and backend.context < wanted + PROMPT:
+                message = (
+                    f"answers of {wanted:,} tokens leave no room for a prompt in the {backend.context:,} of "
+                    f"'{backend.name}'"
+                )
+                fix = "a larger window there, or a smaller limit"
+                yield Remark("warning", message, fix, "", ("aliases", alias.name))
+
+
+def text_only_step(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
+    """An image that would be tried on a model that takes text only."""
+    told: set[str] = set()
+    for alias in snapshot.aliases.values():
+        members = _members(alias, snapshot)
+        sees = [backend for backend in members if _takes_images(backend, subjects)]
+        for backend in members if sees else ():
+            facts = subjects[backend.name].facts if backend.name in subjects else None
+            if facts is None or facts.media != () or backend.vision is not None or backend.name in told:
+                continue
+            told.add(backend.name)
+            message = f"an image for alias '{alias.name}' is tried here, and {_named(backend)} takes text only"
+            yield Remark("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
+
+
+def _takes_images(backend: Backend, subjects: Mapping[str, Subject]) -> bool:
+    if backend.vision is not None or backend.name not in subjects:
+        return bool(backend.vision)
+    return "image" in (subjects[backend.name].facts.media or ())
+
+
+def _named(backend: Backend) -> str:
+    family = family_of(backend.model)
+    return family.name if family is not None else f"'{backend.model}'"
+
+
+def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:
+    names = [name for step in alias.steps for name in step] + list(alias.ask_all)
+    return [snapshot.backends[name] for name in names]
+
+
+def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """Ollama loads models as it is asked, into memory that a vLLM beside it counts on."""
+    busy = {node for backend in snapshot.backends.values() if backend.engine == "vllm" for node in backend.nodes}
+    told: set[tuple[str, str, int]] = set()
+    for backend in snapshot.backends.values():
+        shared = [node for node in backend.nodes if node in busy]
+        if backend.engine != "ollama" or not shared or backend.origin in told:
+            continue
+        told.add(backend.origin)
+        message = f"Ollama beside vLLM on {shared[0]}: each further model it loads is taken from the same memory"
+        source = "what broke on two Sparks"
+        yield Remark("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))
+
+
+def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
+    """Speech on a machine whose GPU is a part of an engine over two machines."""
+    spread = {n for b in snapshot.backends.values() if b.engine == "vllm" and len(b.nodes) > 1 for n in b.nodes}
+    for backend in snapshot.backends.values():
+        shared = [node for node in backend.nodes if node in spread]
+        if backend.engine == "http" and shared:
+            message = (
+                f"speech beside an engine over two machines ({shared[0]}): when one crashes, its GPU memory may "
+                "stay taken until the machine is rebooted"
+            )
+            fix = "run it elsewhere, on the CPU, or while that engine is down"
+            yield Remark("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
+
+
+RULES: Mapping[str, FleetRule] = {
+    "same-url": same_url,
+    "url-localhost": url_localhost,
+    "agent-window": agent_window,
+    "answer-window": answer_window,
+    "text-only-step": text_only_step,
+    "ollama-beside": ollama_beside,
+    "audio-beside": audio_beside,
+}

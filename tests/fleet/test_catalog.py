@@ -1,0 +1,162 @@
+"""The catalogue: its rows are true to the gateway's own tables, and an operator's file is read with clear messages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
+from gateway.config.problems import ConfigError
+from gateway.fleet.catalog import SECTIONS, load_catalog, plain, version_of
+from gateway.launch.families import family_of
+from gateway.launch.flags import flag_names
+
+SHIPPED = load_catalog()
+DOCS = Path(__file__).parents[2] / "docs" / "fleet.md"
+
+
+def own(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_catalog(own(folder, text))
+    return [re.sub(r"^.*/mine", "mine", str(problem)) for problem in caught.value.problems]
+
+
+# -- the rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_parsers_of_the_catalogue_are_vllms() -> None:
+    for row in SHIPPED.families.values():
+        assert {*(row.tool_parsers or ()), *row.reported_parsers} <= TOOL_PARSERS
+        assert set(row.reasoning_parsers or ()) <= REASONING_PARSERS | {"none"}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "RedHatAI/Qwen3.6-35B-A3B-NVFP4", "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3-Coder-Next-FP8",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", "Qwen/Qwen3-Next-80B-A3B-Thinking-FP8",
+        "Qwen/Qwen3-4B-Instruct-2507", "qwen3:8b", "google/gemma-4-26B-A4B-it", "nvidia/Gemma-4-31B-IT-NVFP4",
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-NVFP4",
+        "deepseek-ai/DeepSeek-V4-Flash", "poolside/Laguna-XS.2",
+    ],
+)  # fmt: skip
+def test_the_catalogue_and_the_gateways_own_table_agree_on_parsers(model: str) -> None:
+    row, family = SHIPPED.family([model]), family_of(model)
+    assert row is not None
+    assert family is not None
+    assert row.tool_parsers is not None
+    assert row.tool_parsers[0] == family.tool_parser
+    assert row.reasoning_parsers is not None
+    if family.reasoning_parser is None:
+        assert not row.reasoning_parsers
+    else:
+        assert family.reasoning_parser in row.reasoning_parsers
+
+
+def test_flags_of_the_catalogue_are_vllms() -> None:
+    for row in SHIPPED.families.values():
+        assert set(row.flags) <= set(flag_names())
+
+
+def test_every_row_names_its_source() -> None:
+    for section in SECTIONS:
+        assert [name for name, row in getattr(SHIPPED, section).items() if not row.source] == []
+
+
+def test_a_special_row_is_completed_by_the_general_one() -> None:
+    row = SHIPPED.family(["nvidia/Qwen3.6-35B-A3B-NVFP4"])
+    assert row is not None
+    assert (row.moe, row.mamba_block) == (True, 2128)
+    assert SHIPPED.family(["m"]) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "version", "entrypoint"),
+    [
+        ("nvcr.io/nvidia/vllm:26.04-py3", "0.19.0", "none"),
+        ("nvcr.io/nvidia/vllm:27.01-py3", None, "none"),
+        ("vllm/vllm-openai:gemma4-cu130", "0.19", "vllm serve"),
+        ("vllm/vllm-openai:nightly@sha256:0", "0.23", "vllm serve"),
+        ("ghcr.io/aeon-7/vllm-dflash:latest", "0.21", "own"),
+    ],
+)
+def test_an_image_is_known_by_its_tag(image: str, version: str | None, entrypoint: str) -> None:
+    row = SHIPPED.image(image)
+    assert row is not None
+    assert (row.vllm, row.entrypoint) == (version, entrypoint)
+
+
+# -- the operator's own -----------------------------------------------------------------------------------------------
+
+
+def test_own_rows_come_first_and_replace_those_of_the_same_name(tmp_path: Path) -> None:
+    text = "families:\n  mine: {match: qwen3.6, tool_parsers: [hermes]}\nvariables:\n  VLLM_USE_V1: {never: true}\n"
+    found = load_catalog(own(tmp_path, text))
+    row = found.family(["Qwen/Qwen3.6-27B"])
+    assert row is not None
+    assert (row.tool_parsers, row.mamba_block) == (("hermes",), 2128)
+    assert found.variables["VLLM_USE_V1"].never
+    assert found.variables["VLLM_USE_V1"].no_op_from is None
+    assert found.own == {"families.mine", "variables.VLLM_USE_V1"}
+
+
+def test_sections_of_the_planner_are_left_to_it(tmp_path: Path) -> None:
+    assert load_catalog(own(tmp_path, "models: {m: {}}\nfield: [1]\n")).families == SHIPPED.families
+
+
+def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
+    text = """\
+familes: {}
+families:
+  a: {match: "(", tool_parser: [x]}
+  b: {moe: yes, window: many, tool_parsers: hermes}
+  c: 3
+  d: {draft_counts: [1]}
+images:
+  x: {entrypoint: bash}
+"""
+    assert [line.split(" - ")[0] for line in mistakes(tmp_path, text)] == [
+        "mine.yaml:1  familes: unknown section 'familes'",
+        "mine.yaml:3  families.a.tool_parser: unknown field 'tool_parser'",
+        "mine.yaml:3  families.a.match: is no regular expression: missing ), unterminated subpattern at position 0",
+        "mine.yaml:4  families.b.moe: must be true or false",
+        "mine.yaml:4  families.b.window: must be a whole number",
+        "mine.yaml:4  families.b.tool_parsers: must be a list",
+        "mine.yaml:5  families.c: must be a mapping of fields",
+        "mine.yaml:6  families.d.draft_counts: must be two numbers",
+        "mine.yaml:8  images.x.entrypoint: must be one of vllm serve, none, own",
+    ]
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such catalogue"):
+        load_catalog(tmp_path / "none.yaml")
+
+
+def test_every_field_is_documented() -> None:
+    text = DOCS.read_text().partition("## The catalogue")[2]
+    for section, kind in SECTIONS.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{section}` |"))
+        named = {f.name for f in fields(kind)} - {"said", "written", "match"}
+        assert named <= set(re.findall(r"`(\w+)`", row)), section
+
+
+@given(st.text(max_size=40))
+def test_any_name_can_be_looked_up(name: str) -> None:
+    SHIPPED.family([name])
+    SHIPPED.image(name)
+    SHIPPED.publisher(name)
+    SHIPPED.draft(name)
+    assert plain(plain(name)) == plain(name)
+    version_of(name)
