@@ -21,6 +21,7 @@ from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
+from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.nodes import Machine, NodeHealth, read_machine
@@ -288,8 +289,8 @@ class Prober:
         return self._nodes.down_node_of(state.name, nodes)
 
     async def _read_description(self, state: BackendState, probe: Probe) -> bool:
-        """Read the model names, the window, the version and when it was started. False = it turned out misconfigured,
-        or did not answer."""
+        """Read the model names, the window, the version, when it was started and with which flags. False = it turned
+        out misconfigured, or did not answer."""
         backend = state.backend
         if probe.version is not None:
             answer = await self._client.get(backend, probe.version)
@@ -301,6 +302,7 @@ class Prober:
             answer = await self._client.get(backend, probe.metrics)
             if not isinstance(answer, NoAnswer) and answer.status_code == 200:
                 state.saw_start(await in_turns(read_start_time(answer.content)))
+                state.saw_flags(await in_turns(read_flags(answer.content)))
         if probe.models is None:
             return True
         answer = await self._client.get(backend, probe.models)
