@@ -74,7 +74,8 @@ class AliasView:
 class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: what is
     wrong with routes.yaml as it is now; None = it is in force. `failed`: part of the gateway -> how often it failed.
-    `short`: what the gateway itself has lately lacked."""
+    `short`: what the gateway itself has lately lacked. `acceptance`: backend -> share of its draft tokens that were
+    accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
@@ -82,6 +83,8 @@ class Picture:
     refused_edit: str | None = None
     failed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     short: tuple[Kind, ...] = ()
+    acceptance: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    acceptance_least: float = 0.0
 
 
 def shown(reason: str) -> str:
@@ -214,9 +217,13 @@ class AliasStatusTracker:
         refused_edit: str | None,
         failed: Mapping[str, int] | None = None,
         short: tuple[Kind, ...] = (),
+        acceptance: Mapping[str, float] | None = None,
     ) -> Picture:
         """The latest look. Backends that are offered under their own name are in it as backends alone: the same news
         twice is noise."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short)
+        return Picture(
+            tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short,
+            acceptance or {}, self.alerts.draft_acceptance,
+        )  # fmt: skip

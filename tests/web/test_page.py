@@ -134,7 +134,7 @@ async def test_drift_is_shown(browser: Browser) -> None:
 
 async def test_the_flags_of_an_engine_are_told_where_its_model_is(browser: Browser) -> None:
     async with house() as h, looking(browser, h.url) as (page, _):
-        about = page.locator(f'{row("qwen36")} .about')
+        about = page.locator(f"{row('qwen36')} .about")
         assert "gpu-memory-utilization: 0.92" in (await about.get_attribute("title") or "").splitlines()
 
 
