@@ -30,8 +30,9 @@ def _window_drift(state: BackendState, now: float) -> list[str]:
     window = state.window(now) or 0
     if window < min(declared, serves or declared):
         serves = window  # as its refusals tell
-    if any(profile.get("max-model-len") == serves for profile in state.backend.profiles.values()):
-        return []  # which profile it was launched with is not known here
+    profiles = state.backend.profiles.values()  # which of them it was launched with is not known here
+    if serves and any(serves in (p.get("max-model-len"), p.get("max_model_len")) for p in profiles):
+        return []
     return [f"{key}: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
 
 
