@@ -6,8 +6,12 @@ from importlib import import_module
 
 import click
 
+from gateway.cli.options import examples
+
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "plan": "Plan the memory of every node: does it fit, and in which order to load.",
+}
 
 
 class FleetGroup(click.Group):
@@ -28,6 +32,12 @@ class FleetGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+@examples(
+    "gateway fleet plan",
+    "gateway fleet check --json",
+    "gateway fleet render --out units",
+    "gateway fleet preflight --node spark1",
+)
 @click.group(cls=FleetGroup)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

@@ -35,16 +35,25 @@ _SHOWN = 3  # models of a server that are listed
     "gateway init spark1 spark2 --yes            # no questions",
     "gateway init 192.168.1.11:8001 --no-probe -o fleet.yaml",
     "gateway init spark1 --ports 8000-8009,11434 --json --force",
+    "gateway init --recipe qwen36-35b 192.168.1.11",
 )
 @click.command()
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option("--ports", help="Ports to scan, as 8000-8003,11434 [default: the usual ones].")
 @click.option("--probe/--no-probe", default=True, help="Send a few tiny requests to what was found.")
+@click.option("--recipe", metavar="NAME", help="Search nothing; write this recipe, with each HOST as a node's address.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation; the default without a terminal.")
 @output_options
 @json_option
 def command(
-    hosts: tuple[str, ...], ports: str | None, probe: bool, yes: bool, output: Path, force: bool, as_json: bool
+    hosts: tuple[str, ...],
+    ports: str | None,
+    probe: bool,
+    recipe: str | None,
+    yes: bool,
+    output: Path,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Discover vLLM, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml for them.
 
@@ -53,6 +62,9 @@ def command(
     0: written; 1: nothing was found; 2: wrong usage.
     """
     refuse_to_overwrite(output, force=force)
+    if recipe is not None:
+        _write_recipe(recipe, hosts, output, force=force, as_json=as_json)
+        return
     ask = not yes and not as_json and sys.stdin.isatty()
     if ask and not hosts:
         hosts = tuple(click.prompt("Hosts to scan", default="localhost", err=True).split())
@@ -71,6 +83,32 @@ def command(
         click.echo(json.dumps(_as_json(draft, found, text, loaded, output), indent=2))
     else:
         _print(draft, loaded, output)
+
+
+def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: bool, as_json: bool) -> None:
+    """Write a recipe as routes.yaml, once the gateway has loaded it."""
+    from gateway.config.load import load_text
+    from gateway.config.problems import ConfigError
+    from gateway.config.suggest import did_you_mean
+    from gateway.importing.recipes import recipe_files, recipe_text
+
+    known = recipe_files()
+    if name not in known:
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise click.UsageError(f"no recipe '{name}': {hint}")
+    text = recipe_text(name, hosts)
+    try:
+        loaded = load_text(text, "routes.yaml" if output == STDOUT else str(output))
+    except ConfigError as error:
+        fail(f"{error}\nthe gateway would not load this file; nothing is written")
+    if not (as_json and output == STDOUT):
+        write(text, output, force=force)
+    if as_json:
+        written = None if output == STDOUT else str(output)
+        document = {"ok": True, "written": written, "recipe": name, "backends": list(loaded.snapshot.backends)}
+        click.echo(json.dumps(document | ({"routes": text} if output == STDOUT else {}), indent=2))
+    elif output != STDOUT:
+        click.echo(f"{output}: {', '.join(loaded.snapshot.backends)}. Next: gateway fleet check", err=True)
 
 
 # -- discovery --------------------------------------------------------------------------------------------------------

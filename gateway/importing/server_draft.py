@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.importing.draft import Draft, Entry, Notes, alias_name, backend_name, tail_of, unique
+from gateway.importing.recipes import recipe_for
 from gateway.importing.servers import Model, Server
 from gateway.importing.values import host_words, mark_cloud, variable_name
 from gateway.launch.families import family_of
@@ -99,6 +100,8 @@ def _backend(server: Server, model: Model, host: str | None) -> Entry:
     if model.context is not None:
         keys["context"] = model.context
         entry.remarks["context"] = "asked of it with every request" if server.kind == "ollama" else "as it says"
+    if server.kind == "vllm" and (recipe := recipe_for(model.name)) is not None:
+        entry.comment.append(f"A launch block that works for this model: gateway init --recipe {recipe} -o -")
     if model.tools is False:
         keys["tool_parser"] = "none"
         entry.remarks["tool_parser"] = "Ollama says that its template has no tools"

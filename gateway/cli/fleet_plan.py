@@ -1,0 +1,176 @@
+"""`gateway fleet plan`: memory per node. Does a mode fit, in which order to load it, and what would a change make."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.output import fail
+from gateway.printable import visible
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Snapshot
+    from gateway.fleet.demand import Demand
+    from gateway.fleet.models import ModelCatalog
+    from gateway.fleet.plan import FleetPlan, NodePlan
+
+_WIDTH = 120  # columns at least; a narrower terminal wraps the lines
+_COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
+
+
+@examples(
+    "gateway fleet plan",
+    "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85",
+    "gateway fleet plan --models ~/vllm --svg plan.svg",
+    "gateway fleet plan ds4 --json",
+)
+@click.command()
+@click.argument("mode", required=False)
+@config_option
+@click.option(
+    "--set", "changes", multiple=True, metavar="BACKEND.FLAG=VALUE", help="Plan with this flag instead; none = without."
+)
+@click.option(
+    "--models",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where models are on this machine: DIR/ORG/NAME, or a cache of Hugging Face.",
+)
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the plan into this file.")
+@json_option
+def command(
+    mode: str | None, config: Path, changes: tuple[str, ...], folders: tuple[Path, ...], svg: Path | None, as_json: bool
+) -> None:
+    """Say whether the backends of MODE fit into the memory of their nodes, and in which order to load them.
+
+    Without MODE: the first mode of the file, or without modes every backend that always runs.
+
+    Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
+    """
+    from gateway.fleet.model_files import read_models
+    from gateway.fleet.plan import plan, plan_json
+
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    if mode is not None and mode not in snapshot.modes:
+        raise click.UsageError(_no_mode(mode, snapshot))
+    wanted = _changes(changes, snapshot)
+    fleet = plan(snapshot, mode, _catalog(snapshot, config), wanted, read_models(snapshot, folders))
+    if svg is not None:
+        _draw(fleet, svg)
+    if as_json:
+        click.echo(json.dumps(plan_json(fleet), indent=2))
+    else:
+        _print(fleet, snapshot)
+    sys.exit(0 if fleet.fits else 1)
+
+
+def _no_mode(mode: str, snapshot: Snapshot) -> str:
+    there = ", ".join(snapshot.modes)
+    return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
+
+
+def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
+    """The shipped catalogue with the operator's own file, whose path is relative to routes.yaml."""
+    from gateway.fleet.models import CatalogError, load_models
+
+    try:
+        return load_models(config.parent / snapshot.own_catalog if snapshot.own_catalog is not None else None)
+    except CatalogError as error:
+        fail(str(error))
+
+
+def _draw(fleet: FleetPlan, file: Path) -> None:
+    from gateway.fleet.plan_svg import plan_svg
+
+    try:
+        file.write_text(plan_svg(fleet), "utf-8")
+    except OSError as error:
+        fail(f"cannot write '{file}': {error.strerror or error}")
+
+
+# -- what-ifs ---------------------------------------------------------------------------------------------------------
+
+
+def _changes(written: tuple[str, ...], snapshot: Snapshot) -> Mapping[str, Mapping[str, Any]]:
+    """`--set BACKEND.FLAG=VALUE` as backend -> flag -> value. Raises UsageError."""
+    from gateway.config.document import plain_value
+
+    changes: dict[str, dict[str, Any]] = {}
+    for one in written:
+        place, equals, value = one.partition("=")
+        backend, flag = _target(place, snapshot)
+        if not equals or not flag:
+            raise click.UsageError(f"--set {visible(one)}: write BACKEND.FLAG=VALUE, as in qwen36.max-model-len=65536")
+        if snapshot.backends[backend].launch is None:
+            raise click.UsageError(f"--set {visible(one)}: {backend} has no launch block, so it has no flags")
+        changes.setdefault(backend, {})[flag] = plain_value(value)
+    return changes
+
+
+def _target(place: str, snapshot: Snapshot) -> tuple[str, str]:
+    """(backend, flag); names of backends may have dots, too: the longest that fits is meant."""
+    names = [name for name in snapshot.backends if place.startswith(f"{name}.")]
+    if not names:
+        there = ", ".join(name for name, backend in snapshot.backends.items() if backend.launch is not None)
+        raise click.UsageError(
+            f"--set {visible(place)}: no such backend; with a launch block there are {there or 'none'}"
+        )
+    backend = max(names, key=len)
+    return backend, place[len(backend) + 1 :].lstrip("-")
+
+
+# -- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print(fleet: FleetPlan, snapshot: Snapshot) -> None:
+    click.echo(f"Mode {fleet.mode}" if fleet.mode is not None else "Backends that always run")
+    if not fleet.nodes:
+        click.echo("\nNothing to plan: no backend is on a node, and no node has `memory`.")
+    for node in fleet.nodes.values():
+        click.echo(f"\n{_head(node)}\n  {visible(node.reason)}")
+        if node.demands:
+            click.echo(f"  load {', then '.join(node.order)}")
+            _print_table(node)
+    if loose := _without_node(fleet, snapshot):
+        click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
+
+
+def _head(node: NodePlan) -> str:
+    size = f", {node.memory:.2f} GiB" if node.memory is not None else ""
+    return f"{node.name}{size}: {node.fits}"
+
+
+def _without_node(fleet: FleetPlan, snapshot: Snapshot) -> list[str]:
+    names = snapshot.modes[fleet.mode].backends if fleet.mode is not None else tuple(snapshot.backends)
+    chosen = [snapshot.backends[name] for name in names]
+    return [one.name for one in chosen if not one.nodes and not one.cloud and (fleet.mode or one.run == "always")]
+
+
+def _print_table(node: NodePlan) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in _COLUMNS:
+        right = column not in ("backend", "source")
+        table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for demand in node.demands.values():
+        table.add_row(*(Text(cell, style="red" if demand.backend in node.failed else "") for cell in _cells(demand)))
+    Console(width=max(Console().width, _WIDTH)).print(table)
+
+
+def _cells(demand: Demand) -> tuple[str, ...]:
+    sizes = (demand.target, demand.resident, demand.weights, demand.kv)
+    gib = ("-" if size is None else f"{size:.1f} GiB" for size in sizes)
+    tokens = "-" if demand.tokens is None else f"{demand.tokens:,}"
+    windows = "-" if demand.windows is None else f"{demand.windows:.2f}"
+    return (demand.backend, *gib, tokens, windows, demand.source)

@@ -1,0 +1,114 @@
+"""The flags of a vLLM command that decide about its memory, with vLLM's defaults where they are not written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.fleet.geometry import Geometry
+from gateway.launch.command import ServeCommand
+
+UTILIZATION = 0.92  # vLLM 0.32's default; older ones have 0.90
+SEQUENCES = 256
+BATCHED_TOKENS = 2048  # as logged on a Spark
+_MOST = 10**9
+_ELEMENT_BYTES: Mapping[str, float] = {
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "int8"), 1.0),
+    **dict.fromkeys(("bfloat16", "float16", "half"), 2.0),
+    "float32": 4.0,
+    "nvfp4": 0.5625,  # with a scale of one byte for 16 values
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`utilization`: share of the machine's memory. `window` None = the model's own; `fits_window`: the engine shortens
+    the window to what fits. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that one copy of
+    the model is split over. `prefix_caching` None = not written."""
+
+    utilization: float = UTILIZATION
+    window: int | None = None
+    fits_window: bool = False
+    sequences: int = SEQUENCES
+    batched_tokens: int = BATCHED_TOKENS
+    cache_dtype: str = "auto"
+    block: int = 16
+    shards: int = 1
+    drafts: int = 0
+    draft_model: str | None = None
+    prefix_caching: bool | None = None
+    cache_gib: float | None = None
+    quantization: str | None = None
+
+    def element_bytes(self, geometry: Geometry) -> float | None:
+        """Bytes of one cached value, or None for a type that is not known here."""
+        if self.cache_dtype == "auto":
+            return 1.0 if geometry.fp8_cache else float(geometry.element_bytes)
+        return _ELEMENT_BYTES.get(self.cache_dtype)
+
+
+def engine_settings(command: ServeCommand) -> EngineSettings:
+    """The settings of a command. Values that vLLM would refuse count as not written: the linter reports them."""
+    flags = command.flags
+    drafts, draft_model = _drafts(flags.get("speculative-config"))
+    window = flags.get("max-model-len")
+    cache = _count(flags, "kv-cache-memory-bytes", 0, 2**50)
+    return EngineSettings(
+        utilization=_share(flags.get("gpu-memory-utilization")),
+        window=_count(flags, "max-model-len", 0) or None,
+        fits_window=str(window) in ("-1", "auto"),
+        sequences=_count(flags, "max-num-seqs", SEQUENCES),
+        batched_tokens=_count(flags, "max-num-batched-tokens", BATCHED_TOKENS),
+        cache_dtype=str(flags.get("kv-cache-dtype", "auto")),
+        block=min(_count(flags, "block-size", 16), 2**16),
+        shards=_count(flags, "tensor-parallel-size", 1) * _count(flags, "pipeline-parallel-size", 1),
+        drafts=drafts,
+        draft_model=draft_model,
+        prefix_caching=_switch(flags),
+        cache_gib=cache / 2**30 if cache else None,
+        quantization=str(flags["quantization"]) if flags.get("quantization") else None,
+    )
+
+
+def _switch(flags: Mapping[str, Any]) -> bool | None:
+    if flags.get("no-enable-prefix-caching") is True:
+        return False
+    written = flags.get("enable-prefix-caching")
+    return written if isinstance(written, bool) else None
+
+
+def _drafts(config: object) -> tuple[int, str | None]:
+    """(speculative tokens, the drafter's model where it is one of its own)."""
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except (ValueError, RecursionError):
+            return 0, None
+    if not isinstance(config, Mapping):
+        return 0, None
+    model = config.get("model")
+    drafts = min(_count(config, "num_speculative_tokens", 0), 1000)
+    return drafts, model if isinstance(model, str) and model else None
+
+
+def _share(value: object) -> float:
+    number = _number(value)
+    return number if number is not None and 0 < number <= 1 else UTILIZATION
+
+
+def _count(flags: Mapping[str, Any], name: str, default: int, most: int = _MOST) -> int:
+    number = _number(flags.get(name))
+    return int(number) if number is not None and 1 <= number <= most else default
+
+
+def _number(value: object) -> float | None:
+    """A number, also written as text; a reference such as ${WINDOW} is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if number == number and abs(number) != float("inf") else None

@@ -1,0 +1,39 @@
+"""The recipes that come with the gateway (deploy/recipes): launch blocks that work for a model on a DGX Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.config.document import read_document
+from gateway.config.problems import Report
+from gateway.launch.command import parse
+
+_ADDRESS = re.compile(r"(?m)^(  \w+: \{address: )[^,}]+")
+
+
+def recipe_files() -> dict[str, Path]:
+    """Name -> file: those at the root of a checkout, or the copies in a wheel."""
+    packed = Path(__file__).parents[1] / "recipes"
+    folder = packed if packed.is_dir() else packed.parents[1] / "deploy" / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
+    """A recipe as a routes.yaml. `hosts` replace the addresses of its nodes, in order. Raises KeyError."""
+    text = recipe_files()[name].read_text("utf-8")
+    addresses = iter(hosts)
+    return _ADDRESS.sub(lambda match: match[1] + next(addresses, match[0].removeprefix(match[1])), text)
+
+
+def recipe_for(model: str) -> str | None:
+    """The name of the first recipe that launches this model, by the checkpoint's name; None = there is none."""
+    return next((name for name, file in recipe_files().items() if model in _models(file)), None)
+
+
+def _models(file: Path) -> set[str]:
+    data = read_document(file.read_text("utf-8"), Report(file.name)) or {}
+    launches = [backend.get("launch") or {} for backend in (data.get("backends") or {}).values()]
+    commands = [parse(str(launch.get("command", "")), image=launch.get("image")) for launch in launches]
+    return {name for command in commands for name in (command.model, *command.served_names) if name}
