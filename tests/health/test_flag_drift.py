@@ -86,7 +86,7 @@ def test_a_value_that_the_engine_may_have_settled_itself_is_no_difference() -> N
 def test_a_backend_may_run_with_any_of_its_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "gateway.domain.observed_flags.with_changes",
-        lambda command, changes: replace(command, flags={**command.flags, **changes}),
+        lambda command, changes, **_: replace(command, flags={**command.flags, **changes}),
     )
     backend = launched({"gpu-memory-utilization": 0.55}, profiles={"big": {"gpu-memory-utilization": 0.8}})
     assert flag_drift(backend, ObservedFlags({"gpu-memory-utilization": 0.8})) == ()
