@@ -16,7 +16,7 @@ from gateway.domain.drift import drift
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.observed_flags import POSITIONS_MOST, ObservedFlags, flag_drift
-from gateway.launch.command import ServeCommand
+from gateway.launch.command import ServeCommand, parse
 
 NOW = 1000.0
 
@@ -160,3 +160,14 @@ def test_the_window_of_a_profile_is_as_good_as_that_of_the_command() -> None:
     assert drift(state, NOW) == []
     state.saw_model("m", 65536)
     assert drift(state, NOW) == ["max-model-len: 131072 is declared, it serves 65536"]
+
+
+def test_a_profile_of_a_command_whose_image_starts_vllm_is_read_too() -> None:
+    image = "vllm/vllm-openai:v0.23.0"
+    parsed = parse("org/model --gpu-memory-utilization 0.55", image=image)
+    profiles = {"big": {"gpu-memory-utilization": 0.8}}
+    backend = Backend("b", url="http://127.0.0.1:1", launch=Launch(image=image, parsed=parsed), profiles=profiles)
+    assert flag_drift(backend, ObservedFlags({"gpu-memory-utilization": 0.8})) == ()
+    assert flag_drift(backend, ObservedFlags({"gpu-memory-utilization": 0.9})) == (
+        "gpu-memory-utilization: 0.55 or 0.8 is declared, it runs with 0.9",
+    )
