@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Snapshot
 from simulator.audio import SimAudio
@@ -48,6 +48,7 @@ FAMILIES = (
 _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
 _MEMORY = 128_500_000_000  # bytes of a DGX Spark, the default of `memory`
+_DRAFTED_MOST = 32  # tokens of a draft
 _COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
 
 
@@ -151,6 +152,7 @@ def _simulated(group: list[Backend], speedup: float) -> Sim:
     family = family_of(first.model, first.name)
     usual = family.tools or "hermes"  # undeclared, or a parser that the simulator does not know
     parser = first.tool_parser if first.tool_parser in (*FORMATS, "none") else usual
+    flags = first.launch.parsed.flags if first.launch is not None else {}
     return SimVllm(
         first.name,
         served=[first.model or first.name],
@@ -166,10 +168,19 @@ def _simulated(group: list[Backend], speedup: float) -> Sim:
         thinking=first.thinking or family.thinking,
         vision=bool(first.vision),
         crowding=family.crowding,
-        prefix_cache=True,
+        prefix_cache=flags.get("enable-prefix-caching") is not False,
+        spec_tokens=_drafted(flags),
+        flags=flags,
         speedup=speedup,
         generic=first.engine == "openai",
     )
+
+
+def _drafted(flags: Mapping[str, Any]) -> int:
+    """Tokens that a command line has drafted at a time."""
+    config = flags.get("speculative-config")
+    count = config.get("num_speculative_tokens") if isinstance(config, dict) else flags.get("spec-tokens")
+    return min(count, _DRAFTED_MOST) if type(count) is int and count > 0 else 0
 
 
 def _ollama(group: Iterable[Backend], speedup: float) -> SimOllama:

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from simulator.counters import Histogram
 from simulator.engine import Engine
 
+_CACHE: Mapping[str, object] = {  # vLLM's configuration of its KV cache where no flag says otherwise
+    "_block_size_resolved": True, "block_size": 128, "cache_dtype": "auto", "cache_hit_alignment_tokens": None,
+    "enable_mamba_shared_prefix_checkpoint": False, "engine": 0, "gpu_memory_utilization": 0.92,
+    "hash_block_size": None, "is_attention_free": False, "kv_cache_dtype_skip_layers": [], "kv_cache_layout": None,
+    "kv_cache_memory_bytes": None, "kv_offloading_backend": "native", "kv_offloading_size": None,
+    "kv_sharing_fast_prefill": False, "mamba_block_size": None, "mamba_cache_dtype": "auto",
+    "mamba_cache_mode": "none", "mamba_page_size_padded": None, "mamba_ssm_cache_dtype": "float32",
+    "num_cpu_blocks": None, "num_gpu_blocks_override": None, "prefix_cache_retention_interval": 0,
+    "prefix_caching_hash_algo": "sha256", "prefix_match_unit": None, "replayssm_buffer_len": 16,
+    "skip_page_size_padded": None, "sliding_window": None, "swa_bounded_replay": True, "use_kda_recoverssm": False,
+    "use_replayssm": False, "user_specified_block_size": False,
+}  # fmt: skip
 
-def render(engine: Engine, model: str, process_start: float) -> bytes:
-    """The page as Prometheus text, version 1.0.0 (counters with `_total` and `_created`)."""
-    return ("\n".join(_lines(engine, model, process_start)) + "\n").encode()
+
+def render(engine: Engine, model: str, process_start: float, flags: Mapping[str, Any] | None = None) -> bytes:
+    """The page as Prometheus text, version 1.0.0 (counters with `_total` and `_created`). `flags`: those of the command
+    line, without dashes; of the KV cache's they are shown."""
+    return ("\n".join(_lines(engine, model, process_start, flags or {})) + "\n").encode()
 
 
-def _lines(engine: Engine, model: str, process_start: float) -> Iterator[str]:
+def _cache_config(engine: Engine, flags: Mapping[str, Any]) -> str:
+    """The labels of `vllm:cache_config_info`."""
+    given = {"cache_dtype" if flag == "kv-cache-dtype" else flag.replace("-", "_"): flags[flag] for flag in flags}
+    config = {**_CACHE, **{label: value for label, value in given.items() if label in _CACHE}}
+    asked, tokens = config["block_size"], engine.context * engine.slots
+    block = asked if isinstance(asked, int) and asked > 0 else 128
+    config |= {
+        "block_size": block,
+        "effective_attention_block_size": block,
+        "enable_prefix_caching": engine.prefix_cache,
+        "kv_cache_max_concurrency": float(engine.slots),
+        "kv_cache_size_tokens": tokens,
+        "num_gpu_blocks": -(-tokens // block),
+        "user_specified_block_size": "block_size" in given,
+    }
+    return ",".join(f'{label}="{_escaped(str(value))}"' for label, value in sorted(config.items()))
+
+
+def _escaped(text: str) -> str:
+    """As the value of a label."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _lines(engine: Engine, model: str, process_start: float, flags: Mapping[str, Any]) -> Iterator[str]:
     c = engine.counters
     label = f'engine="0",model_name="{model}"'
 
@@ -57,6 +95,11 @@ def _lines(engine: Engine, model: str, process_start: float) -> Iterator[str]:
     running, waiting = len(engine.running), len(engine.waiting)
     yield from gauge("vllm:num_requests_running", "Number of requests in model execution batches.", running)
     yield from gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
+    asleep = "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
+    asleep += "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2."
+    yield from (f"# HELP vllm:engine_sleep_state {asleep}", "# TYPE vllm:engine_sleep_state gauge")
+    for state in ("awake", "weights_offloaded", "discard_all"):
+        yield f'vllm:engine_sleep_state{{{label},sleep_state="{state}"}} {float(state == "awake")}'
     yield from gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
     queries = "Prefix cache queries, in terms of number of queried tokens."
     yield from counter("vllm:prefix_cache_queries", queries, only(c.prefix_queries))
@@ -90,3 +133,6 @@ def _lines(engine: Engine, model: str, process_start: float) -> Iterator[str]:
         ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", c.decode),
     ):
         yield from histogram(f"vllm:{name}", text, h)
+    yield "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"
+    yield "# TYPE vllm:cache_config_info gauge"
+    yield f"vllm:cache_config_info{{{_cache_config(engine, flags)}}} 1.0"

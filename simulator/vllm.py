@@ -35,7 +35,8 @@ class SimVllm(Sim):
 
     `prefill`, `decode`: tokens per second. `family`: the format in which the model writes tool calls (a parser's name;
     default: the tool parser's own, else hermes). `thinking`: optional | always | never; default by reasoning parser.
-    `speedup`: simulated seconds per real second. `generic`: speak as another OpenAI-compatible server (no metrics, no
+    `speedup`: simulated seconds per real second. `flags`: those of its KV cache that /metrics shows, without dashes
+    (`gpu-memory-utilization`). `generic`: speak as another OpenAI-compatible server (no metrics, no
     tokenize, no vLLM fields beyond chat).
     """
 
@@ -65,6 +66,7 @@ class SimVllm(Sim):
         spec_tokens: int = 0,
         keep_alive: float = 5.0,
         speedup: float = 1.0,
+        flags: Mapping[str, Any] | None = None,
         generic: bool = False,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
@@ -72,7 +74,7 @@ class SimVllm(Sim):
         self.tool_parser = None if tool_parser in (None, "none") else tool_parser
         self.reasoning_parser = None if reasoning_parser in (None, "none") else reasoning_parser
         self.auto_tools, self.api_key, self.pooling, self.vision = auto_tools, api_key, pooling, vision
-        self.keep_alive, self.generic = keep_alive, generic
+        self.keep_alive, self.generic, self.flags = keep_alive, generic, flags or {}
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
@@ -148,7 +150,7 @@ class SimVllm(Sim):
         elif path == "/load":
             await exchange.send_json(200, {"server_load": 0}, _VARY)
         elif path == "/metrics":
-            page = render(self.engine, self.served[0], self.started_at)
+            page = render(self.engine, self.served[0], self.started_at, self.flags)
             await exchange.send(200, page, "text/plain; version=1.0.0; charset=utf-8", _VARY)
         else:
             cards = [] if "no_models" in faults else [self._card(name) for name in self.served]

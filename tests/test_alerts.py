@@ -17,6 +17,7 @@ from gateway.accounting.budgets import Budgets
 from gateway.accounting.spending import shares
 from gateway.config.load import load_text
 from gateway.config.snapshot import Alerts, Secret
+from gateway.observe import history
 from gateway.observe.alert_sender import RetryPolicy
 from gateway.observe.alerts import Alert, Timing
 from simulator import SimVllm
@@ -25,7 +26,7 @@ from tests.observe.hook import HANG, OK, Hook, hooked, refusal
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
-QUICK = Timing(down_for=0.3, settle=0.1, cloud_again=0.4, nothing_again=0.4)
+QUICK = Timing(down_for=0.3, settle=0.1, cloud_again=0.4, nothing_again=0.4, rejected_for=0.2)
 FAST = "defaults: {health: {every: 50ms, fail_after: 2, recover_after: 2}}\n"
 
 
@@ -107,6 +108,20 @@ async def test_an_alias_that_falls_back_is_told_of_and_so_is_its_return() -> Non
         await f.sims["a"].revive()
         await f.hook.until(lambda: ("alias_back", "w") in f.hook.told())
         assert gateway.metric("gateway_alias_on_fallback", alias="w") == 0.0
+
+
+async def test_a_backend_whose_drafts_are_rejected_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "EVERY", 0.02)
+    drafting = SimVllm("b", spec_tokens=2)  # of which half are accepted
+    async with drafting.serve() as url:
+        alerts = "webhook: '{url}/hook', draft_acceptance: 0.9"
+        async with fleet("a", f"  b: {{url: '{url}'}}", alerts=alerts) as f:
+            kept = f.gateway.gateway.history
+            await f.gateway.until(lambda: kept.latest["backends"].get("b", {}).get("kv") is not None)
+            answer = await f.gateway.client.post("/v1/chat/completions", json=chat("b", "400 words"))
+            assert answer.status_code == 200
+            await f.hook.until(partial(_was_told, f.hook, "draft_acceptance", "b"))
+            assert "b accepts only 50% of its draft tokens" in f.hook.texts()[-1]
 
 
 async def test_silence_means_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,7 @@ def test_there_is_a_rule_for_whatever_the_gateway_itself_tells() -> None:
         "alias_cloud": "GatewayAliasOnCloud",
         "alias_nothing": "GatewayAliasHasNothing",
         "drift": "GatewayBackendDrift",
+        "draft_acceptance": "GatewayDraftAcceptanceLow",
         "budget": "GatewayBudgetSpent",
         "invalid_edit": "GatewayEditRefused",
         "internal_failure": "GatewayInternalFailure",
@@ -190,6 +191,7 @@ def test_there_is_a_rule_for_whatever_the_gateway_itself_tells() -> None:
     told = set(get_args(Kind)) - {
         "backend_back",
         "alias_back",
+        "draft_acceptance_back",
         "valid_edit",
         "shortage_over",
         "test",

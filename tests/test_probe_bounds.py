@@ -20,6 +20,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.progress import Progress, Work
 from gateway.engines.ollama.models import model_names, model_size
 from gateway.engines.registry import ENGINES
+from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
 from gateway.health import probe_client as module
 from gateway.health.nodes import read_machine
@@ -232,10 +233,15 @@ names = st.sampled_from(
         b"vllm:num_requests_running", b"vllm:num_requests_waiting", b"vllm:generation_tokens_total",
         b"vllm:request_success_total", b"vllm:time_to_first_token_seconds_count", b"memory_used_bytes",
         b"gpu_temperature_celsius", b"process_start_time_seconds",
-        b"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        b"vllm:spec_decode_num_accepted_tokens_per_pos_total", b"vllm:cache_config_info", b"vllm:engine_sleep_state",
     ]
 )  # fmt: skip
-labels = st.sampled_from([b" ", b'{engine="0"} ', b'{position="3"} ', b"{", b'{a="} "} ', b"{} {} "])
+labels = st.sampled_from(
+    [
+        b" ", b'{engine="0"} ', b'{position="3"} ', b'{sleep_state="awake"} ', b'{block_size="16"} ', b"{",
+        b'{a="} "} ', b"{} {} ",
+    ]
+)  # fmt: skip
 values = st.sampled_from(
     [b"NaN", b"+Inf", b"-Inf", b"-1", b"1e400", b"1e300", b"1e15", b"9" * 5000, b"", b"x", b"3 17"]
 )
@@ -257,6 +263,7 @@ def test_any_metrics_are_read_as_counts_that_can_be_counted_with(first: bytes, s
         found = whole(read_start_time(page))
         assert found is None or 0 <= found <= VALUE_MOST
         msgspec.json.encode(whole(read_machine(page, 1.0)))
+        msgspec.json.encode(whole(read_flags(page)))
 
 
 @given(st.lists(st.integers(0, 2 * SLICE), max_size=6))

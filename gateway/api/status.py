@@ -178,10 +178,21 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
         "window": state.window(time.monotonic()),
         "model": state.model,
         "version": state.reported.version,
+        "flags": _flags(state),
         "observed": {check: {**asdict(seen), "seen": ""} for check, seen in state.facts.observed.items()},
         "drift": list(view.drift),
         "learned": _learned(state),
     }
+
+
+def _flags(state: BackendState) -> dict[str, Any]:
+    """Flag of vLLM without dashes -> value, as its engine reports them, and what follows from them; empty = it reports
+    none. `sleep-level`: 0 = awake."""
+    flags, sample = state.reported.flags, state.progress.last
+    known = {name: value for name, value in flags.values.items() if value is not None} if flags is not None else {}
+    if known and sample is not None and sample.sleep_level is not None:
+        known["sleep-level"] = int(sample.sleep_level)
+    return known
 
 
 def _learned(state: BackendState) -> dict[str, Any]:

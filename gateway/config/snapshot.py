@@ -335,6 +335,9 @@ class Alerts:
     telegram_chat: str | None = None
     webhook: k.OptionalSecret = setting(None, "URL that gets every alert as JSON.")
     deadman: k.OptionalSecret = setting(None, "URL asked every minute while the gateway lives.")
+    draft_acceptance: k.Share = setting(
+        0.15, "Share of drafted tokens below which a backend's speculative decoding is alerted; 0 = never."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,8 @@ FOREIGN = {
 
 # Words without a single counterpart, with what to do instead.
 EXPLAINED = {
+    "launch": "launch blocks stand under a backend: backends.NAME.launch",
+    "profiles": "profiles stand under a backend, beside its launch block: backends.NAME.profiles",
     "model_list": "LiteLLM's list: here `backends` say what exists and `aliases` say what clients may ask for",
     "litellm_params": "LiteLLM's: write url, model and api_key directly under the backend",
     "model_name": "the name clients ask for is a key under `aliases`; the backend's own model name is `model`",

@@ -18,6 +18,7 @@ from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
+from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.upstream import Client
@@ -40,13 +41,14 @@ class Observers:
 
 
 class Reported(NamedTuple):
-    """What an engine reports of itself: the name and the window (tokens) of its model, its version, and when it was
-    started (Unix seconds). None = it does not report that."""
+    """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
+    (Unix seconds), and its flags. None = it does not report that."""
 
     model: str | None = None
     context: int | None = None
     version: str | None = None
     started: float | None = None
+    flags: ObservedFlags | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class BackendState:
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
+    flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
 
@@ -150,6 +153,7 @@ class BackendState:
         self.health.canaried = canaried(backend)
         if self.client is not None:
             self.client.connect_timeout = backend.timeouts.connect
+        self.flag_drift = flag_drift(backend, self.reported.flags)
         self._conclude()
 
     def saw_model(self, model: str | None, context: int | None) -> None:
@@ -175,6 +179,12 @@ class BackendState:
             self._report("known")
         else:
             self.start_over()
+
+    def saw_flags(self, flags: ObservedFlags | None) -> None:
+        """The flags that its engine runs with; None = it does not report them."""
+        if flags != self.reported.flags:
+            self.reported = self.reported._replace(flags=flags)
+            self.flag_drift = flag_drift(self.backend, flags)
 
     def start_over(self) -> None:
         """Drop all learned and observed facts, here and at all other gateways."""

@@ -14,7 +14,7 @@ from gateway.domain.reason import quoting
 def drift(state: BackendState, now: float) -> list[str]:
     """The differences, one sentence each; empty = none, or nothing was observed yet. `now`: monotonic seconds."""
     backend, facts = state.backend, state.facts
-    found = [*_window_drift(state, now), *_tool_drift(backend, facts.observed, facts.lacks)]
+    found = [*_window_drift(state, now), *state.flag_drift, *_tool_drift(backend, facts.observed, facts.lacks)]
     found += _thinking_drift(backend, facts.observed)
     for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
         if declared and what in facts.lacks:
@@ -23,13 +23,25 @@ def drift(state: BackendState, now: float) -> list[str]:
 
 
 def _window_drift(state: BackendState, now: float) -> list[str]:
-    declared, serves = state.backend.context, state.reported.context
+    key, declared = _declared_window(state.backend)
+    serves = state.reported.context
     if not declared:
         return []
     window = state.window(now) or 0
     if window < min(declared, serves or declared):
         serves = window  # the window that its refusals name
-    return [f"context: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
+    profiles = state.backend.profiles.values()  # which of them it was launched with is not known here
+    if serves and any(serves in (p.get("max-model-len"), p.get("max_model_len")) for p in profiles):
+        return []
+    return [f"{key}: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
+
+
+def _declared_window(backend: Backend) -> tuple[str, int | None]:
+    """(where it is written, tokens): the flag of the launch block where there is one."""
+    written = backend.launch.parsed.flags.get("max-model-len") if backend.launch is not None else None
+    if type(written) is int and written > 0 and backend.context in (None, written):
+        return "max-model-len", written
+    return "context", backend.context
 
 
 def _tool_drift(backend: Backend, observed: Mapping[str, Observation], lacks: Mapping[str, float]) -> list[str]:

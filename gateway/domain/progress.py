@@ -26,7 +26,8 @@ FOREIGN_PROMPT = 32_768  # tokens that the prompt of a request from outside the 
 class Sample:
     """One reading of an engine's metrics; all counts are since its start. `at`: the caller's seconds. `prefilled` and
     `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
-    `accepted`: of the `drafts` of speculative decoding, how many were right at each position."""
+    `accepted`: of the `drafts` of speculative decoding, how many were right at each position; `drafted_tokens` and
+    `accepted_tokens`: of all positions together. `sleep_level`: 0 = awake; None = not reported."""
 
     at: float
     running: float = 0.0
@@ -43,7 +44,10 @@ class Sample:
     gap_seconds: float = 0.0
     queries: float = 0.0
     drafts: float = 0.0
+    drafted_tokens: float = 0.0
+    accepted_tokens: float = 0.0
     accepted: tuple[float, ...] = ()
+    sleep_level: float | None = None
 
     def moved_from(self, before: Sample) -> bool:
         """Has the engine made progress in between? (Requests that arrive are not progress.)"""

@@ -21,6 +21,7 @@ from gateway.domain.health_state import SERVING, WELL, State
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
+from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.nodes import Machine, NodeHealth, read_machine
@@ -287,8 +288,8 @@ class Prober:
         return self._nodes.down_node_of(state.name, nodes)
 
     async def _read_description(self, state: BackendState, probe: Probe) -> bool:
-        """Read the model names, the window, the version and the start time. False = the backend is misconfigured or did
-        not answer."""
+        """Read the model names, the window, the version, the start time and the flags. False = the backend is
+        misconfigured or did not answer."""
         backend = state.backend
         if probe.version is not None:
             response = await self._client.get(backend, probe.version)
@@ -300,6 +301,7 @@ class Prober:
             response = await self._client.get(backend, probe.metrics)
             if not isinstance(response, NoAnswer) and response.status_code == 200:
                 state.saw_start(await in_turns(read_start_time(response.content)))
+                state.saw_flags(await in_turns(read_flags(response.content)))
         if probe.models is None:
             return True
         response = await self._client.get(backend, probe.models)

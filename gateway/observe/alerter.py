@@ -30,7 +30,8 @@ PING = 60.0  # seconds between two pings of the dead man's switch
 
 class Alerter:
     """Sends to the channels in `alerts` of the snapshot in force; a new snapshot counts from the next check. `spent`:
-    budget -> share that is spent (1 = all). `failed`: part of the gateway -> how often it has failed."""
+    budget -> share that is spent (1 = all). `failed`: part of the gateway -> how often it has failed. `acceptance`:
+    backend that drafts -> share of its draft tokens that were accepted lately."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Alerter:
         spent: Callable[[], Mapping[str, float]] = dict,
         *,
         failed: Callable[[], Mapping[str, int]] = dict,
+        acceptance: Callable[[], Mapping[str, float]] = dict,
         failures: Failures | None = None,
     ) -> None:
         self.state = AlertState()
@@ -50,6 +52,7 @@ class Alerter:
         self._status = status
         self._spent = spent
         self._failed = failed
+        self._acceptance = acceptance
         self._failures = failures or Failures()
         self._refused: str | None = None
         self._short: dict[Shortage, float] = {}  # what the gateway has lacked -> when last, in monotonic seconds
@@ -114,7 +117,8 @@ class Alerter:
         self._status.look()
         await self._connect(self._status.alerts)
         if self.senders:
-            picture = self._status.picture(self._spent(), self._refused, self._failed(), self.short)
+            facts = self._refused, self._failed(), self.short, self._acceptance()
+            picture = self._status.picture(self._spent(), *facts)
             self.send(self.state.step(time.monotonic(), picture))
 
     def send(self, alerts: list[Alert]) -> None:

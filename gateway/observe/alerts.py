@@ -17,8 +17,8 @@ from gateway.shortage import Kind as Shortage
 
 Kind = Literal[
     "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
-    "alias_back", "drift", "budget", "invalid_edit", "valid_edit", "internal_failure", "shortage",
-    "shortage_over", "test",
+    "alias_back", "drift", "draft_acceptance", "draft_acceptance_back", "budget", "invalid_edit", "valid_edit",
+    "internal_failure", "shortage", "shortage_over", "test",
 ]  # fmt: skip
 
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are alerted, the largest first
@@ -40,13 +40,15 @@ class Alert:
 class Timing:
     """Seconds. `down_for`: how long a backend must be out to be alerted as down. `settle`: how long any other trouble
     must last. `cloud_again`, `nothing_again`: until an alias is alerted again. `drift_quiet`: a difference that was not
-    seen for so long is alerted when it comes back. `failed_again`: between two alerts of a part that keeps failing."""
+    seen for so long is alerted when it comes back. `rejected_for`: how long a backend's drafts must be rejected.
+    `failed_again`: between two alerts of a part that keeps failing."""
 
     down_for: float = 60.0
     settle: float = 10.0
     cloud_again: float = 3600.0
     nothing_again: float = 900.0
     drift_quiet: float = 6 * 3600.0
+    rejected_for: float = 600.0
     failed_again: float = 3600.0
 
 
@@ -69,6 +71,7 @@ class AlertState:
         self._backends: dict[str, _Reported] = {}
         self._aliases: dict[str, _Reported] = {}
         self._drift: dict[tuple[str, str], float] = {}  # (backend, key of routes.yaml) -> when it was last seen
+        self._drafts: dict[str, _Reported] = {}  # of the backends whose drafts are rejected, or were when last alerted
         self._budgets: dict[str, float] = {}  # name -> the threshold that was alerted
         self._refused: str | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
@@ -80,10 +83,12 @@ class AlertState:
         self._backends = {view.name: self._backends.get(view.name) or _Reported() for view in picture.backends}
         self._aliases = {view.name: self._aliases.get(view.name) or _Reported() for view in picture.aliases}
         self._drift = {key: seen for key, seen in self._drift.items() if key[0] in self._backends}
+        self._drafts = {name: last for name, last in self._drafts.items() if name in self._backends}
         found: list[Alert] = []
         for backend in picture.backends:
             found += self._backend(self._backends[backend.name], backend, now)
             found += self._differences(backend, now)
+            found += self._drafting(backend.name, picture, now)
         for alias in picture.aliases:
             found += self._alias(self._aliases[alias.name], alias, now)
         found += self._budget(picture, now)
@@ -132,6 +137,23 @@ class AlertState:
         over = [k for k, seen in self._drift.items() if k[0] == view.name and now - seen >= self.timing.drift_quiet]
         for key in over:
             del self._drift[key]
+
+    def _drafting(self, name: str, picture: Picture, now: float) -> Iterator[Alert]:
+        """A backend that does not draft proves nothing: what was alerted stays so, what was not begins anew."""
+        share = picture.acceptance.get(name)
+        last = self._drafts.get(name)
+        if share is not None and share < picture.acceptance_least:
+            last = self._drafts.setdefault(name, _Reported())
+            since = _differs_since(last, now)
+            if not last.kind and now - since >= self.timing.rejected_for:
+                last.kind, last.began = "rejected", since
+                text = f"{name} accepts only {share:.0%} of its draft tokens, for {lasted(now - since)}: its"
+                yield Alert("draft_acceptance", name, f"{text} speculative decoding may cost more than it gives", now)
+        elif last is not None and (share is not None or not last.kind):
+            del self._drafts[name]
+            if last.kind:
+                text = f"{name} accepts {share:.0%} of its draft tokens again, after {lasted(now - last.began)}"
+                yield Alert("draft_acceptance_back", name, text, now, good=True)
 
     # -- aliases --------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.admission.memory import Memory
     from gateway.domain.backend import BackendState
     from gateway.domain.fleet import Fleet
+    from gateway.health.nodes import Machine
 
 COURSES: tuple[str, ...] = get_args(Course)
 
@@ -29,6 +30,25 @@ _BACKENDS = {
     "gateway_backend_up": "1 while requests are sent there",
     "gateway_backend_drift": "Differences from routes.yaml",
     "gateway_kv_cache_usage_ratio": "Share of the KV cache in use, as the engine says",
+}
+
+
+# What engines count is passed on as it is: `rate` makes shares of any window of it, and sums over backends.
+_COUNTED = {
+    "gateway_backend_drafts_total": ("drafts", "Drafts of speculative decoding, as the engine counts"),
+    "gateway_backend_draft_tokens_total": ("drafted_tokens", "Tokens that speculative decoding drafted"),
+    "gateway_backend_accepted_tokens_total": ("accepted_tokens", "Drafted tokens that were accepted"),
+    "gateway_backend_prefix_cache_queries_total": ("queries", "Prompt tokens looked up in the engine's prefix cache"),
+    "gateway_backend_prefix_cache_hits_total": ("hits", "Prompt tokens found in the engine's prefix cache"),
+}
+_OF_DRAFTS = frozenset({"drafts", "drafted_tokens", "accepted_tokens"})
+
+_NODES = {
+    "gateway_node_memory_used_bytes": ("memory_used", "Memory in use, as the node's exporter says"),
+    "gateway_node_memory_total_bytes": ("memory_total", "Memory of the node, as its exporter says"),
+    "gateway_node_temperature_celsius": ("temperature", "The hottest of the node's GPUs or sensors"),
+    "gateway_node_power_watts": ("power", "Power that the node's GPUs draw"),
+    "gateway_node_gpu_ratio": ("gpu", "Share of time in which the node's GPU works"),
 }
 
 
@@ -77,6 +97,54 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
     if view.state in SERVING and state.progress.last is not None:
         values["gateway_kv_cache_usage_ratio"] = state.progress.last.kv
     return values
+
+
+class EngineCollector(Collector):
+    """What the engines of the fleet count of drafts and of their prefix cache; left out until an engine was looked at,
+    so that a gateway that starts anew makes no jump from 0."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        counters = {
+            name: CounterMetricFamily(name, meaning, labels=("backend",)) for name, (_, meaning) in _COUNTED.items()
+        }
+        positions = CounterMetricFamily(
+            "gateway_backend_accepted_position_tokens_total",
+            "Drafted tokens that were accepted, by position in the draft, from 0",
+            labels=("backend", "position"),
+        )
+        for name, state in self._fleet.states.items():
+            last = state.progress.last
+            if last is None:
+                continue
+            for metric, (key, _) in _COUNTED.items():
+                if key not in _OF_DRAFTS or last.accepted or last.drafts:
+                    counters[metric].add_metric([name], getattr(last, key))
+            for position, accepted in enumerate(last.accepted):
+                positions.add_metric([name, str(position)], accepted)
+        yield from counters.values()
+        yield positions
+
+
+class NodeCollector(Collector):
+    """What the exporters of the nodes reported last; what one does not report is left out."""
+
+    def __init__(self, machines: Callable[[], Mapping[str, Machine]]) -> None:
+        self._machines = machines
+
+    def collect(self) -> Iterator[Metric]:
+        up = gauge("gateway_node_exporter_up", "1 while the node's exporter answers", "node")
+        gauges = {name: gauge(name, meaning, "node") for name, (_, meaning) in _NODES.items()}
+        for node, machine in self._machines().items():
+            up.add_metric([node], float(machine.there))
+            for metric, (key, _) in _NODES.items():
+                value = getattr(machine, key)
+                if value is not None:
+                    gauges[metric].add_metric([node], value)
+        yield up
+        yield from gauges.values()
 
 
 class AliasCollector(Collector):

@@ -69,6 +69,7 @@ class _Backend:
     samples: EngineSamples = field(default_factory=EngineSamples)
     completion: Series = field(default_factory=Series)
     prompt: Series = field(default_factory=Series)
+    acceptance: float | None = None  # share of draft tokens, of its latest sample
 
 
 class History:
@@ -198,6 +199,10 @@ class History:
 
     # -- for readers ----------------------------------------------------------------------------------------------
 
+    def acceptance(self) -> dict[str, float]:
+        """Backend -> share of draft tokens that were accepted over the last minutes; only those that draft."""
+        return {name: kept.acceptance for name, kept in self._backends.items() if kept.acceptance is not None}
+
     def of_alias(self, name: str) -> dict[str, float | None]:
         """`{ttft_p50, ttft_p95}` in seconds, over the last minutes."""
         found: dict[str, float | None] = self.latest["aliases"].get(name) or _first_token(None)
@@ -220,6 +225,7 @@ def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> d
     if state.progress.last is not None:
         kept.samples.add(state.progress.last)
         engine = kept.samples.rates(now)
+    kept.acceptance = engine.acceptance
     own = state.progress.last is None
     decode, prefill = (_rate(kept.completion), _rate(kept.prompt)) if own else (engine.decode, engine.prefill)
     return {

@@ -13,6 +13,7 @@ from gateway.domain.progress import Sample
 
 RATE_OVER = 8.0  # seconds at least between the two samples of a rate: over shorter times it jumps
 SHARE_OVER = 300.0  # seconds over which shares (of the prefix cache, of drafts) are taken
+DRAFTED_LEAST = 200  # draft tokens from which the share of accepted ones means something
 STALE = 20.0  # seconds after which the last sample is outdated
 
 
@@ -20,14 +21,15 @@ STALE = 20.0  # seconds after which the last sample is outdated
 class EngineRates:
     """`decode`, `prefill`: tokens per second of all sequences together, without prompt tokens from the prefix cache.
     `kv`: share of the KV cache in use. Over SHARE_OVER seconds: `prefix_hits`, the share of prompt tokens that came
-    from the prefix cache, and `accepted`, the share of accepted draft tokens by position. None or empty = not known, or
-    nothing happened."""
+    from the prefix cache, `accepted`, the share of accepted draft tokens by position, and `acceptance`, that of all
+    positions together. None or empty = not known, or too little happened."""
 
     decode: float | None = None
     prefill: float | None = None
     kv: float | None = None
     prefix_hits: float | None = None
     accepted: tuple[float, ...] = ()
+    acceptance: float | None = None
 
 
 class EngineSamples:
@@ -64,11 +66,17 @@ class EngineSamples:
             kv=last.kv,
             prefix_hits=_share(last.hits - first.hits, last.queries - first.queries),
             accepted=_accepted(first, last),
+            acceptance=_acceptance(first, last),
         )
 
 
 def _share(part: float, whole: float) -> float | None:
     return min(1.0, max(0.0, part / whole)) if whole > 0.0 else None
+
+
+def _acceptance(first: Sample, last: Sample) -> float | None:
+    drafted = last.drafted_tokens - first.drafted_tokens
+    return _share(last.accepted_tokens - first.accepted_tokens, drafted) if drafted >= DRAFTED_LEAST else None
 
 
 def _accepted(first: Sample, last: Sample) -> tuple[float, ...]:

@@ -75,7 +75,8 @@ class AliasView:
 class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
     mistakes of the present routes.yaml; None = it is in force. `failed`: part of the gateway -> number of failures.
-    `short`: resources that the gateway process has lately lacked."""
+    `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
+    that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
@@ -83,6 +84,8 @@ class Picture:
     refused_edit: str | None = None
     failed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     short: tuple[Kind, ...] = ()
+    acceptance: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    acceptance_least: float = 0.0
 
 
 def shown(reason: str) -> str:
@@ -216,9 +219,13 @@ class AliasStatusTracker:
         refused_edit: str | None,
         failed: Mapping[str, int] | None = None,
         short: tuple[Kind, ...] = (),
+        acceptance: Mapping[str, float] | None = None,
     ) -> Picture:
         """The latest views, for alerts. Aliases that are a backend's own name are left out: the backend is reported
         already."""
         named = self._snapshot().aliases
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
-        return Picture(tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short)
+        return Picture(
+            tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short,
+            acceptance or {}, self.alerts.draft_acceptance,
+        )  # fmt: skip

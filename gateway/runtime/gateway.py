@@ -27,7 +27,15 @@ from gateway.engines.registry import ENGINES
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.observe.alerter import Alerter
-from gateway.observe.gauges import AliasCollector, BackendCollector, GatewayCollector, MemoryCollector, SharedCollector
+from gateway.observe.gauges import (
+    AliasCollector,
+    BackendCollector,
+    EngineCollector,
+    GatewayCollector,
+    MemoryCollector,
+    NodeCollector,
+    SharedCollector,
+)
 from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
@@ -95,7 +103,9 @@ class Gateway:
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
-        self.alerter = Alerter(self.alias_status, self._budgets, failed=self._failed, failures=failures)
+        self.alerter = Alerter(
+            self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
+        )
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -207,6 +217,8 @@ class Gateway:
     def _register_gauges(self) -> None:
         metrics, registry = self.metrics, self.metrics.registry
         registry.register(BackendCollector(self.fleet, self.alias_status, self.admission.queue_depth))
+        registry.register(EngineCollector(self.fleet))
+        registry.register(NodeCollector(lambda: self.prober.machines))
         registry.register(AliasCollector(self.alias_status))
         valid, connections = lambda: self.alerter.refused is None, lambda: metrics.open_connections.value
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))

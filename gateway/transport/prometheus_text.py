@@ -4,12 +4,17 @@ read in slices, between which the event loop can run other tasks."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 SLICE = 64 * 1024  # bytes of a page that are read without a pause
 NUMBER_MOST = 64  # characters of a number
+LABELS_MOST = 200  # labels of a sample
+LABELLED_MOST = 16 * 1024  # bytes of a line of which the labels are read
 VALUE_MOST = 1e15  # larger values are not believed, whether counts, bytes or seconds
+
+_LABEL = re.compile(rb'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)",?')
 
 T = TypeVar("T")
 
@@ -32,6 +37,19 @@ def split_sample(line: bytes) -> tuple[bytes, bytes, bytes]:
     name, _, rest = line.partition(b"{")
     labels, _, value = rest.rpartition(b"} ")
     return name, labels, value
+
+
+def labels_of(line: bytes) -> dict[bytes, bytes]:
+    """Label -> value of a line; escapes in a value stay as they are. What follows a label that is none is left out, and
+    so is a line that is too long."""
+    found: dict[bytes, bytes] = {}
+    if len(line) > LABELLED_MOST:
+        return found
+    at = line.find(b"{") + 1
+    while len(found) < LABELS_MOST and (label := _LABEL.match(line, at)) is not None:
+        found[label[1]] = label[2]
+        at = label.end()
+    return found
 
 
 def number(text: bytes) -> float | None:

@@ -88,7 +88,7 @@ function row(name, backend, status, pending) {
   const explained = backend.state !== "ready" && backend.state !== "busy";
   return h(
     "tr", { role: "row", "data-key": name, "data-backend": name, class: level === "bad" || level === "warn" ? `hot ${level}` : null },
-    rowHead({ class: "name" }, name, h("div", { class: "muted small about", title: about.filter(Boolean).join(", ") }, about.filter(Boolean).join(", "))),
+    rowHead({ class: "name" }, name, h("div", { class: "muted small about", title: [about.filter(Boolean).join(", "), ...flags(backend)].join("\n") }, about.filter(Boolean).join(", "))),
     cell(
       "State", { class: "state" },
       h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
@@ -108,6 +108,9 @@ function row(name, backend, status, pending) {
     cell("", { class: "actions" }, status.you.admin ? buttons(name, backend, pending) : null),
   );
 }
+
+/** The flags that the engine reports, a line each. */
+const flags = (backend) => Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);
 
 /** The gateway counts tokens when an answer ends, so its own rates are estimates. */
 const rate = (now, key) => (now.from === "gateway" && now[key] ? `≈ ${short(now[key])}` : short(now[key]));

@@ -7,14 +7,17 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.api import status
+from gateway.config.snapshot import Launch
 from gateway.domain.events import Event
 from gateway.domain.health_state import State
+from gateway.launch.command import ServeCommand
 from gateway.observe.feed import QUEUE_MOST, Subscription
 from simulator import SimVllm
 from tests.support import PATIENCE, RunningGateway, running_gateway
@@ -76,6 +79,41 @@ def listeners(gateway: RunningGateway) -> int:
 
 
 # -- /status ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_flags_of_an_engine_are_told_and_read_again_after_a_restart() -> None:
+    started = {"gpu-memory-utilization": 0.55, "kv-cache-dtype": "fp8"}
+    sim = SimVllm("a", context=8192, slots=4, prefix_cache=True, spec_tokens=2, flags=started)
+    async with sim.serve() as url, running_gateway(f"{FAST}backends: {{a: {{url: '{url}'}}}}\n") as gateway:
+        await gateway.until_ready("a")
+        state = gateway.gateway.fleet["a"]
+        state.define(replace(state.backend, launch=Launch(parsed=ServeCommand(flags=started))))
+        told = (await asked(gateway))["backends"]["a"]
+        assert told["flags"].items() >= {
+            **started, "enable-prefix-caching": True, "block-size": 128, "spec-tokens": 2,
+            "kv-cache-size-tokens": 4 * 8192, "kv-cache-max-concurrency": 4.0,
+        }.items()  # fmt: skip
+        assert told["drift"] == []
+        await gateway.until(lambda: state.progress.last is not None)
+        assert (await asked(gateway))["backends"]["a"]["flags"]["sleep-level"] == 0
+        await sim.kill()
+        await gateway.until(lambda: state.health.state is State.DOWN)
+        sim.flags = {"gpu-memory-utilization": 0.8}
+        await sim.revive()
+        await gateway.until_ready("a")
+        assert (await asked(gateway))["backends"]["a"]["drift"] == [
+            "gpu-memory-utilization: 0.55 is declared, it runs with 0.8",
+            "kv-cache-dtype: fp8 is declared, it runs with auto",
+        ]
+
+
+async def test_an_engine_that_reports_no_flags_has_none() -> None:
+    plain = SimVllm("a", generic=True)
+    async with plain.serve() as url:
+        routes = f"{FAST}backends: {{a: {{engine: openai, cloud: false, url: '{url}'}}}}\n"
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a")
+            assert (await asked(gateway))["backends"]["a"]["flags"] == {}
 
 
 async def test_status_tells_of_each_backend_and_alias() -> None:

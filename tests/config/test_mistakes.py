@@ -154,6 +154,13 @@ def test_a_litellm_file_is_recognised(key: str) -> None:
     assert "LiteLLM" in mistakes(f"{FINE}{key}: {{}}\n")[0]
 
 
+@pytest.mark.parametrize("key", ["launch", "profiles"])
+def test_what_stands_under_a_backend_is_pointed_there(key: str) -> None:
+    (found,) = mistakes(f"{FINE}{key}: {{daily: {{max-model-len: 200000}}}}\n")
+    assert found.startswith(f"routes.yaml:4  {key}: unknown key '{key}' - ")
+    assert found.endswith(f"backends.NAME.{key}")
+
+
 def test_fallbacks_are_the_steps_of_an_alias() -> None:
     assert mistakes(FINE + "aliases:\n  w:\n    use: [a]\n    fallbacks: [b]\n") == [
         "routes.yaml:7  aliases.w.fallbacks: unknown key 'fallbacks' - did you mean 'use'?"

@@ -76,6 +76,39 @@ def test_draining_is_an_operators_wish() -> None:
     assert watched.over(100.0, READY) == []
 
 
+# -- drafts -----------------------------------------------------------------------------------------------------------
+
+
+def drafts(share: float | None) -> dict[str, Any]:
+    return {"acceptance": {} if share is None else {"a": share}, "acceptance_least": 0.15}
+
+
+def test_drafts_that_are_rejected_for_ten_minutes_are_told_once_and_so_is_the_end() -> None:
+    watched = Watched()
+    assert watched.over(3600.0, READY, **drafts(0.6)) == []
+    assert watched.over(600.0, READY, **drafts(0.1)) == []
+    assert watched.over(3600.0, READY, **drafts(0.05)) == ["draft_acceptance"]
+    assert watched.last.text.startswith("a accepts only 5% of its draft tokens, for 10 min: ")
+    assert watched.over(3600.0, READY, **drafts(0.6)) == ["draft_acceptance_back"]
+    assert watched.last.good
+    assert watched.last.text == "a accepts 60% of its draft tokens again, after 70 min"
+
+
+def test_an_engine_that_does_not_draft_proves_nothing() -> None:
+    watched = Watched()
+    for _ in range(20):
+        assert watched.over(300.0, READY, **drafts(0.1)) == []
+        assert watched.over(60.0, READY, **drafts(None)) == []
+    assert watched.over(700.0, READY, **drafts(0.1)) == ["draft_acceptance"]
+    assert watched.over(3600.0, READY, **drafts(None)) == []
+    assert watched.over(3600.0, READY, **drafts(0.1)) == []
+    assert watched.over(10.0, READY, **drafts(0.2)) == ["draft_acceptance_back"]
+
+
+def test_drafts_are_not_looked_at_where_the_least_share_is_0() -> None:
+    assert Watched().over(7200.0, READY, acceptance={"a": 0.0}, acceptance_least=0.0) == []
+
+
 # -- backends ---------------------------------------------------------------------------------------------------------
 
 

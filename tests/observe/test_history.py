@@ -21,7 +21,7 @@ from gateway.engines.vllm.metrics import read_counters
 from gateway.health.nodes import Machine
 from gateway.metrics.registry import Metrics
 from gateway.observe.history import EVERY, POINTS, TOKENS_OVER, History, Series, SeriesGroup
-from gateway.observe.rates import STALE, EngineRates, EngineSamples, HistogramWindow, quantile
+from gateway.observe.rates import DRAFTED_LEAST, STALE, EngineRates, EngineSamples, HistogramWindow, quantile
 from tests.sliced import whole
 
 SPECULATING = (Path(__file__).parents[1] / "data" / "engine" / "speculating.txt").read_bytes()
@@ -68,6 +68,27 @@ def test_rates_are_of_the_last_seconds_and_shares_of_the_last_minutes() -> None:
         )
     )
     assert samples.rates(110.0) == EngineRates(50.0, 0.0, 0.5, 0.8, (0.8, 0.4))
+
+
+def test_the_share_of_accepted_draft_tokens_is_told_where_enough_are_drafted() -> None:
+    samples = EngineSamples()
+    samples.add(Sample(0.0, drafted_tokens=1000.0, accepted_tokens=900.0))
+    samples.add(Sample(10.0, drafted_tokens=1000.0 + DRAFTED_LEAST - 1, accepted_tokens=900.0))
+    assert samples.rates(10.0).acceptance is None
+    samples.add(Sample(20.0, drafted_tokens=2000.0, accepted_tokens=1000.0))
+    assert samples.rates(20.0).acceptance == 0.1
+
+
+def test_backends_that_draft_are_told_with_their_acceptance_until_they_are_looked_at_no_more() -> None:
+    a, b = state("a"), state("b")
+    kept = history({"a": a, "b": b}, Metrics())
+    b.progress.add(Sample(0.0))
+    for at, accepted in ((0.0, 0.0), (10.0, 300.0)):
+        a.progress.add(Sample(at, generated=at, drafted_tokens=at * 100, accepted_tokens=accepted))
+        kept.sample(at, at)
+    assert kept.acceptance() == {"a": 0.3}
+    kept.sample(100.0, 100.0)
+    assert kept.acceptance() == {}
 
 
 def test_an_engine_that_was_started_anew_begins_anew() -> None:

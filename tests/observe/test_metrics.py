@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.domain.facts import Observation
 from gateway.errors import CATALOGUE
 from simulator import SimVllm
+from simulator.exporter import SimExporter
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
 
@@ -153,7 +154,8 @@ async def test_a_client_can_make_up_no_series() -> None:
         after = {name: len(family.samples) for name, family in (await families(gateway)).items()}
     assert MADE_UP not in text
     grown = {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
-    grown.pop("gateway_kv_cache_usage_ratio", None)  # there as soon as the engines were looked at
+    for name in ("kv_cache_usage_ratio", "backend_prefix_cache_queries", "backend_prefix_cache_hits"):
+        grown.pop(f"gateway_{name}", None)  # there as soon as the engines were looked at
     assert grown.pop("gateway_requests") == 2  # model_not_found and invalid_api_key, once each
     assert grown == {}
 
@@ -189,6 +191,51 @@ async def test_the_use_of_the_kv_cache_is_what_the_engine_says() -> None:
         assert used() == 0.0
         async with gateway.client.stream("POST", CHAT, json=chat("chain", "20 words", stream=True)):
             await gateway.until(lambda: 0.0 < used() <= 1.0)
+
+
+async def test_drafts_and_the_prefix_cache_are_counted_as_the_engine_counts_them() -> None:
+    sim, plain = SimVllm("a", prefix_cache=True, spec_tokens=2), SimVllm("b")
+    async with sim.serve() as first, plain.serve() as second:
+        routes = f"""
+            backends: {{a: {{url: '{first}'}}, b: {{url: '{second}'}}}}
+            defaults: {{health: {{every: 50ms}}}}
+        """
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a", "b")
+            await gateway.client.post(CHAT, json=chat("a", "200 words"))
+            counters = sim.engine.counters
+
+            def told(name: str, **labels: str) -> float:
+                return gateway.metric(f"gateway_backend_{name}_total", backend="a", **labels)
+
+            await gateway.until(lambda: 0 < counters.drafts == told("drafts"))
+            assert told("draft_tokens") == 2 * counters.drafts
+            assert told("accepted_tokens") == sum(counters.accepted)
+            assert [told("accepted_position_tokens", position=str(i)) for i in range(2)] == counters.accepted
+            assert told("prefix_cache_queries") == counters.prefix_queries > 0
+            assert told("prefix_cache_hits") == counters.prefix_hits
+            found = await families(gateway)
+    assert {sample.labels["backend"] for sample in found["gateway_backend_drafts"].samples} == {"a"}
+    assert {sample.labels["backend"] for sample in found["gateway_backend_prefix_cache_hits"].samples} == {"a", "b"}
+
+
+async def test_memory_and_heat_of_a_node_are_what_its_exporter_says() -> None:
+    machine = SimExporter([], 128 * 1024**3)
+    async with machine.server, SimVllm("a").serve() as url:
+        routes = f"""
+            nodes: {{spark1: {{exporter: '{machine.url}'}}, spark2: {{exporter: 'http://127.0.0.1:9/metrics'}}}}
+            backends: {{a: {{url: '{url}', node: spark1}}}}
+        """
+        async with running_gateway(routes) as gateway:
+            await gateway.until(lambda: len(gateway.gateway.prober.machines) == 2)
+            reported = gateway.gateway.prober.machines["spark1"]
+            found = await families(gateway)
+            assert gateway.metric("gateway_node_memory_used_bytes", node="spark1") == reported.memory_used
+            assert gateway.metric("gateway_node_temperature_celsius", node="spark1") == reported.temperature
+    told = {name: {s.labels["node"]: s.value for s in f.samples} for name, f in found.items() if "_node_" in name}
+    assert told.pop("gateway_node_exporter_up") == {"spark1": 1.0, "spark2": 0.0}
+    assert {frozenset(values) for values in told.values()} == {frozenset({"spark1"})}
+    assert len(told) == 5
 
 
 async def test_the_seconds_of_a_fallback_add_up_and_stop_when_it_is_over() -> None:

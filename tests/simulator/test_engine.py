@@ -42,7 +42,8 @@ async def test_while_it_only_prefills_token_counters_stand_still_and_kv_use_move
 
 async def test_the_metrics_have_the_names_types_labels_and_bounds_of_a_real_vllm() -> None:
     real = (CAPTURES / "metrics.txt").read_text()
-    sim = SimVllm(served=["tiny"])
+    cache = {"kv-cache-memory-bytes": 1073741824}
+    sim = SimVllm(served=["tiny"], context=2048, slots=1024, prefix_cache=True, flags=cache)
     async with sim.serve() as url:
         reply = await ask(url, "/metrics")
     assert reply.header("content-type") == "text/plain; version=1.0.0; charset=utf-8"
@@ -60,6 +61,8 @@ async def test_the_metrics_have_the_names_types_labels_and_bounds_of_a_real_vllm
         "kv_cache_usage_perc",
         "request_queue_time_seconds",
         "inter_token_latency_seconds",
+        "engine_sleep_state",
+        "cache_config_info",
     ):
         assert any(name in line for line in ours)
 

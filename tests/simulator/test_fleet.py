@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gateway.config.snapshot import Backend, Secret, Snapshot
+from gateway.config.snapshot import Backend, Launch, Secret, Snapshot
+from gateway.launch.command import ServeCommand
 from simulator import SimOllama, SimVllm
 from simulator.fleet import family_of, start_fleet
 from tests.simulator.wire import ask, chat
@@ -38,6 +41,17 @@ async def test_every_backend_but_cloud_ones_is_simulated() -> None:
         assert (await ask(fleet["parakeet"], "/v1/audio/transcriptions", b"wav")).json["text"]
         assert (await ask(fleet["mac"], "/v1/models")).status == 401
         assert (await ask(fleet["mac"], "/v1/models", headers={"authorization": "Bearer k"})).status == 200
+
+
+async def test_a_launch_block_says_what_the_metrics_of_its_simulated_engine_show() -> None:
+    drafts = {"method": "mtp", "num_speculative_tokens": 2}
+    flags = {"gpu-memory-utilization": 0.55, "enable-prefix-caching": False, "speculative-config": drafts}
+    launched = replace(BACKENDS[0], launch=Launch(parsed=ServeCommand(flags=flags)))
+    async with await start_fleet(Snapshot({"qwen36": launched}, {}), speedup=100.0) as fleet:
+        page = (await ask(fleet["qwen36"], "/metrics")).body
+    assert b'enable_prefix_caching="False",' in page
+    assert b'gpu_memory_utilization="0.55",' in page
+    assert page.count(b"vllm:spec_decode_num_accepted_tokens_per_pos_total{") == 2
 
 
 async def test_what_runs_on_demand_refuses_until_it_is_started() -> None:

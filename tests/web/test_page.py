@@ -138,6 +138,12 @@ async def test_drift_is_shown(browser: Browser) -> None:
         await shows(page, "#banner", "qwen36 is not what routes.yaml says.")
 
 
+async def test_the_flags_of_an_engine_are_told_where_its_model_is(browser: Browser) -> None:
+    async with house() as h, looking(browser, h.url) as (page, _):
+        about = page.locator(f"{row('qwen36')} .about")
+        assert "gpu-memory-utilization: 0.92" in (await about.get_attribute("title") or "").splitlines()
+
+
 async def test_the_evidence_of_a_check_is_shown_when_it_is_chosen(browser: Browser) -> None:
     async with house() as h:
         await h.gateway.client.post("/admin/backends/qwen36/probe", params={"now": True}, headers={"host": "localhost"})

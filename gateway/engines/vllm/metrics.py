@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 
+from gateway.domain.observed_flags import POSITIONS_MOST
 from gateway.domain.progress import Sample
 from gateway.transport.prometheus_text import VALUE_MOST, number, slices, split_sample
 
@@ -18,6 +19,8 @@ _NAMES: Mapping[bytes, str] = {  # includes the names that older versions use
     b"vllm:prefix_cache_hits_total": "hits",
     b"vllm:prefix_cache_queries_total": "queries",
     b"vllm:spec_decode_num_drafts_total": "drafts",
+    b"vllm:spec_decode_num_draft_tokens_total": "drafted_tokens",
+    b"vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     b"vllm:time_to_first_token_seconds_count": "firsts",
     b"vllm:request_success_total": "finished",
     b"vllm:request_prompt_tokens_sum": "prefilled",
@@ -29,6 +32,9 @@ _NAMES: Mapping[bytes, str] = {  # includes the names that older versions use
 }
 _ACCEPTED = b"vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _POSITION = re.compile(rb'position="(\d{1,3})"')
+_SLEEP = b"vllm:engine_sleep_state"  # one sample for each state, 1 for the one it is in
+_SLEEP_STATE = re.compile(rb'sleep_state="(\w{1,32})"')
+_SLEEP_LEVELS: Mapping[bytes, float] = {b"awake": 0.0, b"weights_offloaded": 1.0, b"discard_all": 2.0}
 _STARTED = b"process_start_time_seconds"
 
 
@@ -50,15 +56,19 @@ def read_counters(page: bytes, at: float) -> Generator[None, None, Sample | None
 def _add(line: bytes, found: dict[str, float], accepted: dict[int, float]) -> None:
     name, labels, value = line.partition(b" ") if b"{" not in line else split_sample(line)
     key = _NAMES.get(name)
-    if key is None and name != _ACCEPTED:
+    if key is None and name not in (_ACCEPTED, _SLEEP):
         return
     count = number(value)
     if count is None:
         return
     if key is not None:
         found[key] = min(VALUE_MOST, found.get(key, 0.0) + count)
-    elif (position := _POSITION.search(labels)) is not None:
-        place = int(position[1])
+    elif name == _SLEEP:
+        state = _SLEEP_STATE.search(labels)
+        level = _SLEEP_LEVELS.get(state[1]) if state is not None and count else None
+        if level is not None:
+            found["sleep_level"] = max(level, found.get("sleep_level", 0.0))
+    elif (position := _POSITION.search(labels)) is not None and (place := int(position[1])) < POSITIONS_MOST:
         accepted[place] = min(VALUE_MOST, accepted.get(place, 0.0) + count)
 
 
