@@ -7,7 +7,9 @@ from importlib import import_module
 import click
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "render": "Write systemd units, launch scripts and a compose file for every node.",
+}
 
 
 class FleetGroup(click.Group):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from gateway.config.snapshot import Mode
 from gateway.fleet.render.docker_flags import DockerFlag
@@ -69,13 +71,20 @@ def compose_file(
         for launch in containers
     }
     out = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.allow_unicode = True
-    yaml.width = 1_000_000
-    yaml.dump({"name": "spark", "services": services}, out)
+    yaml = YAML()
+    yaml.width = 1_000_000  # never wrap inside a value
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(_quoted({"name": "spark", "services": services}), out)
     return _head(containers) + out.getvalue()
+
+
+def _quoted(value: Any) -> Any:
+    """All texts in quotes, so that no reader of YAML takes one for a number, a time or a truth value."""
+    if isinstance(value, dict):
+        return CommentedMap({key: _quoted(inner) for key, inner in value.items()})
+    if isinstance(value, list):
+        return CommentedSeq(_quoted(inner) for inner in value)
+    return DoubleQuotedScalarString(value) if isinstance(value, str) else value
 
 
 def _head(containers: list[NodeLaunch]) -> str:

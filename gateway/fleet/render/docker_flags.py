@@ -24,7 +24,22 @@ _LONG = {
     "w": "workdir",
 }
 _SWITCHES = frozenset(
-    ["detach", "disable-content-trust", "init", "interactive", "no-healthcheck", "oom-kill-disable", "privileged", "publish-all", "quiet", "read-only", "rm", "sig-proxy", "tty", "use-api-socket"]
+    (
+        "detach",
+        "disable-content-trust",
+        "init",
+        "interactive",
+        "no-healthcheck",
+        "oom-kill-disable",
+        "privileged",
+        "publish-all",
+        "quiet",
+        "read-only",
+        "rm",
+        "sig-proxy",
+        "tty",
+        "use-api-socket",
+    )
 )
 _SAME = {"net": "network", "net-alias": "network-alias", "dns-opt": "dns-option"}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.fleet.render.docker_flags import DockerFlag, values
-from gateway.launch.command import ServeCommand
+from gateway.launch.command import ServeCommand, is_serving_image
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 
@@ -40,7 +40,7 @@ def engine_words(
     if image is None or entrypoint is not None or not words:
         return EngineWords(words, entrypoint, env)
     bare = not command.program
-    if not _serves_by_itself(image):
+    if not is_serving_image(image):
         return EngineWords(("vllm", "serve", *words) if bare and command.is_vllm else words, None, env)
     if bare:
         return EngineWords(words, None, env)
@@ -57,11 +57,3 @@ def _without_assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[
         env[match[1]] = match[2]
         start += 1
     return env, words[start:]
-
-
-def _serves_by_itself(image: str) -> bool:
-    """Whether the image's entrypoint is `vllm serve`."""
-    name = image.partition("@")[0]
-    head, _, tail = name.rpartition(":")
-    repository = head if head and "/" not in tail else name
-    return repository.removeprefix("docker.io/") == "vllm/vllm-openai"

@@ -89,6 +89,13 @@ class NodeLaunch:
         flags = [flag for flag in SECRET_FLAGS if "${" not in str(self.command.flags.get(flag, "${"))]
         return (*found, *(f"--{flag}" for flag in flags))
 
+    @property
+    def secret_values(self) -> frozenset[str]:
+        """The values of `secrets`."""
+        found = [self.env.get(name) or self.command.flags.get(name[2:]) for name in self.secrets]
+        texts = (text for value in found for text in (value if isinstance(value, list) else [value]))
+        return frozenset(str(text) for text in texts)
+
 
 def unit_name(backend: str) -> str:
     """Name of the unit (without .service), the container and the directory of a backend: `spark-<backend>`. A character
@@ -147,12 +154,12 @@ def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeComm
     if profile not in backend.profiles:
         known = ", ".join(backend.profiles) or "none"
         raise CannotRender(f"backends.{backend.name}.profiles", f"has no profile '{profile}' (there are: {known})")
-    return with_changes(launch.parsed, backend.profiles[profile])
+    return with_changes(launch.parsed, backend.profiles[profile], image=launch.image)
 
 
 def _takes_flags(command: ServeCommand) -> bool:
     """Whether flags can be appended to the words: they are vLLM's own, not those of a shell that starts vLLM."""
-    return command.is_vllm and not any(word in ("-c", "-lc", "-ec", "-exc") for word in command.words[:4])
+    return command.is_vllm and command.parts.script is None
 
 
 def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> NodeLaunch:
@@ -234,7 +241,8 @@ def _url(launch: NodeLaunch) -> str | None:
         return None
     host = str(launch.command.flags.get("host") or "")
     host = "127.0.0.1" if host in _NOWHERE or "${" in host else host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if launch.command.flags.get("ssl-certfile") else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def published_port(launch: NodeLaunch) -> int | None:

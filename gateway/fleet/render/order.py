@@ -23,8 +23,8 @@ _UNKNOWN_SECONDS = 1800
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """An engine that loads before another one on the same node: its unit, the URL of its liveness check, and how long it
-    may take, in seconds."""
+    """An engine that loads before another one on the same node: its unit, the URL of its liveness check, and how many
+    seconds it may take."""
 
     unit: str
     url: str
@@ -90,4 +90,4 @@ def _seen_from(launch: NodeLaunch, launches: Iterable[NodeLaunch]) -> str | None
         return None
     port = head.url.rpartition(":")[2]
     address = f"[{head.node.address}]" if ":" in head.node.address else head.node.address
-    return f"http://{address}:{port}"
+    return f"{head.url.partition('://')[0]}://{address}:{port}"

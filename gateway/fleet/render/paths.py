@@ -8,6 +8,7 @@ MARK = "Rendered by gateway fleet render"
 UNITS = "/etc/systemd/system"
 SCRIPTS = "/usr/local/lib/spark"
 COMPOSE = f"{SCRIPTS}/compose.yaml"
+INSTALLER = "/install.sh"  # the one file that is not installed: it installs the others
 
 
 def unit_path(name: str) -> str:

@@ -10,17 +10,19 @@ from gateway.fleet.render.compose import compose_file, compose_notes
 from gateway.fleet.render.install import env_template, install_file
 from gateway.fleet.render.launches import NodeLaunch, Note, node_launches
 from gateway.fleet.render.order import Start, starts
-from gateway.fleet.render.paths import COMPOSE, RenderedFile, env_path, script_path, unit_path
+from gateway.fleet.render.paths import COMPOSE, INSTALLER, RenderedFile, env_path, script_path, unit_path
 from gateway.fleet.render.script import script_file
 from gateway.fleet.render.unit import unit_file
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The files in the order of the nodes, and what the operator should know."""
+    """The files in the order of the nodes, and what the operator should know. `secrets`: values that are written out in
+    launch blocks, and so in the files."""
 
     files: tuple[RenderedFile, ...]
     notes: tuple[Note, ...]
+    secrets: frozenset[str] = frozenset()
 
 
 def render(snapshot: Snapshot, profiles: Mapping[str, str] | None = None) -> Rendering:
@@ -33,7 +35,8 @@ def render(snapshot: Snapshot, profiles: Mapping[str, str] | None = None) -> Ren
         own = [launch for launch in launches if launch.node.name == node]
         files += _files_of(node, own, order, snapshot)
     further = dict.fromkeys(note for launch in launches for note in compose_notes(launch))
-    return Rendering(tuple(files), (*notes, *further))
+    secrets = frozenset(value for launch in launches for value in launch.secret_values)
+    return Rendering(tuple(files), (*notes, *further), secrets)
 
 
 def _files_of(
@@ -44,7 +47,7 @@ def _files_of(
     if compose is not None:
         files.append(RenderedFile(node, COMPOSE, compose, 0o644))
     yield from files
-    yield RenderedFile(node, "/install.sh", install_file(node, files, _at_boot(launches, snapshot)), 0o755)
+    yield RenderedFile(node, INSTALLER, install_file(node, files, _at_boot(launches, snapshot)), 0o755)
 
 
 def _of_launch(launch: NodeLaunch, start: Start) -> Iterator[RenderedFile]:

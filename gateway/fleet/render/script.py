@@ -35,7 +35,7 @@ fail() {
   exit 1
 }
 
-# What a restart does not mend: the unit stays down (RestartPreventExitStatus=78).
+# What a restart does not mend. Where it ends `run`, the unit stays down (RestartPreventExitStatus=78).
 refuse() {
   say "$*"
   exit 78
@@ -43,10 +43,10 @@ refuse() {
 """
 
 _ANSWERS = """\
-# Whether a server answers at this URL, and not with an error of its own.
+# Whether a server answers at this URL, and not with an error of its own; a certificate is not of interest here.
 answers() {
   local code
-  code=$(curl --silent --output /dev/null --max-time 5 --write-out '%{http_code}' "$1") || return 1
+  code=$(curl --silent --insecure --output /dev/null --max-time 5 --write-out '%{http_code}' "$1") || return 1
   [[ $code == [234]?? ]]
 }
 """
@@ -186,17 +186,17 @@ def _functions(launch: NodeLaunch, start: Start) -> Iterator[str]:
 def _prepare(launch: NodeLaunch, start: Start) -> str:
     steps = [f"wait_for {one.unit}.service {shlex.quote(one.url)}" for one in start.before]
     steps += ["remove_container"] if launch.launch.image else []
-    steps += ["clear_shared_memory", "drop_page_cache"]
+    steps += ["refuse_zombies", "clear_shared_memory", "drop_page_cache"]
     return _function(
         "prepare", ["((EUID == 0)) || refuse 'prepare needs root: the unit runs it as ExecStartPre=+'", *steps]
     )
 
 
 def _run(launch: NodeLaunch) -> str:
-    lines = ["refuse_zombies", *(f"needed {name}" for name in _needed(launch))]
+    lines = [f"needed {name}" for name in _needed(launch)]
     lines += [f"present {path}" for path in _host_paths(launch)]
-    exported = [] if launch.launch.image and not _exported(launch) else ["env"]
-    exported += [f"{name}={shell_word(value)}" for name, value in _exported(launch).items()]
+    assigned = {name: value for name, value in _exported(launch).items() if value != f"${{{name}}}"}
+    exported = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
     words = [*exported, *(_docker(launch) if launch.launch.image else [])]
     words += _lines_of(launch.words.arguments)
     return _function("run", [*lines, "exec " + " \\\n    ".join(words)])
@@ -295,8 +295,9 @@ def _after(launch: NodeLaunch, start: Start) -> Iterator[str]:
 def _warm_up(launch: NodeLaunch) -> str:
     """The first request compiles kernels, which takes up to a minute: it is sent before anybody waits for it."""
     body = {"model": served_name(launch), "messages": [{"role": "user", "content": "ping"}], "max_tokens": 3}
+    insecure = " --insecure" if (launch.url or "").startswith("https:") else ""
     curl = [
-        "curl --silent --show-error --fail --output /dev/null --max-time 300",
+        f"curl --silent --show-error --fail{insecure} --output /dev/null --max-time 300",
         "--header 'Content-Type: application/json'",
         f"--data {shell_word(json.dumps(body, ensure_ascii=False))}",
         f"{shlex.quote(f'{launch.url}/v1/chat/completions')} ||",

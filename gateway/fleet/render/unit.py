@@ -51,8 +51,8 @@ def _service(launch: NodeLaunch, start: Start) -> list[str]:
     if launch.variables:
         lines.append(f"EnvironmentFile={env_path(launch.name)}")
     lines += [
-        "# As root, whoever runs the engine: waits for the engines before it, removes what an earlier start left behind,",
-        "# drops the page cache (the engine counts it as used memory).",
+        "# As root, whoever runs the engine: waits for the engines before it, removes what an earlier start left",
+        "# behind, drops the page cache (the engine counts it as used memory).",
         f"ExecStartPre=+{script} prepare",
         f"ExecStart={script} run",
     ]
