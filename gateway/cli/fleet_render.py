@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def _print_json(rendering: Rendering, files: list[dict[str, Any]]) -> None:
     click.echo(json.dumps({"files": files, "notes": notes}, indent=2))
 
 
-def _print_rows(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_rows(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """A table on a terminal, else a line per row."""
     if not sys.stdout.isatty():
         for row in rows:

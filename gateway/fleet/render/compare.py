@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.config.snapshot import Node
+from gateway.fleet.render.install import lacking
 from gateway.fleet.render.mask import masked
 from gateway.fleet.render.paths import INSTALLER, RenderedFile
 from gateway.fleet.render.rendering import Rendering
@@ -136,11 +137,8 @@ def _of_file(file: RenderedFile, read: Read, secrets: Iterable[str]) -> Comparis
 
 def _of_values(file: RenderedFile, installed: str) -> Comparison:
     """An EnvironmentFile by its names; values are the operator's, and are never shown."""
-    names = {line.partition("=")[0] for line in installed.splitlines()}
-    wanted = [line for line in file.text.splitlines() if not line.startswith("#")]
-    lacking = [line.partition("=")[0] for line in wanted if line.partition("=")[0] not in names]
-    diff = "".join(f"+{name}=\n" for name in lacking)
-    return Comparison(file, "differs" if lacking else "same", diff)
+    diff = "".join(f"+{line}\n" for line in lacking(file, installed))
+    return Comparison(file, "differs" if diff else "same", diff)
 
 
 def _diff(file: RenderedFile, installed: str, rendered: str) -> str:

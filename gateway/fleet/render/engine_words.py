@@ -32,7 +32,8 @@ def engine_words(
     only where they have it.
 
     An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
-    Other images run the words as they are, and get a `vllm serve` in front of bare arguments."""
+    Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
+    """
     env, words = _without_assignments(command.words)
     if appended:
         words = (*(word for word in words if word != "--headless"), *appended)
@@ -41,7 +42,7 @@ def engine_words(
         return EngineWords(words, entrypoint, env)
     bare = not command.program
     if not is_serving_image(image):
-        return EngineWords(("vllm", "serve", *words) if bare and command.is_vllm else words, None, env)
+        return EngineWords(("vllm", "serve", *words) if bare and _has_vllm(image) else words, None, env)
     if bare:
         return EngineWords(words, None, env)
     if words[:2] == ("vllm", "serve"):
@@ -57,3 +58,8 @@ def _without_assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[
         env[match[1]] = match[2]
         start += 1
     return env, words[start:]
+
+
+def _has_vllm(image: str) -> bool:
+    """Whether the image is one of vLLM, by its name without tag and digest."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0].startswith("vllm")

@@ -72,6 +72,13 @@ def install_file(node: str, files: Iterable[RenderedFile], boot: Iterable[str]) 
     return f"{text}echo 'to start with the machine: sudo systemctl enable {units}'\n" if units else text
 
 
+def lacking(file: RenderedFile, existing: str) -> list[str]:
+    """The `NAME=` lines of an EnvironmentFile whose names an existing file does not have."""
+    names = {line.partition("=")[0] for line in existing.splitlines()}
+    wanted = [line for line in file.text.splitlines() if not line.startswith("#")]
+    return [line for line in wanted if line.partition("=")[0] not in names]
+
+
 def env_template(launch: NodeLaunch) -> str:
     """The lines of an EnvironmentFile, without values."""
     lines = [

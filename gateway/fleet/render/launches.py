@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -12,7 +13,7 @@ from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.docker_flags import DockerFlag, read_flags, values
 from gateway.fleet.render.engine_words import EngineWords, engine_words
 from gateway.fleet.render.words import NotAReference, pieces, referenced
-from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.command import ServeCommand, parse, with_changes
 
 DEFAULT_PORT = 8000  # of vLLM
 MASTER_PORT = 29501
@@ -171,6 +172,7 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
     several = len(nodes) > 1
     appended = _multi_node_words(backend, command, nodes, rank) if several else ()
     words = engine_words(command, launch.image, given, appended)
+    command = _as_started(command, launch.image, given)
     env = {**_env_of_flags(given), **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
         env["VLLM_HOST_IP"] = node.address
@@ -197,6 +199,13 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
 def _differs_by_node(env: Mapping[str, str]) -> bool:
     """Whether the operator's own VLLM_HOST_IP is a reference, which each node replaces by its own value."""
     return "${" in env.get("VLLM_HOST_IP", "")
+
+
+def _as_started(command: ServeCommand, image: str | None, given: tuple[DockerFlag, ...]) -> ServeCommand:
+    """The command as its process sees it: `--entrypoint /bin/bash` with `-c "... vllm serve ..."` starts vLLM too."""
+    for entrypoint in values(given, "entrypoint"):
+        return parse(shlex.join((entrypoint, *command.words)), image=image)
+    return command
 
 
 def _multi_node_words(backend: Backend, command: ServeCommand, nodes: list[Node], rank: int) -> tuple[str, ...]:

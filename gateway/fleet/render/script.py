@@ -15,7 +15,7 @@ from gateway.fleet.render.launches import SECRET, NodeLaunch, published_port
 from gateway.fleet.render.order import Start
 from gateway.fleet.render.paths import MARK, env_path
 from gateway.fleet.render.unit import STOP_SECONDS, served_name, warms_up
-from gateway.fleet.render.words import comment_lines, required, shell_path, shell_word
+from gateway.fleet.render.words import OTHERWISE, comment_lines, required, shell_path, shell_word
 
 # What shellcheck says of words that are meant literally: quotes, backslashes, dollar signs, tildes, typographic quotes.
 _LITERAL_WORDS = "SC1003,SC1110,SC1111,SC1112,SC2016,SC2088"
@@ -179,6 +179,8 @@ def _functions(launch: NodeLaunch, start: Start) -> Iterator[str]:
     yield _ZOMBIES
     if any(_host_paths(launch)):
         yield _PRESENT
+    if "$(otherwise " in _run(launch):
+        yield OTHERWISE
     if _needed(launch):
         yield _NEEDED.replace("{env}", env_path(launch.name))
 

@@ -85,7 +85,8 @@ def warms_up(launch: NodeLaunch) -> bool:
     command does not say that it serves no chats."""
     flags = launch.command.flags
     chats = flags.get("runner") in (None, "auto", "generate") and flags.get("task") in (None, "auto", "generate")
-    return launch.url is not None and chats and launch.command.is_vllm and served_name(launch) is not None
+    vllm = launch.backend.engine == "vllm" and launch.command.is_vllm
+    return launch.url is not None and chats and vllm and served_name(launch) is not None
 
 
 def served_name(launch: NodeLaunch) -> str | None:

@@ -13,6 +13,13 @@ from typing import NamedTuple
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(:-[^{}]*)?\}|\$\{", re.ASCII)
 
+_PLAIN = re.compile(r"[\w./:,@%+=-]*", re.ASCII)
+
+# For defaults that cannot stand inside ${NAME:-default}: bash reads quotes there by rules of their own.
+OTHERWISE = """\
+otherwise() { printf '%s' "${!1:-$2}"; }
+"""
+
 
 class Piece(NamedTuple):
     """A part of a text: literal `text`, or a reference to the variable `name` with its `default` (None = it must be
@@ -59,15 +66,19 @@ def referenced(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def shell_word(text: str) -> str:
-    """One word of a bash script that has the text as its value, references replaced when the script runs."""
+    """One word of a bash script that has the text as its value, references replaced when the script runs. The script
+    has the function OTHERWISE."""
     return "".join(map(_shell_piece, pieces(text))) or "''"
 
 
 def _shell_piece(piece: Piece) -> str:
     if piece.name is None:
         return shlex.quote(piece.text)
-    default = "" if piece.default is None else ":-" + re.sub(r'(["$`\\])', r"\\\1", piece.default)
-    return f'"${{{piece.name}{default}}}"'
+    if piece.default is None:
+        return f'"${{{piece.name}}}"'
+    if _PLAIN.fullmatch(piece.default):
+        return f'"${{{piece.name}:-{piece.default}}}"'
+    return f'"$(otherwise {piece.name} {shlex.quote(piece.default)})"'
 
 
 def shell_path(text: str, user: str | None) -> str:

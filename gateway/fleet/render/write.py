@@ -8,21 +8,26 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+from gateway.fleet.render.install import lacking
 from gateway.fleet.render.paths import RenderedFile
 
 Written = Literal["new", "changed", "unchanged", "kept"]
 
 
 def write_file(file: RenderedFile, directory: Path) -> Written:
-    """Write one file, and say what that changed. A file whose values are the operator's stays. Raises OSError."""
+    """Write one file, and say what that changed. A file whose values are the operator's keeps them, and gets the names
+    that it does not have yet. Raises OSError."""
     path = directory / file.place
     try:
         old = path.read_bytes()
     except FileNotFoundError:
         old = None
-    if old is not None and file.keep:
-        return "kept"
     text = file.text.encode()
+    if old is not None and file.keep:
+        names = lacking(file, old.decode(errors="replace"))
+        if not names:
+            return "kept"
+        text = old.rstrip(b"\n") + "\n".join(["", *names, ""]).encode()
     if old == text and stat.S_IMODE(path.stat().st_mode) == file.mode:
         return "unchanged"
     path.parent.mkdir(parents=True, exist_ok=True)
