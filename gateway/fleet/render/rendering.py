@@ -45,7 +45,8 @@ def _files_of(
     files = [file for launch in launches for file in _of_launch(launch, order[launch.backend.name, node])]
     compose = compose_file(launches, order, snapshot.modes)
     if compose is not None:
-        files.append(RenderedFile(node, COMPOSE, compose, 0o644))
+        private = any(launch.secrets and launch.launch.image for launch in launches)
+        files.append(RenderedFile(node, COMPOSE, compose, 0o600 if private else 0o644))
     yield from files
     yield RenderedFile(node, INSTALLER, install_file(node, files, _at_boot(launches, snapshot)), 0o755)
 
