@@ -32,9 +32,7 @@ class FleetGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@examples(
-    "gateway fleet render --out ./fleet",
-)
+@examples("gateway fleet render --out ./fleet")
 @click.group(cls=FleetGroup)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

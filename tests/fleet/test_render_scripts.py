@@ -48,7 +48,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         (self.folder / "bin").mkdir(exist_ok=True)
-        for program in ("docker", "vllm", "bash"):
+        for program in ("docker", "vllm", "bash", "systemctl"):
             self.program(program, CALLED)
         self.program("nvidia-smi", "#!/bin/sh\n")
         self.program("sleep", "#!/bin/sh\n")
@@ -453,6 +453,7 @@ def test_the_start_is_over_when_the_engine_answers(machine: Machine, tmp_path: P
     machine.program("curl", curl("000 000 200"))
     assert machine.run(SCRIPT, "ready", environ={"MAINPID": str(os.getpid())}).returncode == 0
     assert len((tmp_path / "calls.curl").read_text().splitlines()) == 3
+    assert [call.arguments for call in machine.calls("systemctl")] == [["reset-failed", "spark-it.service"]]
 
 
 def test_the_wait_for_an_engine_that_has_ended_is_over_at_once(machine: Machine) -> None:
@@ -492,6 +493,13 @@ def test_a_warm_up_that_fails_fails_nothing(machine: Machine) -> None:
 def test_a_container_is_stopped_with_time_for_its_requests(machine: Machine) -> None:
     assert machine.run(SCRIPT, "stop").returncode == 0
     assert machine.calls("docker")[-1].arguments == ["stop", "-t", "90", "spark-it"]
+
+
+def test_a_stop_on_purpose_is_no_failure_in_a_row_and_a_crash_is(machine: Machine) -> None:
+    for result, calls in (("success", 1), ("exit-code", 0)):
+        assert machine.run(SCRIPT, "clean", environ={"SERVICE_RESULT": result}).returncode == 0
+        assert len(machine.calls("systemctl")) == calls
+        assert machine.calls("docker")[-1].arguments == ["rm", "--force", "spark-it"]
 
 
 # -- the real tools ---------------------------------------------------------------------------------------------------

@@ -40,8 +40,9 @@ keep() { # MODE PATH
 
 {files}
 
+names=" {names} "
 for unit in {units}/spark-*.service; do
-  case " {names} " in
+  case $names in
     *" ${unit##*/} "*) ;;
     *)
       if grep -qs '^# {mark}' "$unit"; then

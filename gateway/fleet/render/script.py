@@ -140,7 +140,13 @@ ready() {
     ((SECONDS < {seconds})) || fail 'it does not answer after {seconds} s'
     sleep 5
   done
+  forget_failures
 }
+"""
+
+_FORGET = """\
+# Only failures in a row count for the start limit of the unit.
+forget_failures() { systemctl reset-failed "$NAME.service" || say 'systemd still counts the starts before this one'; }
 """
 
 _STOP = """\
@@ -157,7 +163,7 @@ def script_file(launch: NodeLaunch, start: Start) -> str:
     parts = [
         f"#!/bin/bash\n# {MARK} from {launch.path} for {launch.node.name}. Edits here are lost: change routes.yaml.\n"
         + "".join(f"{line}\n" for note in launch.notes for line in comment_lines(f"Note: {note.message}"))
-        + f"# shellcheck disable={_LITERAL_WORDS} # the words of an engine are meant literally",
+        + f"# The words of an engine are meant literally.\n# shellcheck disable={_LITERAL_WORDS}",
         _TOP.replace("{name}", launch.name),
         *_functions(launch, start),
         _prepare(launch, start),
@@ -177,6 +183,7 @@ def _functions(launch: NodeLaunch, start: Start) -> Iterator[str]:
         yield _REMOVE
     yield _CLEAN_MEMORY
     yield _ZOMBIES
+    yield _FORGET
     if any(_host_paths(launch)):
         yield _PRESENT
     if "$(otherwise " in _run(launch):
@@ -292,6 +299,8 @@ def _after(launch: NodeLaunch, start: Start) -> Iterator[str]:
         yield _warm_up(launch)
     if launch.launch.image:
         yield _STOP.replace("{seconds}", str(STOP_SECONDS))
+    remove = ["remove_container"] if launch.launch.image else []
+    yield _function("clean", [*remove, "if [[ ${SERVICE_RESULT-} == success ]]; then forget_failures; fi"])
 
 
 def _warm_up(launch: NodeLaunch) -> str:
@@ -321,7 +330,8 @@ def _choice(launch: NodeLaunch) -> str:
     steps = {"prepare": "prepare", "run": "run"}
     steps |= {"ready": "ready"} if launch.url else {}
     steps |= {"warm-up": "warm_up"} if warms_up(launch) else {}
-    steps |= {"stop": "stop", "clean": "remove_container"} if launch.launch.image else {}
+    steps |= {"stop": "stop"} if launch.launch.image else {}
+    steps["clean"] = "clean"
     cases = [f"  {step}) {function} ;;" for step, function in steps.items()]
     return "\n".join(["case ${1-} in", *cases, f'  *) refuse "usage: $0 {"|".join(steps)}" ;;', "esac"])
 

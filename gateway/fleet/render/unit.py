@@ -34,8 +34,8 @@ def _unit(launch: NodeLaunch, start: Start) -> list[str]:
         "Wants=network-online.target",
         *(f"Requires={name}" for name in docker),
         f"After={' '.join(after)}",
-        f"# After {ATTEMPTS} failures in a row it stays down, however long each took: `systemctl reset-failed` first, "
-        "then start.",
+        f"# After {ATTEMPTS} failures in a row it stays down, however long each took, until `systemctl reset-failed`.",
+        "# A start that succeeds, and a stop on purpose, set the count back.",
         f"StartLimitIntervalSec={window}",
         f"StartLimitBurst={ATTEMPTS}",
     ]
@@ -57,13 +57,14 @@ def _service(launch: NodeLaunch, start: Start) -> list[str]:
         f"ExecStart={script} run",
     ]
     if launch.url:
-        lines += ["# The start is over when the engine answers.", f"ExecStartPost={script} ready"]
+        lines += ["# The start is over when the engine answers.", f"ExecStartPost=+{script} ready"]
     if warms_up(launch):
         lines.append(f"ExecStartPost=-{script} warm-up")
     if launch.launch.image:
-        lines += [f"ExecStop={script} stop", f"ExecStopPost=-{script} clean"]
+        lines.append(f"ExecStop={script} stop")
     return [
         *lines,
+        f"ExecStopPost=-+{script} clean",
         "KillMode=mixed",
         f"TimeoutStartSec={start.seconds + 60}",
         f"TimeoutStopSec={STOP_SECONDS + 30}",

@@ -35,22 +35,24 @@ class NotAReference(ValueError):
 
 
 def pieces(text: str) -> Iterator[Piece]:
-    """The parts of a text in order. Raises NotAReference."""
+    """The parts of a text in order, no two literal ones side by side. Raises NotAReference."""
+    literal = ""
     end = 0
     for match in _REFERENCE.finditer(text):
-        if match.start() > end:
-            yield Piece(text[end : match.start()])
+        literal += text[end : match.start()]
         end = match.end()
         if match[0] == "$${":
-            yield Piece("${")
-        elif match[1] is None:
-            raise NotAReference(
-                f"'{text[match.start() : match.start() + 20]}' is no reference that a machine of the fleet can replace"
-            )
-        else:
-            yield Piece("", match[1], None if match[2] is None else match[2][2:])
-    if end < len(text):
-        yield Piece(text[end:])
+            literal += "${"
+            continue
+        if match[1] is None:
+            shown = text[match.start() : match.start() + 20]
+            raise NotAReference(f"'{shown}' is no reference that a machine of the fleet can replace")
+        if literal:
+            yield Piece(literal)
+            literal = ""
+        yield Piece("", match[1], None if match[2] is None else match[2][2:])
+    if literal + text[end:]:
+        yield Piece(literal + text[end:])
 
 
 def required(texts: Iterable[str]) -> tuple[str, ...]:
