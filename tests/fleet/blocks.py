@@ -28,7 +28,7 @@ backends:
         --speculative-config '{"method":"mtp","num_speculative_tokens":2}' --enable-prefix-caching
         --max-num-batched-tokens 8192 --host 0.0.0.0 --port 8000
       env: {VLLM_FLASHINFER_MOE_BACKEND: latency, VLLM_USE_V1: 1}
-      volumes: ["~/.cache/huggingface:/root/.cache/huggingface"]
+      volumes: ["~/.cache/huggingface:/cache"]
       docker: --rm --name vllm-qwen36 --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 -p 8001:8000
       resident: 61GiB
   gemma4:
@@ -41,7 +41,7 @@ backends:
         --speculative-config '{"method":"mtp","model":"google/gemma-4-26B-A4B-it-assistant","num_speculative_tokens":4}'
         --enable-prefix-caching --host 0.0.0.0 --max-num-batched-tokens 8192 --port 8001
       env: {VLLM_DISABLE_COMPILE_CACHE: 1, HF_TOKEN: "${HF_TOKEN}"}
-      volumes: ["/models:/root/.cache/huggingface"]
+      volumes: ["/models:/cache"]
   small:
     node: spark1
     launch:
@@ -65,7 +65,7 @@ backends:
       env:
         {TORCH_CUDA_ARCH_LIST: "12.1a", OMP_NUM_THREADS: 8, NCCL_SOCKET_IFNAME: bond0, GLOO_SOCKET_IFNAME: bond0,
          NCCL_IB_HCA: "rocep1s0f0,rocep1s0f1"}
-      volumes: ["/home/milo/models:/models", "~/.cache/vllm:/root/.cache/vllm"]
+      volumes: ["/srv/models:/models", "~/.cache/vllm:/cache/vllm"]
       docker: --net host --privileged --runtime nvidia
       resident: 107GiB
     profiles:

@@ -109,7 +109,7 @@ def node_launches(snapshot: Snapshot, profiles: Mapping[str, str]) -> tuple[tupl
     the profile to render it with."""
     launches: list[NodeLaunch] = []
     notes: list[Note] = []
-    taken = {"spark-gateway": "the gateway's own unit"}
+    taken = dict.fromkeys(("spark-gateway", "spark-gateway-next"), "the gateway's own unit")
     for backend in snapshot.backends.values():
         if backend.launch is None:
             continue
