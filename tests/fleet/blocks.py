@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from gateway.config.load import load_text
-from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
+from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.rendering import Rendering, render
 from gateway.launch.command import parse
 
+# What shells, systemd, YAML and docker would each make something of.
+ODD = [
+    "'",
+    '"',
+    "\\",
+    "$",
+    "${",
+    "$(id)",
+    "`id`",
+    "%",
+    "%n",
+    "!",
+    "*",
+    "~",
+    "#",
+    "\n",
+    "\t",
+    " ",
+    "{",
+    "}",
+    "é",
+    "😀",
+    "’",
+]
 DIGEST = "0123456789abcdef" * 4
 FLEET = """\
 nodes:
@@ -141,4 +165,4 @@ def messages(rendering: Rendering) -> str:
     return "\n".join(f"{note.severity}: {note.path}: {note.message}" for note in rendering.notes)
 
 
-__all__ = ["FLEET", "Mode", "fleet", "messages", "one_backend", "render", "text_of"]
+__all__ = ["FLEET", "ODD", "fleet", "messages", "one_backend", "render", "text_of"]

@@ -21,13 +21,16 @@ from gateway.fleet.render.words import OTHERWISE, comment_lines, required, shell
 _LITERAL_WORDS = "SC1003,SC1110,SC1111,SC1112,SC2016,SC2088"
 # Variables of the engine that would change the tools of the script itself: they are only ever given to docker.
 _OF_THE_SCRIPT = re.compile(r"PATH|HOME|IFS|LD_\w+|DOCKER_\w+|BASH\w*|XDG_\w+|\w+_PROXY|\w+_proxy", re.ASCII)
+# The host's side of a mount; a colon inside a reference (${NAME:-/models}) does not end it.
+_SOURCE = re.compile(r"((?:\$\{[^{}]*\}|[^:])+):")
 
 _TOP = """\
 set -euo pipefail
 
-readonly NAME={name}
+# No name that a reference of the launch block is likely to have.
+readonly spark_unit={name}
 
-say() { printf '%s: %s\\n' "$NAME" "$*" >&2; }
+say() { printf '%s: %s\\n' "$spark_unit" "$*" >&2; }
 
 # A failure that passes: systemd starts the unit again.
 fail() {
@@ -67,9 +70,9 @@ wait_for() {
 
 _REMOVE = """\
 remove_container() {
-  if docker container inspect "$NAME" >/dev/null 2>&1; then
+  if docker container inspect "$spark_unit" >/dev/null 2>&1; then
     say 'removes the container that was left behind'
-    docker rm --force "$NAME" >/dev/null
+    docker rm --force "$spark_unit" >/dev/null
   fi
 }
 """
@@ -119,9 +122,9 @@ refuse_zombies() {
 """
 
 _PRESENT = """\
-# docker would make an empty directory of a path that is missing.
+# docker would make an empty directory of a path that is missing. What is no path is the name of a volume.
 present() {
-  [[ -e $1 ]] || refuse "$1 does not exist: mount it, download it, or make it (sudo mkdir -p $1)"
+  [[ $1 != /* || -e $1 ]] || refuse "$1 does not exist: mount it, download it, or make it (sudo mkdir -p $1)"
 }
 """
 
@@ -135,7 +138,7 @@ _READY = """\
 ready() {
   until answers {url}; do
     if [[ -n ${MAINPID-} && ! -d /proc/$MAINPID ]]; then
-      fail "it ended before it was ready: journalctl -u $NAME"
+      fail "it ended before it was ready: journalctl -u $spark_unit"
     fi
     ((SECONDS < {seconds})) || fail 'it does not answer after {seconds} s'
     sleep 5
@@ -146,13 +149,13 @@ ready() {
 
 _FORGET = """\
 # Only failures in a row count for the start limit of the unit.
-forget_failures() { systemctl reset-failed "$NAME.service" || say 'systemd still counts the starts before this one'; }
+forget_failures() { systemctl reset-failed "$spark_unit.service" || say 'systemd still counts the starts before this one'; }
 """
 
 _STOP = """\
 stop() {
-  if docker container inspect "$NAME" >/dev/null 2>&1; then
-    docker stop -t {seconds} "$NAME" >/dev/null
+  if docker container inspect "$spark_unit" >/dev/null 2>&1; then
+    docker stop -t {seconds} "$spark_unit" >/dev/null
   fi
 }
 """
@@ -273,9 +276,9 @@ def _host_paths(launch: NodeLaunch) -> Iterator[str]:
     if not launch.launch.image:
         return
     for volume in launch.volumes:
-        source, colon, _ = volume.partition(":")
-        if colon and source.startswith(("/", "~")):
-            yield shell_path(source, launch.user)
+        match = _SOURCE.match(volume)
+        if match is not None and match[1].startswith(("/", "~", "${")):
+            yield shell_path(match[1], launch.user)
     for flag in launch.flags:
         if flag.name == "env-file" and flag.value:
             yield shell_word(flag.value)
