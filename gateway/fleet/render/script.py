@@ -149,7 +149,9 @@ ready() {
 
 _FORGET = """\
 # Only failures in a row count for the start limit of the unit.
-forget_failures() { systemctl reset-failed "$spark_unit.service" || say 'systemd still counts the starts before this one'; }
+forget_failures() {
+  systemctl reset-failed "$spark_unit.service" || say 'systemd still counts the starts before this one'
+}
 """
 
 _STOP = """\
