@@ -268,7 +268,7 @@ def test_install_puts_every_file_in_its_place_and_a_second_run_changes_nothing(t
     assert "spark-gateway" not in said
     assert "systemctl daemon-reload" in said
 
-    (root / ENV[1:]).write_text("KEY=mine\n")
+    (root / ENV[1:]).write_text("KEY=mine")
     said = run()
     assert "installed" not in said
     assert (root / ENV[1:]).read_text() == "KEY=mine\nHF_TOKEN=\n"

@@ -30,10 +30,11 @@ put() { # MODE PATH
 keep() { # MODE PATH
   local line
   [[ -e $2 ]] || put "$1" "$2"
+  [[ -z $(tail -c 1 "$2") ]] || echo >>"$2" # the last line has no end yet
   while read -r line; do
     [[ $line == *=* && $line != '#'* ]] || continue
     grep -q "^${line%%=*}=" "$2" || echo "$line" >>"$2"
-    if grep -qxF -- "$line" "$2"; then echo "write a value for ${line%%=*} into $2"; fi
+    if grep -qx -- "${line%%=*}=" "$2"; then echo "write a value for ${line%%=*} into $2"; fi
   done <"$here$2"
   chmod "$1" "$2"
 }
