@@ -186,7 +186,9 @@ def test_short_flags_of_docker_are_read_as_docker_reads_them() -> None:
 
 
 def test_head_and_worker_differ_in_rank_address_and_headless(machine: Machine) -> None:
-    snapshot = one_backend("vllm serve m --headless -tp 2", image="img", nodes=2, env={"NCCL_SOCKET_IFNAME": "bond0"})
+    snapshot = one_backend(
+        "vllm serve m --headless -tp 2 --node-rank=7", image="img", nodes=2, env={"NCCL_SOCKET_IFNAME": "bond0"}
+    )
     rendering = render(snapshot)
     calls = []
     for node in ("n0", "n1"):

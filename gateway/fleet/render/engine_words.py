@@ -25,18 +25,13 @@ class EngineWords:
         return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
 
 
-def engine_words(
-    command: ServeCommand, image: str | None, flags: tuple[DockerFlag, ...], appended: tuple[str, ...]
-) -> EngineWords:
-    """The command for its image. `flags` are those of `docker run`; `appended` words go to the end, and `--headless` is
-    only where they have it.
+def engine_words(command: ServeCommand, image: str | None, flags: tuple[DockerFlag, ...]) -> EngineWords:
+    """The command for its image. `flags` are those of `docker run`.
 
     An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
     Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
     """
     env, words = _without_assignments(command.words)
-    if appended:
-        words = (*(word for word in words if word != "--headless"), *appended)
     entrypoint = next(iter(values(flags, "entrypoint")), None)
     if image is None or entrypoint is not None or not words:
         return EngineWords(words, entrypoint, env)

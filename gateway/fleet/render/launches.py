@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.docker_flags import DockerFlag, read_flags, values
@@ -170,8 +170,9 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         raise CannotRender(f"backends.{backend.name}.launch.docker", str(error)) from None
     node = nodes[rank]
     several = len(nodes) > 1
-    appended = _multi_node_words(backend, command, nodes, rank) if several else ()
-    words = engine_words(command, launch.image, given, appended)
+    if several:
+        command = _of_rank(backend, launch, command, nodes, rank)
+    words = engine_words(command, launch.image, given)
     command = _as_started(command, launch.image, given)
     env = {**_env_of_flags(given), **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
@@ -208,21 +209,22 @@ def _as_started(command: ServeCommand, image: str | None, given: tuple[DockerFla
     return command
 
 
-def _multi_node_words(backend: Backend, command: ServeCommand, nodes: list[Node], rank: int) -> tuple[str, ...]:
-    """The flags that make one engine of several nodes. The last of a repeated flag counts, so they come last."""
-    words: list[str] = []
+def _of_rank(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> ServeCommand:
+    """The command of one node of several that make one engine. What the command states of the group stays; which
+    position the node has does not."""
+    changes: dict[str, Any] = {}
     if "nnodes" not in command.flags:
-        words += ["--nnodes", str(len(nodes))]
-    words += ["--node-rank", str(rank)]
+        changes["nnodes"] = len(nodes)
+    changes["node-rank"] = rank
     if "master-addr" not in command.flags:
         if nodes[0].address is None:
             raise CannotRender(
                 f"nodes.{nodes[0].name}", f"has no `address`, which the other nodes of {backend.name} need"
             )
-        words += ["--master-addr", nodes[0].address]
+        changes["master-addr"] = nodes[0].address
     if "master-port" not in command.flags:
-        words += ["--master-port", str(MASTER_PORT)]
-    return (*words, "--headless") if rank else tuple(words)
+        changes["master-port"] = MASTER_PORT
+    return with_changes(command, {**changes, "headless": True if rank else "none"}, image=launch.image)
 
 
 def _env_of_flags(flags: tuple[DockerFlag, ...]) -> dict[str, str]:
