@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.rendering import Rendering, render
@@ -131,9 +133,17 @@ backends:
 aliases: {writer: [qwen36, gemma4, ds4]}
 """.replace("{DIGEST}", DIGEST)
 
+RECIPES = sorted((Path(__file__).parents[2] / "deploy" / "recipes").glob("*.yaml"))
+
 
 def fleet() -> Snapshot:
     return load_text(FLEET, "routes.yaml", {}).snapshot
+
+
+def fleets() -> dict[str, Snapshot]:
+    """This fleet and every recipe that ships, by name."""
+    recipes = {path.stem: load_text(path.read_text(), path.name, {}).snapshot for path in RECIPES}
+    return {"fleet": fleet(), **recipes}
 
 
 def one_backend(
@@ -165,4 +175,4 @@ def messages(rendering: Rendering) -> str:
     return "\n".join(f"{note.severity}: {note.path}: {note.message}" for note in rendering.notes)
 
 
-__all__ = ["FLEET", "ODD", "fleet", "messages", "one_backend", "render", "text_of"]
+__all__ = ["FLEET", "ODD", "fleet", "fleets", "messages", "one_backend", "render", "text_of"]

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.blocks import ODD, fleet, one_backend, render
+from tests.fleet.blocks import ODD, fleet, fleets, one_backend, render
 from tests.fleet.machine import Machine
 
+RENDERINGS = {name: render(snapshot) for name, snapshot in fleets().items()}
+RENDERINGS["profile"] = render(fleet(), {"ds4": "latency"})
 SCRIPTS = {
-    file.place: file.text
-    for rendering in (render(fleet()), render(fleet(), {"ds4": "latency"}))
+    f"{name} {file.place}": file.text
+    for name, rendering in RENDERINGS.items()
     for file in rendering.files
     if file.path.endswith(".sh")
 }

@@ -16,7 +16,7 @@ from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
 from gateway.fleet.render.launches import unit_name
 from gateway.launch.command import parse
-from tests.fleet.blocks import fleet, messages, one_backend, render, text_of
+from tests.fleet.blocks import fleet, fleets, messages, one_backend, render, text_of
 
 GIB = 1024**3
 
@@ -63,10 +63,13 @@ def install(snapshot: Snapshot, node: str, root: Path) -> None:
             path.chmod(file.mode)
 
 
+FLEETS = fleets()
+
+
 @analyze
-@pytest.mark.parametrize("node", ["spark1", "spark2"])
-def test_systemd_has_nothing_to_say_of_the_units(node: str, tmp_path: Path) -> None:
-    install(fleet(), node, tmp_path)
+@pytest.mark.parametrize(("name", "node"), [(name, node) for name, found in FLEETS.items() for node in found.nodes])
+def test_systemd_has_nothing_to_say_of_the_units(name: str, node: str, tmp_path: Path) -> None:
+    install(FLEETS[name], node, tmp_path)
     assert verify(tmp_path) == (0, "")
 
 
