@@ -341,6 +341,21 @@ def test_an_unknown_profile_is_said_with_the_known_ones() -> None:
     assert "has no profile 'fast' (there are: latency)" in messages(render(fleet(), {"ds4": "fast"}))
 
 
+def test_what_only_a_shell_would_replace_is_said() -> None:
+    rendering = render(
+        one_backend(
+            "vllm serve ~/models/m --seed 5$ --chat-template $HOME/x.jinja",
+            image="img",
+            docker="-e HF_HOME=$MODELS -e HF_TOKEN=$ecret",
+            volumes=("~/x:/x", "$PWD:/y"),
+        )
+    )
+    said = [note.message.split("'")[1] for note in rendering.notes if "no shell reads it" in note.message]
+    assert said == ["~/models/m", "$HOME/x.jinja", "$MODELS", "$PWD:/y"]
+    assert "$ecret" not in messages(rendering)
+    assert "HF_TOKEN is written out" in messages(rendering)
+
+
 def test_a_secret_that_is_written_out_is_for_root_alone_and_said() -> None:
     rendering = render(one_backend("vllm serve m --api-key abc", image="img", env={"HF_TOKEN": "hf_x"}))
     assert next(file.mode for file in rendering.files if file.path.endswith("/launch.sh")) == 0o700

@@ -20,6 +20,7 @@ MASTER_PORT = 29501
 SECRET_FLAGS = ("api-key", "hf-token")
 SECRET = re.compile(r"token|secret|passw|api_?key|credential|private_?key", re.IGNORECASE)
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_FOR_A_SHELL = re.compile(r"~/|\$[A-Za-z_]\w*(/|:|$)", re.ASCII)  # by hand, a shell would replace it
 _USER = re.compile(r"[a-z_][a-z0-9_-]*")
 # What the unit decides: the container has its name, ends with it, and is started again by systemd alone.
 _OF_THE_UNIT = ("name", "rm", "detach", "interactive", "tty", "restart", "cidfile", "attach", "sig-proxy")
@@ -294,6 +295,8 @@ def _notes(launch: NodeLaunch) -> Iterator[Note]:
         yield Note(
             "warning", launch.path, f"{name} is written out and would be in the rendered files: write a ${{NAME}}"
         )
+    for text in _for_a_shell(launch):
+        yield Note("warning", launch.path, f"'{text}' stays as it is, no shell reads it: write ${{NAME}}, or the path")
     if launch.url is None and not launch.is_worker:
         yield Note("warning", launch.path, "its port is not known: the unit cannot wait until it is ready")
     for volume in launch.volumes:
@@ -305,6 +308,14 @@ def _notes(launch: NodeLaunch) -> Iterator[Note]:
         )
     if launch.nodes > 1:
         yield from _notes_of_nodes(launch)
+
+
+def _for_a_shell(launch: NodeLaunch) -> Iterator[str]:
+    """Words, values and mounts of which a shell would replace a part if the command were typed by hand."""
+    volumes = (volume for volume in launch.volumes if not volume.startswith("~/"))
+    for text in (*launch.words.all(), *launch.env.values(), *volumes):
+        if _FOR_A_SHELL.match(text) and text not in launch.secret_values:
+            yield text
 
 
 def _notes_of_nodes(launch: NodeLaunch) -> Iterator[Note]:
