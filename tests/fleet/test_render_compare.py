@@ -161,6 +161,8 @@ SECRETS = {
     "DB_PASSWORD": 'p"w',
     "A_SECRET_B": "s3",
     "NOT": "shown",
+    "TOKENIZERS_PARALLELISM": "shown",
+    "MAX_TOKENS": "shown",
 }
 
 
@@ -184,6 +186,7 @@ def test_every_secret_of_every_file_is_masked_and_references_are_not() -> None:
         for text in (masked(file.text, rendering.secrets), masked(file.text)):
             for value in ("hf_o", "key one", 'p"w', 'p\\"w', "abcdefg"):
                 assert value not in text, (file.path, value)
+            assert text.count("shown") == file.text.count("shown")
             assert text.count("${OTHER_TOKEN") == file.text.count("${OTHER_TOKEN")
             assert text.count("${KEY") == file.text.count("${KEY")
 

@@ -18,7 +18,10 @@ from gateway.launch.command import ServeCommand, parse, with_changes
 DEFAULT_PORT = 8000  # of vLLM
 MASTER_PORT = 29501
 SECRET_FLAGS = ("api-key", "hf-token")
-SECRET = re.compile(r"token|secret|passw|api_?key|credential|private_?key", re.IGNORECASE)
+# In names of variables: HF_TOKEN and APIKEY, but neither TOKENIZERS_PARALLELISM nor MAX_TOKENS.
+SECRET = re.compile(
+    r"(?:(?<![a-z])token|secrets?|passw(?:or)?d|api_?key|credentials?|private_?key)(?![a-z])", re.IGNORECASE
+)
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _FOR_A_SHELL = re.compile(r"~/|\$[A-Za-z_]\w*(/|:|$)", re.ASCII)  # by hand, a shell would replace it
 _USER = re.compile(r"[a-z_][a-z0-9_-]*")

@@ -24,9 +24,14 @@ _PLACES = (
 )
 
 
+def _is_long(secret: str) -> bool:
+    """Whether the value hardly is anywhere by chance. A shorter one is found by its place alone."""
+    return len(secret) >= 6
+
+
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """The text with `********` in the place of every secret. `secrets`: values known to be in it."""
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted(filter(_is_long, secrets), key=len, reverse=True):
         for written in (shlex.quote(secret), json.dumps(secret)[1:-1], secret.replace("$", "$$"), secret):
             text = text.replace(written, MASK)
     for place in _PLACES:
