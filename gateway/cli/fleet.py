@@ -12,6 +12,7 @@ from gateway.cli.options import examples
 COMMANDS: dict[str, str] = {
     "check": "What would go wrong with the engines, before they are started.",
     "plan": "Plan the memory of every node: does it fit, and in which order to load.",
+    "render": "Write systemd units, launch scripts and a compose file for every node.",
 }
 
 

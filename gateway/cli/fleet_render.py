@@ -1,0 +1,157 @@
+"""`gateway fleet render`: systemd units, launch scripts and a compose file for every node, from the launch blocks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.options import config_option, counted, examples, json_option, load_or_exit
+from gateway.printable import visible
+
+if TYPE_CHECKING:
+    from gateway.config.snapshot import Snapshot
+    from gateway.fleet.render.compare import Comparison
+    from gateway.fleet.render.paths import RenderedFile
+    from gateway.fleet.render.rendering import Rendering
+
+
+@examples(
+    "gateway fleet render                        # which files there would be",
+    "gateway fleet render --out ./fleet          # a folder per node, with its install.sh",
+    "gateway fleet render --diff                 # beside what is installed on the nodes",
+    "gateway fleet render --out ./fleet --profile ds4=latency",
+)
+@click.command()
+@config_option
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write the files below this directory.")
+@click.option("--diff", "as_diff", is_flag=True, help="Compare with what is installed, here or over ssh.")
+@click.option(
+    "--profile", "chosen", multiple=True, metavar="BACKEND=NAME", help="Render a backend with one of its profiles."
+)
+@json_option
+def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ...], as_json: bool) -> None:
+    """Turn launch blocks into what the nodes run: systemd units, launch scripts, compose files.
+
+    Secrets that are written out are masked in all output; files have them. Exit code 0: rendered, and (--diff) equal to
+    what is installed; 1: a backend cannot be rendered, or --diff found a difference.
+    """
+    from gateway.fleet.render.rendering import render
+
+    if out is not None and as_diff:
+        raise click.UsageError("--out writes files and --diff compares with installed ones: use one of them")
+    profiles = dict(map(_profile, chosen))
+    snapshot = load_or_exit(config, as_json=as_json).snapshot
+    for name in profiles:
+        if name not in snapshot.backends or snapshot.backends[name].launch is None:
+            raise click.UsageError(f"--profile: no backend '{name}' with a launch block")
+    rendering = render(snapshot, profiles)
+    fine = bool(rendering.files) and not any(note.severity == "error" for note in rendering.notes)
+    if as_diff:
+        fine = _compare(rendering, snapshot, as_json) and fine
+    else:
+        _list(rendering, _write(rendering, out) if out else {}, as_json)
+    sys.exit(0 if fine else 1)
+
+
+def _profile(text: str) -> tuple[str, str]:
+    backend, equals, name = text.partition("=")
+    if not (backend and equals and name):
+        raise click.UsageError(f"--profile {text}: write BACKEND=NAME")
+    return backend, name
+
+
+def _write(rendering: Rendering, directory: Path) -> dict[str, str]:
+    """Place of each file -> what writing it changed. Exits 1 where one cannot be written."""
+    from gateway.fleet.render.write import write_file
+
+    written: dict[str, str] = {}
+    for file in rendering.files:
+        try:
+            written[file.place] = write_file(file, directory)
+        except OSError as error:
+            click.echo(f"cannot write '{directory / file.place}': {error.strerror or error}", err=True)
+            sys.exit(1)
+    return written
+
+
+def _list(rendering: Rendering, written: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        from gateway.fleet.render.mask import masked
+
+        files = [
+            {**_file(file), "state": written.get(file.place), "text": masked(file.text, rendering.secrets)}
+            for file in rendering.files
+        ]
+        _print_json(rendering, files)
+        return
+    rows = [
+        (file.node, file.path, f"{file.mode:04o}", f"{len(file.text.encode()):,}", written.get(file.place, ""))
+        for file in rendering.files
+    ]
+    _print_rows(("node", "file", "mode", "bytes", *(["state"] if written else [])), rows)
+    _print_notes(rendering)
+
+
+def _compare(rendering: Rendering, snapshot: Snapshot, as_json: bool) -> bool:
+    """Whether everything is installed as it would be rendered."""
+    from gateway.fleet.render.compare import compare
+
+    found = compare(rendering, snapshot.nodes)
+    if as_json:
+        _print_json(rendering, [_comparison(one) for one in found])
+    else:
+        for one in found:
+            if one.diff:
+                click.echo("\n".join(visible(line) for line in one.diff.splitlines()) + "\n")
+        _print_rows(
+            ("node", "file", "state", "reason"),
+            [(one.file.node, one.file.path, one.state, visible(one.reason)) for one in found],
+        )
+        _print_notes(rendering)
+    return all(one.state == "same" for one in found)
+
+
+def _comparison(one: Comparison) -> dict[str, Any]:
+    return {**_file(one.file), "state": one.state, "reason": one.reason or None, "diff": one.diff or None}
+
+
+def _file(file: RenderedFile) -> dict[str, Any]:
+    return {"node": file.node, "path": file.path, "mode": f"{file.mode:04o}", "bytes": len(file.text.encode())}
+
+
+def _print_json(rendering: Rendering, files: list[dict[str, Any]]) -> None:
+    notes = [{"severity": n.severity, "path": n.path, "message": n.message} for n in rendering.notes]
+    click.echo(json.dumps({"files": files, "notes": notes}, indent=2))
+
+
+def _print_rows(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table on a terminal, else a line per row."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("  ".join(cell for cell in row if cell))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column == "bytes" else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row[: len(columns)]))
+    Console().print(table)
+
+
+def _print_notes(rendering: Rendering) -> None:
+    if not rendering.files:
+        click.echo("nothing to render: no backend has both a launch block and a node", err=True)
+    for note in rendering.notes:
+        click.echo(f"{note.severity}: {visible(note.path)}: {visible(note.message)}", err=True)
+    errors = sum(note.severity == "error" for note in rendering.notes)
+    if errors:
+        click.echo(f"{counted(errors, 'backend')} not rendered", err=True)

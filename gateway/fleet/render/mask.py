@@ -1,0 +1,39 @@
+"""Texts of rendered files as they may be shown: without the secrets that are written out in them.
+
+References (`${NAME}`) are shown. A secret of an installed file need not be the one of routes.yaml, so secrets are found
+by their place too: the value of a variable whose name speaks of one, and of a flag that takes one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable
+
+from gateway.fleet.render.launches import SECRET, SECRET_FLAGS
+
+MASK = "********"
+_FLAGS = "|".join(SECRET_FLAGS)
+_PLACES = (
+    # NAME=value of the script and of units, NAME: "value" of compose
+    re.compile(rf"(?im)(?<![\w-])(\w*(?:{SECRET.pattern})\w*(?:=|: ))(?!\"?\$\{{)(\S.*?)( \\)?$"),
+    re.compile(rf"(?m)^(\s*--(?:{_FLAGS})[ =])(?!\"?\$\{{)(\S.*?)( \\)?$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})\"\n\s*- )(?!\"\$\{{)(\S.*)()$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})=)(?!\$\{{)(.*)(\")$"),
+    re.compile(r"(?m)(Bearer %s\\n' )(?!\"\$\{)(\S.*?)( \|)$"),
+)
+
+
+def _is_long(secret: str) -> bool:
+    """Whether the value hardly is anywhere by chance. A shorter one is found by its place alone."""
+    return len(secret) >= 6
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text with `********` in the place of every secret. `secrets`: values known to be in it."""
+    for secret in sorted(filter(_is_long, secrets), key=len, reverse=True):
+        for written in (shlex.quote(secret), json.dumps(secret)[1:-1], secret.replace("$", "$$"), secret):
+            text = text.replace(written, MASK)
+    for place in _PLACES:
+        text = place.sub(lambda match: f"{match[1]}{MASK}{match[3] or ''}", text)
+    return text

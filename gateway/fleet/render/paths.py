@@ -1,0 +1,42 @@
+"""The rendered files, and where they are installed on a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARK = "Rendered by gateway fleet render"
+UNITS = "/etc/systemd/system"
+SCRIPTS = "/usr/local/lib/spark"
+COMPOSE = f"{SCRIPTS}/compose.yaml"
+INSTALLER = "/install.sh"  # the one file that is not installed: it installs the others
+
+
+def unit_path(name: str) -> str:
+    return f"{UNITS}/{name}.service"
+
+
+def script_path(name: str) -> str:
+    """The launch script: /usr/local/lib/spark/<backend>/launch.sh."""
+    return f"{SCRIPTS}/{name.removeprefix('spark-')}/launch.sh"
+
+
+def env_path(name: str) -> str:
+    """The values of `${NAME}`, mode 0600. Written once, and from then on the operator's."""
+    return f"/etc/spark/{name}.env"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedFile:
+    """One file of a node. `path`: where it is installed there. `keep`: an existing one is never overwritten, because
+    the values in it are the operator's."""
+
+    node: str
+    path: str
+    text: str
+    mode: int
+    keep: bool = False
+
+    @property
+    def place(self) -> str:
+        """Its path below the directory that `--out` names: the node's name, then the path on the node."""
+        return self.node + self.path

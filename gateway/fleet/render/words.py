@@ -1,0 +1,116 @@
+"""Text of a launch block in the languages of the rendered files: a shell word, a value of a unit, a value of compose.
+
+`${NAME}` and `${NAME:-default}` are references for the machine that starts the engine: the shell (or compose) replaces
+them there. Everything else is literal, whatever a shell would make of it. `$${` is a literal `${`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(:-[^{}]*)?\}|\$\{", re.ASCII)
+
+_PLAIN = re.compile(r"[\w./:,@%+=-]*", re.ASCII)
+
+# For defaults that cannot stand inside ${NAME:-default}: bash reads quotes there by rules of their own.
+OTHERWISE = """\
+otherwise() { printf '%s' "${!1:-$2}"; }
+"""
+
+
+class Piece(NamedTuple):
+    """A part of a text: literal `text`, or a reference to the variable `name` with its `default` (None = it must be
+    set and not empty)."""
+
+    text: str
+    name: str | None = None
+    default: str | None = None
+
+
+class NotAReference(ValueError):
+    """`${` that begins neither `${NAME}` nor `${NAME:-default}`."""
+
+
+def pieces(text: str) -> Iterator[Piece]:
+    """The parts of a text in order, no two literal ones side by side. Raises NotAReference."""
+    literal = ""
+    end = 0
+    for match in _REFERENCE.finditer(text):
+        literal += text[end : match.start()]
+        end = match.end()
+        if match[0] == "$${":
+            literal += "${"
+            continue
+        if match[1] is None:
+            shown = text[match.start() : match.start() + 20]
+            raise NotAReference(f"'{shown}' is no reference that a machine of the fleet can replace")
+        if literal:
+            yield Piece(literal)
+            literal = ""
+        yield Piece("", match[1], None if match[2] is None else match[2][2:])
+    if literal + text[end:]:
+        yield Piece(literal + text[end:])
+
+
+def required(texts: Iterable[str]) -> tuple[str, ...]:
+    """The variables without which these texts have no value, each once and in order."""
+    found = (piece.name for text in texts for piece in pieces(text) if piece.default is None)
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+def referenced(texts: Iterable[str]) -> tuple[str, ...]:
+    """All variables that these texts refer to, each once and in order."""
+    found = (piece.name for text in texts for piece in pieces(text))
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+def shell_word(text: str) -> str:
+    """One word of a bash script that has the text as its value, references replaced when the script runs. The script
+    has the function OTHERWISE."""
+    return "".join(map(_shell_piece, pieces(text))) or "''"
+
+
+def _shell_piece(piece: Piece) -> str:
+    if piece.name is None:
+        return shlex.quote(piece.text)
+    if piece.default is None:
+        return f'"${{{piece.name}}}"'
+    if _PLAIN.fullmatch(piece.default):
+        return f'"${{{piece.name}:-{piece.default}}}"'
+    return f'"$(otherwise {piece.name} {shlex.quote(piece.default)})"'
+
+
+def shell_path(text: str, user: str | None) -> str:
+    """As `shell_word`, for a path: a leading `~/` is the home of `user` (None = of root, who runs the script)."""
+    if text == "~" or text.startswith("~/"):
+        return f"~{user or 'root'}/" + (shell_word(text[2:]) if text[2:] else "")
+    return shell_word(text)
+
+
+def compose_text(text: str) -> str:
+    """The text as a value of a compose file: references stay, every other dollar sign is doubled."""
+    made = []
+    for piece in pieces(text):
+        default = "" if piece.default is None else f":-{piece.default.replace('$', '$$')}"
+        must = "" if piece.default is not None else ":?"
+        made.append(piece.text.replace("$", "$$") if piece.name is None else f"${{{piece.name}{default}{must}}}")
+    return "".join(made)
+
+
+def unit_text(text: str) -> str:
+    """The text as one line of a systemd unit in which `%` begins a specifier, as in Description=."""
+    return " ".join(text.split()).replace("%", "%%").rstrip("\\")
+
+
+def comment_lines(text: str, width: int = 116) -> Iterator[str]:
+    """The text as lines of a comment; nothing in it can end the comment."""
+    line = "#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > width and line != "#":
+            yield line
+            line = "#"
+        line = f"{line} {word}"
+    yield line
