@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_SPACES = " \t\r\n"
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 _MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
 _ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
@@ -22,26 +23,64 @@ class Split(NamedTuple):
 
 
 def split(text: str) -> Split:
-    """The words of a command, which may stand on several lines: comments are left out, and a backslash at the end of a
-    line (also where YAML has joined the lines) continues it."""
-    lines = (_without_comment(line) for line in text.splitlines())
-    joined = re.sub(r"(?<=\s)\\(?=\s)", " ", " ".join(line.rstrip() + " " for line in lines))
-    try:
-        return Split(tuple(shlex.split(joined)), None)
-    except ValueError:
-        return Split(tuple(joined.split()), "a quote is never closed")
+    """The words of a command, which may stand on several lines, as a shell would give them to its program: comments are
+    left out, and a backslash at the end of a line (also where YAML has joined the lines) continues it."""
+    words: list[str] = []
+    word: list[str] | None = None  # the one that is being read
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        if letter in _SPACES:
+            words += [] if word is None else ["".join(word)]
+            word = None
+            at += 1
+        elif letter == "#" and word is None:
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+        elif (
+            letter == "\\"
+            and (word is None or text[at + 1 : at + 2] == "\n")
+            and text[at + 1 : at + 2] in _SPACES
+            and at + 1 < len(text)
+        ):
+            at += 2
+        else:
+            read = _piece(text, at)
+            if read is None:
+                return Split(tuple(text.split()), "a quote is never closed")
+            piece, at = read
+            word = [piece] if word is None else [*word, piece]
+    words += [] if word is None else ["".join(word)]
+    return Split(tuple(words), None)
 
 
-def _without_comment(line: str) -> str:
-    """The line up to a `#` that begins a word outside quotes."""
-    for match in re.finditer(r"(?:^|(?<=\s))#", line):
-        before = line[: match.start()]
-        try:
-            shlex.split(before)
-        except ValueError:
-            continue  # inside quotes
-        return before
-    return line
+def _piece(text: str, at: int) -> tuple[str, int] | None:
+    """(letters of a word from `at` on without their quoting, where the next begin); None for a quote without its
+    end."""
+    letter = text[at]
+    if letter == "'":
+        end = text.find("'", at + 1)
+        return None if end < 0 else (text[at + 1 : end], end + 1)
+    if letter == '"':
+        return _in_double_quotes(text, at + 1)
+    if letter == "\\" and at + 1 < len(text):
+        return text[at + 1], at + 2
+    return letter, at + 1
+
+
+def _in_double_quotes(text: str, at: int) -> tuple[str, int] | None:
+    letters: list[str] = []
+    while at < len(text):
+        letter = text[at]
+        if letter == '"':
+            return "".join(letters), at + 1
+        if letter == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
+            letters += [] if text[at + 1] == "\n" else [text[at + 1]]
+            at += 2
+        else:
+            letters.append(letter)
+            at += 1
+    return None
 
 
 @dataclass(frozen=True, slots=True)

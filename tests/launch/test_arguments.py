@@ -125,7 +125,7 @@ def test_one_typo_leads_back_to_the_flag(name: str, data: st.DataObject) -> None
     at = data.draw(st.integers(0, len(name) - 1))
     letter = data.draw(st.sampled_from("qxz"))
     typo = data.draw(st.sampled_from([name[:at] + letter + name[at:], name[:at] + letter + name[at + 1 :]]))
-    assert one_typo_away(typo, [name]) == name
+    assert one_typo_away(typo, [name]) == (name if typo != name else None)
 
 
 @given(
