@@ -1,0 +1,39 @@
+"""Every recipe of deploy/recipes, and the shipped routes.yaml: no error in the check, room in memory, units to render."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config.load import load
+from gateway.fleet.catalog import load_catalog
+from gateway.fleet.lint import findings
+from gateway.fleet.models import load_models
+from gateway.fleet.plan import plan
+from gateway.fleet.render.rendering import render
+from gateway.importing.recipes import recipe_files
+
+FILES = {**recipe_files(), "routes": Path("routes.yaml")}
+UNKNOWN = {"gemma4-12b-coder", "laguna-xs2"}  # whose layers nobody has published here
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_check_finds_no_error(name: str) -> None:
+    snapshot = load(FILES[name], environ={}).snapshot
+    found = findings(snapshot, load_catalog(None))
+    assert [one for one in found if one.severity == "error"] == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_mode_fits(name: str) -> None:
+    snapshot = load(FILES[name], environ={}).snapshot
+    for mode in snapshot.modes or (None,):
+        verdicts = {node.fits for node in plan(snapshot, mode, load_models()).nodes.values()}
+        assert verdicts <= ({"unknown"} if name in UNKNOWN else {"yes", "barely"}), mode
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_launch_has_a_unit_and_a_script_on_each_of_its_nodes(name: str) -> None:
+    snapshot = load(FILES[name], environ={}).snapshot
+    written = {(file.node, Path(file.path).name, backend) for file in render(snapshot).files for backend in FILES}
