@@ -7,7 +7,9 @@ from importlib import import_module
 import click
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "preflight": "Show what would make a start fail on a node, and the command that mends it.",
+}
 
 
 class FleetGroup(click.Group):
