@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.config.fleet import check_profiles, check_stated, keys_from_launch
 from gateway.config.keys import keys_of
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, written
 from gateway.config.setting import settings_of
-from gateway.config.snapshot import Backend, HealthSettings, Launch, Price, QueueSettings, Timeouts, is_private_host
+from gateway.config.snapshot import (
+    Backend,
+    HealthSettings,
+    Launch,
+    Node,
+    Price,
+    QueueSettings,
+    Timeouts,
+    is_private_host,
+)
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 from gateway.launch.command import parse
@@ -39,8 +49,9 @@ class _Resolver:
 
     def __init__(self, name: str, section: Section, file: Section, report: Report) -> None:
         self.section, self.file, self.report = section, file, report
-        self.given = built(Backend, section, name=name)
         self.path: Path = ("backends", name)
+        self.launch = self._launch()
+        self.given = self._with_launch(built(Backend, section, name=name))
 
     def backend(self) -> Backend:
         section = self.section
@@ -60,9 +71,11 @@ class _Resolver:
             timeouts=_merged(Timeouts, defaults.timeouts, section.timeouts),
             health=self._health(cloud),
             queue=_merged(QueueSettings, defaults.queue, section.queue),
-            launch=self._launch(),
+            launch=self.launch,
         )
-        return found if "slots" in section.model_fields_set else _with_assumed_slots(found)
+        check_profiles(found, self.report)
+        stated = "slots" in section.model_fields_set or "slots" in self.followed
+        return found if stated else _with_assumed_slots(found)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
@@ -75,7 +88,10 @@ class _Resolver:
             return check_url(self.given.url, (*self.path, "url"), self.report)
         misspelt = any(p[:2] == self.path and _means_url(p) for p in self.report.dropped)
         if self.given.engine != "litellm" and not self._dropped("url") and not misspelt:
-            self.report.error(self.path, "'url' is missing", 'write url: "http://HOST:PORT"')
+            hint = 'write url: "http://HOST:PORT"'
+            if self.launch is not None and self.given.nodes:
+                hint = f'write nodes.{self.given.nodes[0]}.address, or url: "http://HOST:PORT"'
+            self.report.error(self.path, "'url' is missing", hint)
         return None
 
     def _cloud(self, url: str | None) -> bool:
@@ -150,7 +166,26 @@ class _Resolver:
 
     def _launch(self) -> Launch | None:
         section: Section | None = self.section.launch
-        return None if section is None else built(Launch, section, parsed=parse(section.command or ""))
+        if section is None:
+            return None
+        if section.command is None and not self._dropped("launch"):
+            self._error("launch", "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
+        return built(Launch, section, parsed=parse(section.command or "", image=section.image))
+
+    def _with_launch(self, given: Backend) -> Backend:
+        """`given` with the keys that follow from the launch command; what is stated beside it must agree."""
+        self.followed: dict[str, Any] = {}
+        if self.launch is None or not self.launch.parsed.is_vllm:
+            return given
+        if given.engine != "vllm" and not self._dropped("engine"):
+            message = f"{given.engine} here, but launch.command starts vLLM"
+            self._error("engine", message, "remove 'engine', or the launch block")
+            return given
+        node = self.file.nodes.get(given.nodes[0]) if given.nodes else None
+        self.followed = keys_from_launch(self.launch, node and built(Node, node, name=given.nodes[0]))
+        stated = {key: getattr(self.section, key) for key in self.section.model_fields_set}
+        check_stated(given.name, stated, self.followed, self.launch, self.report)
+        return replace(given, **{key: value for key, value in self.followed.items() if key not in stated})
 
     def _price(self) -> Price | None:
         price: Section | None = self.section.price

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
+from gateway.config.fleet import resolve_modes
 from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
@@ -29,8 +30,8 @@ from gateway.config.urls import REDIS_SCHEMES, check_url, redis_problem
 
 def resolve(file: Section, report: Report) -> Snapshot:
     """The snapshot. It is valid only when `report` holds no error, which `report.finish()` checks."""
-    for section in ("nodes", "backends", "clients", "aliases"):
-        check_names(section, getattr(file, section), report)
+    for section in ("nodes", "backends", "clients", "aliases", "modes"):
+        check_names(section, getattr(file, section) or {}, report)
     if not file.backends and not report.was_dropped("backends"):
         report.error(("backends",), "there is no backend", 'write backends: {NAME: {url: "http://HOST:PORT"}}')
     backends = resolve_backends(file, report)
@@ -43,7 +44,8 @@ def resolve(file: Section, report: Report) -> Snapshot:
         server=_server(file, report),
         alerts=_alerts(file.alerts, report),
         traces=_traces(file.traces, report),
-        catalog=file.catalog,
+        modes=resolve_modes(file.modes or {}, backends, report),
+        own_catalog=file.catalog,
         source=report.file,
     )
 

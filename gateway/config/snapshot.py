@@ -167,6 +167,9 @@ class Backend:
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=k.Profiles
     )
 
+    def __hash__(self) -> int:  # the mappings of a launch block have no hash of their own
+        return hash((self.name, self.engine, self.url))
+
     @property
     def identity(self) -> tuple[str, str, str | None]:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
@@ -379,7 +382,7 @@ class Snapshot:
     alerts: Alerts = field(default_factory=Alerts)
     traces: Traces | None = None
     modes: Mapping[str, Mode] = field(default_factory=dict)
-    catalog: str | None = None
+    own_catalog: str | None = None  # path of the operator's rows of the fleet's catalogue
     source: str = "routes.yaml"
 
     @cached_property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from gateway.launch.flags import flag_names
+
 # word → where it lives here. `*` is a name that the operator chose.
 FOREIGN = {
     # vLLM's launch flags
@@ -97,8 +99,7 @@ EXPLAINED = {
     "max_retries": "there is no count of retries: every step of the alias is tried once",
     "retries": "there is no count of retries: every step of the alias is tried once",
     "weight": "there are no weights: members of a step are balanced by load, see `aliases.*.balance`",
-    "gpu_memory_utilization": "a launch flag of vLLM: it belongs in `launch`",
-    "tensor_parallel_size": "a launch flag of vLLM: it belongs in `launch`; `node` takes a list",
+    "tensor_parallel_size": "a launch flag of vLLM: it belongs in `launch.command`; `node` takes a list",
     "drop_params": "see `aliases.*.on_unsupported`",
     "<<": "YAML 1.2 has no merge keys: what backends share goes under `defaults`",
 }
@@ -129,6 +130,8 @@ def for_unknown_key(key: str, section: str, siblings: Iterable[str], elsewhere: 
         return EXPLAINED[word]
     if word in FOREIGN:
         return _point_to(FOREIGN[word], section)
+    if (flag := word.replace("_", "-")) in flag_names():
+        return f"a launch flag of vLLM: write --{flag} in {'' if section else 'backends.NAME.'}launch.command"
     if near := closest(word, siblings):
         return f"did you mean '{near}'?"
     if places := [path for path in elsewhere if path.rpartition(".")[2] == word]:

@@ -1,1 +1,1 @@
-"""Probes, canaries and verdicts: what is known of a backend without a request of a client."""
+"""Finds out how healthy a backend is without waiting for a client's request: probes, canaries and their results."""

@@ -1,6 +1,6 @@
-"""When canaries are sent. A canary is a short form of the checks, run against a backend in the background. On a
-recovery its outcome decides; on first contact and when the backend is idle it confirms, and shows where the backend
-differs from what routes.yaml declares."""
+"""The canary schedule. A canary is a short selection of the checks, run against a backend in the background. When a
+backend comes back, the outcome of its canary decides whether requests are sent there again. A canary of a new or idle
+backend confirms its health and shows where it differs from routes.yaml."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.canary")
 
-WARM_UP = "plain"  # the first request after a start may take long, and says nothing but that it was answered
+WARM_UP = "plain"  # sent first to a backend that came back: the first request after a start may take long
 SHORT = ("arithmetic", "reasoning", "tool_auto")
 
 IsLoaded = Callable[[BackendState], Awaitable[bool]]
 
 
 class Outcome(NamedTuple):
-    """`kind`: ok | lost (no answer) | wrong (another answer) | misconfigured | busy (not asked, or refused for now)
-    | unasked (the gateway itself could not)."""
+    """The outcome of a canary. `kind`: ok | lost (no answer) | wrong (a wrong answer) | misconfigured | busy (not sent,
+    or refused for now) | unasked (the gateway itself could not send it)."""
 
     kind: Literal["ok", "lost", "wrong", "misconfigured", "busy", "unasked"]
     reason: str
 
 
 class CanarySchedule:
-    """At most one canary per backend at a time. `is_loaded`: does a backend that loads models on demand hold its model
-    in memory? Where it does not, a canary would make it load. `on_proved` is called when a canary brings a backend
-    back."""
+    """Runs at most one canary per backend at a time. `is_loaded`: does a backend that loads models on demand hold its
+    model in memory? Without it no canary is sent, because the canary would load the model. `on_proved` is called when
+    a canary returns a backend to service."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class CanarySchedule:
         self._on_proved = on_proved
         self._emit = emit
         self._tasks: dict[BackendKey, asyncio.Task[None]] = {}
-        self._last_run: dict[BackendKey, float] = {}  # when its last canary was begun (monotonic seconds)
+        self._last_run: dict[BackendKey, float] = {}  # when its last canary began (monotonic seconds)
         self._drift: dict[BackendKey, str] = {}
-        self._proved: dict[BackendKey, float] = {}  # when another gateway's canary was passed (monotonic seconds)
+        self._proved: dict[BackendKey, float] = {}  # when it passed another gateway's canary (monotonic seconds)
 
     def run_if_due(self, state: BackendState) -> None:
         """Start a canary if one is due. Called after each health check."""
@@ -72,20 +72,22 @@ class CanarySchedule:
         elif state.health.proof_due(now) and not (suspect and state.inflight):  # else the requests under way decide
             state.health.trial = True
             self._tasks[key_of(state)] = self._failures.once("canary", self._decide(state), f"canary {state.name}")
-        elif self._due(state, now):
+        elif self._confirmation_due(state, now):
             self._tasks[key_of(state)] = self._failures.once("canary", self._confirm(state), f"canary {state.name}")
 
     def seen_elsewhere(self, state: BackendState, at: float) -> None:
-        """Another gateway has run a canary at `at` (monotonic seconds), and has passed on what it saw."""
+        """Another gateway ran a canary at `at` (monotonic seconds) and shared its observations: postpone the next
+        one."""
         self._last_run[key_of(state)] = max(at, self._last_run.get(key_of(state), at))
 
     def proved_elsewhere(self, state: BackendState, at: float) -> None:
-        """Another gateway's canary has brought the backend back at `at` (monotonic seconds): it counts where one is
-        due."""
+        """The backend passed another gateway's canary at `at` (monotonic seconds), which replaces one that is due
+        here."""
         self._proved[key_of(state)] = at
 
-    def _due(self, state: BackendState, now: float) -> bool:
-        """Is a confirming canary due? Only of a backend that is well and idle, `health.canary` after the last one."""
+    def _confirmation_due(self, state: BackendState, now: float) -> bool:
+        """Is a confirming canary due? Only backends that are well and idle get one, `health.canary` seconds after the
+        last one."""
         every = state.backend.health.canary
         if every is None or not TRAITS[state.backend.engine].chats or state.health.state not in (*WELL, State.UNKNOWN):
             return False
@@ -94,12 +96,12 @@ class CanarySchedule:
         return now - self._last_run.get(key_of(state), float("-inf")) >= every
 
     def keep_only(self, backends: Collection[BackendKey]) -> None:
-        """Canaries go only to these from now on; what is known of others is dropped."""
+        """Send canaries only to these backends from now on. The records of all others are dropped."""
         for key in self._tasks.keys() - backends:
             self._tasks.pop(key).cancel()
-        for known in (self._last_run, self._drift, self._proved):
-            for key in known.keys() - backends:
-                del known[key]
+        for records in (self._last_run, self._drift, self._proved):
+            for key in records.keys() - backends:
+                del records[key]
 
     async def close(self) -> None:
         for task in self._tasks.values():
@@ -108,7 +110,7 @@ class CanarySchedule:
         self._tasks.clear()
 
     async def _decide(self, state: BackendState) -> None:
-        """The backend is there again: a warm-up and a canary, whose outcome decides."""
+        """Run a warm-up and a canary of a backend that came back; the outcome decides about its health."""
         try:
             if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
@@ -127,7 +129,7 @@ class CanarySchedule:
             state.evidence.disproved(outcome.reason)
 
     async def _confirm(self, state: BackendState) -> None:
-        """A canary of a backend that is well or unknown."""
+        """Run a canary of a backend that is well or unknown."""
         if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
             return
         outcome = await self._run(state, SHORT, now=False)
@@ -143,17 +145,18 @@ class CanarySchedule:
     async def _run(self, state: BackendState, checks: tuple[str, ...], *, now: bool) -> Outcome:
         self._last_run[key_of(state)] = time.monotonic()
         replies: dict[bytes, Reply] = {}
-        seen = await probe(state, checks, now=now, replies=replies)
-        self._show_drift(state)
-        return outcome_of(seen, replies.values())
+        observations = await probe(state, checks, now=now, replies=replies)
+        self._report_drift(state)
+        return outcome_of(observations, replies.values())
 
-    def _show_drift(self, state: BackendState) -> None:
-        found = joined(drift(state, time.monotonic()))
-        if found != self._drift.get(key_of(state), ""):
-            self._drift[key_of(state)] = found
-            if found:
-                log.warning("%s is not what routes.yaml says: %s", state.name, found)
-            self._emit(Event(time.time(), "drift", state.name, found))
+    def _report_drift(self, state: BackendState) -> None:
+        """Log and emit the differences from routes.yaml when they changed."""
+        differences = joined(drift(state, time.monotonic()))
+        if differences != self._drift.get(key_of(state), ""):
+            self._drift[key_of(state)] = differences
+            if differences:
+                log.warning("%s is not what routes.yaml says: %s", state.name, differences)
+            self._emit(Event(time.time(), "drift", state.name, differences))
 
 
 BackendKey = tuple[str, str, str | None]
@@ -163,9 +166,9 @@ def key_of(state: BackendState) -> BackendKey:
     return state.backend.identity
 
 
-def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
-    """What a canary shows of a backend's health. A check that the backend fails for want of a capability is drift, and
-    no matter of health."""
+def outcome_of(observations: Mapping[str, Observation], replies: Iterable[Reply]) -> Outcome:
+    """What the observations and replies of a canary mean for the backend's health. A check that fails because the
+    backend lacks a capability is drift and does not affect its health."""
     replies = list(replies)
     if any(reply.ours for reply in replies):
         return Outcome("unasked", "the gateway itself lacked something")
@@ -178,12 +181,12 @@ def outcome_of(seen: Mapping[str, Observation], replies: Iterable[Reply]) -> Out
                 return Outcome(
                     "lost" if verdict.kind == "failed" else "busy", prefixed("its canary was ", verdict.reason)
                 )
-    for check, observation in seen.items():
+    for check, observation in observations.items():
         if observation.seen.startswith(NO_ANSWER):
             return Outcome("lost", quoting(f"canary ({check})", observation.seen))
-    arithmetic = seen["arithmetic"]
+    arithmetic = observations["arithmetic"]
     if arithmetic.result == "no":
         return Outcome("wrong", quoting("canary (arithmetic)", arithmetic.seen))
-    if any(observation.seen.startswith("busy") for observation in seen.values()):
+    if any(observation.seen.startswith("busy") for observation in observations.values()):
         return Outcome("busy", "was busy with requests")
     return Outcome("ok", "passed its canary")

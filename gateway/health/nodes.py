@@ -1,9 +1,8 @@
-"""The machines under the backends: what their Prometheus exporters report of memory and temperature, and which machine
-is down. Pure.
+"""The machines (nodes) that backends run on: the memory and temperature that their Prometheus exporters report, and
+which machine is down. Pure.
 
-Exporters have names of their own for the same thing, so the names are data: what is found first in each list counts.
-On a DGX Spark the memory is one for CPU and GPU, and `nvidia-smi` does not know it: the machine's own numbers come
-first.
+Each exporter has its own metric names, so the names are data: the first name of a list that a page contains is used. On
+a DGX Spark CPU and GPU share one memory, which `nvidia-smi` does not report, so the machine's own metrics come first.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import dataclass, replace
 from gateway.transport.prometheus_text import number, slices, split_sample
 
 MIB = 1024.0 * 1024.0
-PARTS_MOST = 1000  # GPUs, sensors or nodes of which one page tells the same
-TEMPERATURE_MOST = 150.0  # some sensors answer nonsense while they sleep
+PARTS_MOST = 1000  # values of one metric that are read from a page (one value per GPU or sensor)
+TEMPERATURE_MOST = 150.0  # degrees Celsius; sleeping sensors may report impossible values
 
-# Metric -> factor to bytes, degrees Celsius, watts or shares.
+# Metric -> factor that converts it to bytes, degrees Celsius, watts or a share (0 to 1).
 Names = Mapping[str, float]
 _TOTAL: Names = {
     "memory_total_bytes": 1.0,  # dgx-spark-prometheus
@@ -46,9 +45,9 @@ _KNOWN = {name.encode(): name for names in (_TOTAL, _USED, _FREE, _TEMPERATURE, 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What an exporter reported last; None = not reported. `memory_*` in bytes, `temperature` (the hottest) in
-    degrees Celsius, `power` in watts, `gpu` = share of time in which the GPU works. `at`: Unix seconds; `there` = it
-    answered."""
+    """The last report of a machine's exporter; None = not reported. `memory_*` in bytes, `temperature` (of the hottest
+    sensor) in degrees Celsius, `power` in watts, `gpu` = share of time in which the GPU is busy. `at`: Unix seconds;
+    `there` = the exporter answered."""
 
     at: float
     there: bool
@@ -59,13 +58,13 @@ class Machine:
     gpu: float | None = None
 
     def gone(self, at: float) -> Machine:
-        """The same machine when its exporter answers no longer; its size stays known."""
+        """The same machine once its exporter no longer answers: only the memory's size is kept."""
         return replace(self, at=at, there=False, memory_used=None, temperature=None, power=None, gpu=None)
 
 
 def read_machine(page: bytes, at: float) -> Generator[None, None, Machine]:
-    """A page of any of these exporters; several GPUs are added up, the hottest counts. `at`: Unix seconds. Yields after
-    each slice of the page."""
+    """Read a page of any of these exporters. Memory and power of several GPUs are added up; of temperatures and
+    utilizations the highest is used. `at`: Unix seconds. Yields after each slice of the page."""
     found: dict[str, list[float]] = {}
     for lines in slices(page):
         for line in lines:
@@ -81,32 +80,33 @@ def _add(line: bytes, found: dict[str, list[float]]) -> None:
     known = _KNOWN.get(name)
     if known is None:
         return
-    measured = number(value)  # a time may follow
+    measured = number(value)  # ignores the timestamp that may follow the value
     if measured is not None and len(values := found.setdefault(known, [])) < PARTS_MOST:
         values.append(measured)
 
 
 def _machine(found: dict[str, list[float]], at: float) -> Machine:
-    warm = {name: [t for t in values if 0.0 < t < TEMPERATURE_MOST] for name, values in found.items()}
+    plausible = {name: [t for t in values if 0.0 < t < TEMPERATURE_MOST] for name, values in found.items()}
     total, used = _first(_TOTAL, found, sum), _first(_USED, found, sum)
     free = _first(_FREE, found, sum)
     if total is None and used is not None and free is not None:
         total = used + free
-    of_the_machine = "node_memory_MemTotal_bytes" in found and "memory_used_bytes" not in found
-    if (used is None or of_the_machine) and total is not None and free is not None:
-        used = max(0.0, total - free)  # a GPU's own numbers beside the machine's would be of another memory
+    total_of_machine = "node_memory_MemTotal_bytes" in found and "memory_used_bytes" not in found
+    if (used is None or total_of_machine) and total is not None and free is not None:
+        used = max(0.0, total - free)  # not the GPU's used memory: the total is that of the machine
     return Machine(
         at, True, used, total,
-        temperature=_first(_TEMPERATURE, warm, max),
+        temperature=_first(_TEMPERATURE, plausible, max),
         power=_first(_POWER, found, sum),
         gpu=_first(_BUSY, found, max),
     )  # fmt: skip
 
 
-def _first(names: Names, found: Mapping[str, list[float]], together: Callable[[list[float]], float]) -> float | None:
+def _first(names: Names, found: Mapping[str, list[float]], combine: Callable[[list[float]], float]) -> float | None:
+    """The combined values of the first of the metrics `names` that was found; None = none was."""
     for name, factor in names.items():
         if values := found.get(name):
-            return together(values) * factor
+            return combine(values) * factor
     return None
 
 
@@ -114,46 +114,50 @@ def _first(names: Names, found: Mapping[str, list[float]], together: Callable[[l
 
 
 class NodeHealth:
-    """Which machines are down, for engines that need several: such an engine may answer `/health` on its first machine
-    while the second is gone. Judged by what else lives on a machine: the backends that run on it alone, and its
-    exporter. Slow to accuse: a machine counts as down only when all of those are gone and one was there before."""
+    """Which machines are down, for engines that run on several: such an engine may answer `/health` on its first
+    machine after the second has failed. The evidence is what else runs on a machine: its exporter, and the backends
+    that run on this machine alone. A machine counts as down only when none of them is reachable and one was
+    reachable before."""
 
     def __init__(self) -> None:
-        self._backends: dict[str, dict[str, bool]] = {}  # node -> backend -> does its port take connections?
+        self._backends: dict[str, dict[str, bool]] = {}  # node -> backend -> does its port accept connections?
         self._exporters: dict[str, bool] = {}  # node -> did its exporter answer?
-        self._were_up: set[str] = set()
-        self._excused: dict[str, set[str]] = {}  # backend -> nodes that it has shown it can work without
+        self._seen_up: set[str] = set()
+        self._excused: dict[str, set[str]] = {}  # backend -> nodes that seem down, but it works
 
-    def record_backend(self, node: str, backend: str, *, there: bool) -> None:
-        """The result of a health check of a backend that runs on this node alone."""
-        self._backends.setdefault(node, {})[backend] = there
-        self._note_up(node)
+    def record_backend(self, node: str, backend: str, *, reachable: bool) -> None:
+        """Record the health check of a backend that runs on this node alone. `reachable`: its port accepts
+        connections."""
+        self._backends.setdefault(node, {})[backend] = reachable
+        self._record_up(node)
 
-    def record_exporter(self, node: str, *, there: bool) -> None:
-        self._exporters[node] = there
-        self._note_up(node)
+    def record_exporter(self, node: str, *, reachable: bool) -> None:
+        """Record whether the node's exporter answered."""
+        self._exporters[node] = reachable
+        self._record_up(node)
 
     def keep_only(self, backends: Mapping[str, str], exporters: Collection[str]) -> None:
-        """Forget all evidence but that of these: `backends` = backend -> the one node it runs on, `exporters` = the
-        nodes that have one."""
-        for node, seen in self._backends.items():
-            self._backends[node] = {name: there for name, there in seen.items() if backends.get(name) == node}
-        self._exporters = {node: there for node, there in self._exporters.items() if node in exporters}
+        """Drop the evidence of all others. `backends`: backend -> the one node it runs on; `exporters`: the nodes that
+        have an exporter."""
+        for node, recorded in self._backends.items():
+            self._backends[node] = {name: up for name, up in recorded.items() if backends.get(name) == node}
+        self._exporters = {node: up for node, up in self._exporters.items() if node in exporters}
 
     def is_down(self, node: str) -> bool:
-        """Is everything on this node gone? Never of a node that was not seen up: it may be off on purpose, or be looked
-        at wrongly."""
-        if node not in self._were_up:
+        """Is nothing on this node reachable? Always False for a node that was never seen up: it may be switched off on
+        purpose, or routes.yaml may have a wrong address."""
+        if node not in self._seen_up:
             return False
         return bool(self._backends.get(node) or node in self._exporters) and not self._is_up(node)
 
     def down_node_of(self, backend: str, nodes: Sequence[str]) -> str | None:
-        """The first of the backend's `nodes` that is down and not excused; None = none is."""
+        """The first of the backend's `nodes` that is down and not excused; None = there is none."""
         excused = self._excused.get(backend, set())
         return next((node for node in nodes if node not in excused and self.is_down(node)), None)
 
     def excuse(self, backend: str, nodes: Sequence[str]) -> None:
-        """The backend works, so those of its nodes that seem down are not held against it until they are seen up."""
+        """The backend works: those of its nodes that seem down are ignored for it until they have been seen up
+        again."""
         down = {node for node in nodes if self.is_down(node)}
         if down:
             self._excused.setdefault(backend, set()).update(down)
@@ -161,8 +165,8 @@ class NodeHealth:
     def _is_up(self, node: str) -> bool:
         return self._exporters.get(node, False) or any(self._backends.get(node, {}).values())
 
-    def _note_up(self, node: str) -> None:
+    def _record_up(self, node: str) -> None:
         if self._is_up(node):
-            self._were_up.add(node)
+            self._seen_up.add(node)
             for excused in self._excused.values():
                 excused.discard(node)

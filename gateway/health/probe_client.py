@@ -1,6 +1,6 @@
-"""The HTTP client of the health checks: one of its own (httpx), so that a probe never shares a connection or a limit
-with a request. It sends the backend's own key. An answer is bounded in bytes and seconds, and what is in it may be
-anything."""
+"""The HTTP client of the health checks. It is separate from the client for requests (and uses httpx), so that a probe
+never shares a connection or a limit with a request. It sends the backend's own key. Responses are limited in bytes and
+seconds, and their content is not trusted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gateway.engines.base import authorized
 from gateway.shortage import Kind, OwnShortage, shortage_of
 from gateway.transport.bounded import Oversized, async_client, fetch
 
-PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the answer
-PAGE_MOST = 4 * 1024 * 1024  # bytes of an answer
-ALIVE_MOST = 64 * 1024  # bytes of one of which only the status counts
-VALUES_MOST = 200_000  # values in an answer's JSON: more would hold up the event loop while they are read
+PROBE_TIMEOUT = 3.0  # seconds for one probe, from its start to the last byte of the response
+PAGE_MOST = 4 * 1024 * 1024  # bytes of a response
+ALIVE_MOST = 64 * 1024  # bytes of a response of which only the status is used
+VALUES_MOST = 200_000  # values in the JSON of a response: decoding more would block the event loop
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """A probe that was not answered. `refused` = no connection, so whatever ran there is gone. `own` = this process
-    lacked something (files, memory, ...), so that nothing was found out."""
+    """A probe without a response. `refused` = no connection could be made, so no server is running there. `own` = this
+    process lacked files or memory, so the probe shows nothing about the backend."""
 
     reason: str
     refused: bool = False
@@ -36,7 +36,8 @@ class NoAnswer:
 
 
 class ProbeClient:
-    """Asks backends and exporters. `on_short` is called when this process itself lacks something."""
+    """Sends probes to backends and exporters. `on_short` is called with the resource that this process lacks when a
+    probe fails for that reason."""
 
     def __init__(self, on_short: Callable[[Kind], object] = lambda _: None) -> None:
         self._on_short = on_short
@@ -53,13 +54,13 @@ class ProbeClient:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _answer(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
-        """The answer to `request`, which is run to its end even when the caller is cancelled (an edit of routes.yaml
-        takes a backend out): httpx 0.28 never gives back the place that a cancelled request has in its pool, and
-        without places every probe times out. Raises httpx's errors, `OwnShortage`."""
+    async def _finish_request(self, request: Coroutine[None, None, httpx.Response]) -> httpx.Response:
+        """The response to `request`, which runs to its end even when the caller is cancelled (as when an edit of
+        routes.yaml removes a backend): httpx 0.28 never releases the pool slot of a cancelled request, and once no slot
+        is left every probe times out. Raises httpx's errors, `OwnShortage`."""
         task = asyncio.ensure_future(request)
         self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._note_finished)
         try:
             return await asyncio.shield(task)
         except Exception as error:
@@ -70,15 +71,15 @@ class ProbeClient:
             self._on_short(kind)
             raise OwnShortage(kind) from error
 
-    def _ended(self, task: asyncio.Task[httpx.Response]) -> None:
+    def _note_finished(self, task: asyncio.Task[httpx.Response]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # the waiter gets it; unread here it would be logged where nobody waits any more
+            task.exception()  # marks it as retrieved: asyncio would log it when the caller was cancelled
 
     async def get(self, backend: Backend, path: str, most: int = PAGE_MOST) -> httpx.Response | NoAnswer:
-        """The answer, or why there is none; an answer of more than `most` bytes comes without its body. A connection
-        that breaks is tried once more: a probe that races a keep-alive timer shows nothing about health. Raises
-        nothing."""
+        """The response, or why there is none. A response of more than `most` bytes is returned without its body. A
+        probe whose connection breaks is sent once more, because a server may close an idle connection at any time.
+        Raises nothing."""
         assert self._client is not None
         headers, url = headers_of(backend), probe_url(backend, path)
         try:
@@ -89,7 +90,7 @@ class ProbeClient:
                 reraise=True,
             ):
                 with attempt:
-                    return await self._answer(self._fetch("GET", url, most, headers=headers))
+                    return await self._finish_request(self._fetch("GET", url, most, headers=headers))
         except Oversized as error:
             return httpx.Response(error.status, request=httpx.Request("GET", url))
         except OwnShortage as error:
@@ -101,7 +102,7 @@ class ProbeClient:
             name, text = type(error).__name__, str(error)
             reason = f"{path}: {text}" if refused and text else quoting(f"{path}: {name}", text)
             return NoAnswer(reason, refused=refused)
-        raise AssertionError("unreachable: the retries end in an answer or an error")
+        raise AssertionError("unreachable: the retries end in a response or an error")
 
     async def _fetch(
         self, method: str, url: str, most: int = PAGE_MOST, seconds: float = PROBE_TIMEOUT, **options: Any
@@ -110,10 +111,10 @@ class ProbeClient:
         return await fetch(self._client, method, url, most=most, seconds=seconds, **options)
 
     async def page(self, url: str) -> bytes | NoAnswer:
-        """The body at `url`, which is no backend's; b"" for an answer that is an error, or too large. Raises
-        nothing."""
+        """The body at `url`, which does not belong to a backend; b"" for an error status or a body that is too large.
+        Raises nothing."""
         try:
-            answer = await self._answer(self._fetch("GET", url))
+            response = await self._finish_request(self._fetch("GET", url))
         except Oversized:
             return b""
         except OwnShortage as error:
@@ -121,12 +122,12 @@ class ProbeClient:
         except httpx.HTTPError as error:
             refused = isinstance(error, httpx.ConnectError)
             return NoAnswer(f"{error or type(error).__name__}", refused=refused)
-        return answer.content if answer.status_code == 200 else b""
+        return response.content if response.status_code == 200 else b""
 
     async def post(self, backend: Backend, path: str, body: Mapping[str, Any], seconds: float) -> httpx.Response:
-        """The answer to `body` as JSON, within `seconds`. Raises httpx's errors, `OwnShortage`."""
+        """The response to a POST of `body` as JSON, within `seconds`. Raises httpx's errors, `OwnShortage`."""
         url, headers = probe_url(backend, path), headers_of(backend)
-        return await self._answer(
+        return await self._finish_request(
             self._fetch("POST", url, seconds=seconds, json=body, headers=headers, timeout=seconds)
         )
 
@@ -136,20 +137,21 @@ def headers_of(backend: Backend) -> dict[str, str]:
 
 
 def probe_url(backend: Backend, path: str) -> str:
-    """The URL of a path of `Probe`: `/health` is below the server's root, `models` below its API."""
+    """The URL of a path of `Probe`: a path with a leading slash (`/health`) is relative to the server's root, any other
+    (`models`) to its API."""
     scheme, host, port = backend.origin
     base = backend.root_path if path.startswith("/") else backend.api_path + "/"
     authority = f"[{host}]" if ":" in host else host
     return f"{scheme}://{authority}:{port}{base}{path}"
 
 
-def decoded(answer: httpx.Response, otherwise: Any) -> Any:
-    """The answer's body decoded from JSON; `otherwise` where it is no JSON, is nested too deeply or has too many
-    values."""
-    body = answer.content
+def decoded(response: httpx.Response, default: Any) -> Any:
+    """The response's body decoded from JSON; `default` when it is not JSON, is nested too deeply or has more than
+    `VALUES_MOST` values."""
+    body = response.content
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES_MOST:
-        return otherwise
+        return default
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return otherwise
+        return default

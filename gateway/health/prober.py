@@ -1,6 +1,6 @@
-"""The prober: a health check of every backend every `health.every` (does it answer, which models does it serve, with
-which windows), looks at the counters of its engine, and at the exporters of the nodes. After each health check a canary
-is started where one is due."""
+"""The prober. It checks the health of every backend every `health.every` seconds (does it answer, which models does it
+serve, with which windows) and reads the counters of engines and the exporters of nodes. After each health check it
+starts a canary where one is due."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from gateway.transport.prometheus_text import in_turns
 
 log = logging.getLogger("gateway.health")
 
-FIRST_LOOK = 0.3  # seconds that the start waits for the first probes
-NAME_SHOWN = 100  # characters of a model's name in a reason
-VERSION_MOST = 100  # characters of a version
-LATELY = 10.0  # seconds since a stream there said something, or its engine moved: whatever else seems so
-MOVING = 3.0  # seconds between two looks at an engine that has work of ours
-EXPORTER_EVERY = 5.0  # seconds between two looks at a node's exporter
-REREAD = 12  # every so many good probes the model list and the version are read again
+FIRST_CHECKS_WAIT = 0.3  # seconds that a start or reload waits for the first health checks of backends
+NAME_SHOWN = 100  # characters of a model name in a reason
+VERSION_MOST = 100  # characters of a version that are kept
+RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
+MOVING = 3.0  # seconds between two readings of the counters of an engine that has requests of ours
+EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
+REREAD = 12  # good health checks until the model list and the version are read again
 
 Jobs = list[Callable[[], Awaitable[None]]]
 
 
 class Prober:
-    """One or two tasks per probed backend, one per exporter, and the warm standby. `work_of`: what the gateway has
-    under way at a backend. `emit` gets the events of canaries; `on_short` is called when the gateway itself lacks
-    something."""
+    """Runs one or two tasks per probed backend, one per exporter, and the warm standby. `work_of`: the requests of this
+    gateway that are under way at a backend. `emit` receives the events of canaries; `on_short` is called with the
+    resource that the gateway itself lacks."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Prober:
         self._work_of = work_of
         self._client = ProbeClient(on_short)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
-        self._hurried: dict[str, asyncio.Task[None]] = {}
+        self._immediate_checks: dict[str, asyncio.Task[None]] = {}
         self._nodes = NodeHealth()
-        self.machines: dict[str, Machine] = {}  # node -> what its exporter reported last
-        self._shared: frozenset[str] = frozenset()  # nodes that an engine needs beside others
+        self.machines: dict[str, Machine] = {}  # node -> the last report of its exporter
+        self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
         loader = OllamaLoader(self._client)
         self.canaries = CanarySchedule(
             loader.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
@@ -75,40 +75,42 @@ class Prober:
         self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
 
     def open(self) -> None:
-        """Ready for `check`; begins nothing."""
+        """Open the HTTP client, so that `check` can be called. Starts no task."""
         self._client.open()
 
     async def start(self, snapshot: Snapshot) -> None:
-        """Begin probing, and give the backends a moment to be known before the first request is."""
+        """Start probing. Waits up to `FIRST_CHECKS_WAIT` for the first health checks, so that the first request finds
+        the backends checked."""
         self.open()
-        first = [asyncio.create_task(looked.wait()) for looked in self.follow_fleet(snapshot)]
-        if first:
-            _, late = await asyncio.wait(first, timeout=FIRST_LOOK)
-            for waiter in late:
+        waiters = [asyncio.create_task(done.wait()) for done in self.follow_fleet(snapshot)]
+        if waiters:
+            _, unfinished = await asyncio.wait(waiters, timeout=FIRST_CHECKS_WAIT)
+            for waiter in unfinished:
                 waiter.cancel()
 
     def follow_fleet(self, snapshot: Snapshot) -> list[asyncio.Event]:
-        """Probe the backends that the fleet has now, and no others; call it after each `Fleet.apply`. Each event is set
-        when a backend that is new was checked once."""
-        self._shared = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
+        """Probe the backends that the fleet has now and no others. To be called after each `Fleet.apply`. Returns one
+        event per new backend, set after its first health check."""
+        self._spanned_nodes = frozenset(n for b in snapshot.backends.values() if len(b.nodes) > 1 for n in b.nodes)
         self.standby.follow(snapshot)
-        looks: list[asyncio.Event] = []
-        wanted: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run]}
-        for state in self._fleet.states.values():  # one that is described otherwise now is looked at anew, at once
-            wanted[state.backend] = partial(self._jobs, state, looks)
+        first_checks: list[asyncio.Event] = []
+        jobs_of: dict[object, Callable[[], Jobs]] = {"standby": lambda: [self.standby.run]}
+        for state in self._fleet.states.values():  # keyed by all settings: an edited backend is checked at once
+            jobs_of[state.backend] = partial(self._jobs, state, first_checks)
         exporters = {name: node.exporter for name, node in snapshot.nodes.items() if node.exporter is not None}
         for name, exporter in exporters.items():
-            wanted[name, exporter] = partial(self._exporter_jobs, name, exporter)
+            jobs_of[name, exporter] = partial(self._exporter_jobs, name, exporter)
         self._forget(snapshot, exporters)
-        for key in self._tasks.keys() - wanted.keys():
+        for key in self._tasks.keys() - jobs_of.keys():
             for task in self._tasks.pop(key):
                 task.cancel()
-        for key in wanted.keys() - self._tasks.keys():
-            self._tasks[key] = [self._failures.task("probe", job) for job in wanted[key]()]
-        return looks
+        for key in jobs_of.keys() - self._tasks.keys():
+            self._tasks[key] = [self._failures.task("probe", job) for job in jobs_of[key]()]
+        return first_checks
 
     def _forget(self, snapshot: Snapshot, exporters: Collection[str]) -> None:
-        """Drop what is known of nodes and backends that are not in `snapshot`. `exporters`: the nodes that have one."""
+        """Drop the records of nodes and backends that are not in `snapshot`. `exporters`: the nodes that have an
+        exporter."""
         for name in self.machines.keys() - exporters:
             del self.machines[name]
         backends = snapshot.backends.values()
@@ -117,36 +119,31 @@ class Prober:
         self.canaries.keep_only({backend.identity for backend in backends})
 
     async def meet(self, states: Iterable[BackendState]) -> None:
-        """Check backends that are about to be used, so that requests find them known. Given up after `FIRST_LOOK`."""
-        looks = [asyncio.create_task(self._first_look(state)) for state in states if probe_of(state.backend)]
-        if not looks:
+        """Check backends before their first request. Waits at most `FIRST_CHECKS_WAIT`."""
+        states = [state for state in states if probe_of(state.backend)]
+        checks = [asyncio.create_task(self._try_check(state, read_models=True)) for state in states]
+        if not checks:
             return
         try:
-            await asyncio.wait(looks, timeout=FIRST_LOOK)
+            await asyncio.wait(checks, timeout=FIRST_CHECKS_WAIT)
         finally:
-            for look in looks:
-                look.cancel()
-
-    async def _first_look(self, state: BackendState) -> None:
-        try:
-            await self.check(state, read_models=True)
-        except Exception:
-            self._failures.note("probe", f"the probe of {state.name}")
+            for check in checks:
+                check.cancel()
 
     def _exporter_jobs(self, node: str, url: str) -> Jobs:
         return [partial(self._watch_exporter, node, url)]
 
-    def _jobs(self, state: BackendState, looks: list[asyncio.Event]) -> Jobs:
+    def _jobs(self, state: BackendState, first_checks: list[asyncio.Event]) -> Jobs:
         probe = probe_of(state.backend)
         if probe is None:
             return [partial(self._watch_canaries, state)] if state.backend.health.canary is not None else []
-        looked = asyncio.Event()
-        looks.append(looked)
-        jobs: Jobs = [partial(self._watch, state, looked)]
+        first_check_done = asyncio.Event()
+        first_checks.append(first_check_done)
+        jobs: Jobs = [partial(self._watch, state, first_check_done)]
         return [*jobs, partial(self._watch_progress, state)] if probe.metrics is not None else jobs
 
     async def close(self) -> None:
-        tasks = [*(task for group in self._tasks.values() for task in group), *self._hurried.values()]
+        tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
         self._tasks.clear()
         for task in tasks:
             task.cancel()
@@ -156,7 +153,7 @@ class Prober:
 
     # -- the loops -----------------------------------------------------------------------------------------------
 
-    async def _watch(self, state: BackendState, looked: asyncio.Event) -> None:
+    async def _watch(self, state: BackendState, first_check_done: asyncio.Event) -> None:
         checks = 0
         while True:
             every = state.backend.health.every
@@ -168,12 +165,12 @@ class Prober:
                 self.canaries.run_if_due(state)
             except Exception:
                 self._failures.note("probe", f"the probe of {state.name}")
-            looked.set()
+            first_check_done.set()
             checks = checks + 1 if state.health.state in WELL else 0
             await asyncio.sleep(every * random.uniform(0.9, 1.1))
 
     async def _watch_canaries(self, state: BackendState) -> None:
-        """For a cloud with `health.canary` but without `health.every`."""
+        """Run canaries of a backend that has `health.canary` but no health checks (a cloud without `health.every`)."""
         while (every := state.backend.health.canary) is not None:
             self.canaries.run_if_due(state)
             await asyncio.sleep(every)
@@ -191,28 +188,28 @@ class Prober:
         while True:
             page = await self._client.page(url)
             if isinstance(page, NoAnswer) and page.own:
-                pass  # nothing was found out
+                pass  # the probe failed inside this process and shows nothing about the node
             elif isinstance(page, NoAnswer):
                 self.machines[node] = self.machines.get(node, Machine(0.0, there=False)).gone(time.time())
             else:
                 self.machines[node] = await in_turns(read_machine(page, time.time()))
             if not isinstance(page, NoAnswer) or (page.refused and not page.own):
-                self._nodes.record_exporter(node, there=not isinstance(page, NoAnswer))
+                self._nodes.record_exporter(node, reachable=not isinstance(page, NoAnswer))
             await asyncio.sleep(EXPORTER_EVERY)
 
-    # -- one look --------------------------------------------------------------------------------------------------
+    # -- one check -------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Read the counters of its engine: whether it moves, how fast it is, and what others have under way there. Only
-        for engines that have such a page (`Probe.metrics`)."""
+        """Read the engine's counters: whether it makes progress, how fast it is, and how many requests of others are
+        under way there. Only for engines that have such a page (`Probe.metrics`)."""
         probe = TRAITS[state.backend.engine].probe
         assert probe is not None
         assert probe.metrics is not None
-        answer = await self._client.get(state.backend, probe.metrics)
+        response = await self._client.get(state.backend, probe.metrics)
         now = time.monotonic()
-        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+        if isinstance(response, NoAnswer) or response.status_code != 200:
             return
-        sample = await in_turns(read_counters(answer.content, now))
+        sample = await in_turns(read_counters(response.content, now))
         if sample is None:
             return
         state.progress.add(sample)
@@ -226,40 +223,41 @@ class Prober:
                 f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours"
             )
         else:
-            state.report_stalled()  # one that came in meanwhile, or could not be ended before
+            state.report_stalled()  # ends requests that arrived since, or that could not be ended before
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
-        """Check the backend now: something seems to have happened there. `read_models`: its list of models may have
-        changed."""
-        if probe_of(state.backend) is not None and state.name not in self._hurried:
-            task = asyncio.create_task(self._look_now(state, read_models), name=f"look at {state.name}")
-            self._hurried[state.name] = task
-            task.add_done_callback(lambda _: self._hurried.pop(state.name, None))
+        """Check the backend now, because something may have changed there. `read_models`: its list of models may have
+        changed too."""
+        if probe_of(state.backend) is not None and state.name not in self._immediate_checks:
+            task = asyncio.create_task(self._try_check(state, read_models=read_models), name=f"look at {state.name}")
+            self._immediate_checks[state.name] = task
+            task.add_done_callback(lambda _: self._immediate_checks.pop(state.name, None))
 
-    async def _look_now(self, state: BackendState, read_models: bool) -> None:
+    async def _try_check(self, state: BackendState, *, read_models: bool) -> None:
         try:
             await self.check(state, read_models=read_models)
         except Exception:
             self._failures.note("probe", f"the probe of {state.name}")
 
     async def check(self, state: BackendState, *, read_models: bool) -> None:
-        """One health check. On the way back to ready, and with `read_models`, also what the backend serves."""
+        """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
+        serves."""
         probe = probe_of(state.backend)
         assert probe is not None
-        answer = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
-        if isinstance(answer, NoAnswer) and answer.own:
-            return  # nothing was found out
-        self._record_for_node(state, there=not (isinstance(answer, NoAnswer) and answer.refused))
-        if isinstance(answer, NoAnswer):
-            moved = max(state.last_event, state.progress.moved_at)
-            if answer.refused or time.monotonic() - moved > LATELY:  # busy is not dead
-                state.evidence.dead(answer.reason, refused=answer.refused)
+        response = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
+        if isinstance(response, NoAnswer) and response.own:
+            return  # the probe failed inside this process and shows nothing about the backend
+        self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
+        if isinstance(response, NoAnswer):
+            last_progress = max(state.last_event, state.progress.moved_at)
+            if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
+                state.evidence.dead(response.reason, refused=response.refused)
             return
-        if answer.status_code in (401, 403):
-            state.evidence.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
+        if response.status_code in (401, 403):
+            state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
             return
-        if answer.status_code >= 500 or (answer.status_code != 200 and probe.models is not None):
-            state.evidence.dead(f"{answer.request.url.path} answers {answer.status_code}", answered=True)
+        if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
+            state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
             return
         if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
             return
@@ -268,58 +266,60 @@ class Prober:
             return
         state.evidence.alive()
 
-    def _record_for_node(self, state: BackendState, *, there: bool) -> None:
-        """A backend that runs on one node alone is evidence of that node; one that is stopped on purpose is none."""
+    def _record_for_node(self, state: BackendState, *, reachable: bool) -> None:
+        """Record a backend that runs on a single node as evidence about that node. A backend that is stopped on purpose
+        is no evidence."""
         nodes = state.backend.nodes
-        counts = state.backend.run == "always" and state.health.state is not State.DRAINING
-        if counts and len(nodes) == 1 and nodes[0] in self._shared:
-            self._nodes.record_backend(nodes[0], state.name, there=there)
+        is_evidence = state.backend.run == "always" and state.health.state is not State.DRAINING
+        if is_evidence and len(nodes) == 1 and nodes[0] in self._spanned_nodes:
+            self._nodes.record_backend(nodes[0], state.name, reachable=reachable)
 
     def _down_node(self, state: BackendState) -> str | None:
-        """The node that takes this backend down with it; None = there is none, or the backend works, or has shown since
-        that it does. Once it is down, a canary decides whether it is back."""
+        """The node that is down and takes this backend down; None = there is none, or the backend works without it.
+        Once a backend with canaries is down, its canary decides when it is back, and not its nodes."""
         nodes = state.backend.nodes
         if len(nodes) < 2:
             return None
-        if time.monotonic() - state.last_event < LATELY:
+        if time.monotonic() - state.last_event < RECENT:
             self._nodes.excuse(state.name, nodes)
         if state.health.canaried and state.health.state not in SERVING:
             return None
         return self._nodes.down_node_of(state.name, nodes)
 
     async def _read_description(self, state: BackendState, probe: Probe) -> bool:
-        """Read the model names, the window, the version and when it was started. False = it turned out misconfigured,
-        or did not answer."""
+        """Read the model names, the window, the version and the start time. False = the backend is misconfigured or did
+        not answer."""
         backend = state.backend
         if probe.version is not None:
-            answer = await self._client.get(backend, probe.version)
-            if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                version = reported_version(decoded(answer, {}))
+            response = await self._client.get(backend, probe.version)
+            if not isinstance(response, NoAnswer) and response.status_code == 200:
+                version = reported_version(decoded(response, {}))
                 if version is not None:
                     state.saw_version(version)
         if probe.metrics is not None:
-            answer = await self._client.get(backend, probe.metrics)
-            if not isinstance(answer, NoAnswer) and answer.status_code == 200:
-                state.saw_start(await in_turns(read_start_time(answer.content)))
+            response = await self._client.get(backend, probe.metrics)
+            if not isinstance(response, NoAnswer) and response.status_code == 200:
+                state.saw_start(await in_turns(read_start_time(response.content)))
         if probe.models is None:
             return True
-        answer = await self._client.get(backend, probe.models)
-        if isinstance(answer, NoAnswer):
-            if not answer.own:
-                state.evidence.dead(answer.reason, refused=answer.refused)
+        response = await self._client.get(backend, probe.models)
+        if isinstance(response, NoAnswer):
+            if not response.own:
+                state.evidence.dead(response.reason, refused=response.refused)
             return False
-        if answer.status_code in (401, 403):
-            state.evidence.misconfigured(f"refuses our credential ({answer.status_code}); check its api_key")
+        if response.status_code in (401, 403):
+            state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
             return False
-        if answer.status_code == 200:
-            return self._record_models(state, decoded(answer, {}))
+        if response.status_code == 200:
+            return self._record_models(state, decoded(response, {}))
         return True
 
-    def _record_models(self, state: BackendState, answer: Any) -> bool:
+    def _record_models(self, state: BackendState, model_list: Any) -> bool:
+        """Record the decoded model list. False = the backend does not serve its model."""
         backend = state.backend
-        models = ENGINES[backend.engine].read_models(answer)
+        models = ENGINES[backend.engine].read_models(model_list)
         if not models:
-            return True  # not a list of models: nothing learned, nothing lost
+            return True  # not a model list: keep what is known
         if backend.model is not None and backend.model not in models:
             names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.evidence.misconfigured(
@@ -333,15 +333,15 @@ class Prober:
 
 
 def probe_of(backend: Backend) -> Probe | None:
-    """How this backend is probed; None = not at all (clouds unless `health.every` is set on them)."""
+    """How this backend is probed; None = it is not probed (as clouds without `health.every`)."""
     if backend.url is None or backend.health.every is None:
         return None
     return TRAITS[backend.engine].probe
 
 
-def reported_version(answer: Any) -> str | None:
-    """The version in the decoded answer of a server; None where there is none, or what is there cannot be one."""
-    version = answer.get("version") if isinstance(answer, dict) else None
+def reported_version(body: Any) -> str | None:
+    """The version in the decoded body of a response; None = no version, or not a usable text."""
+    version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, str) or not version.strip():
         return None
     return visible(version[:VERSION_MOST])

@@ -1,5 +1,5 @@
-"""Runs the checks of gateway/health/checks against a backend, through its own engine and connections, and reports what
-they found."""
+"""Runs the checks of `gateway/health/checks` against a backend, through the engine and the connections that requests
+use, and reports the observations."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from gateway.shortage import OwnShortage, shortage_of
 
 log = logging.getLogger("gateway.canary")
 
-IDLE_WAIT = 60.0  # seconds that a probe waits in all for a backend to have nothing else to do
-LOOK = 0.1  # seconds between two looks whether it has
-PATIENCE = 60.0  # seconds for an answer, beside the time its tokens may take
-LOADING = 180.0  # more of them for Ollama, which loads the model first
-TAIL = 64  # bytes at the end of a stream in which its [DONE] stands
+IDLE_WAIT = 60.0  # seconds in total that a probe waits for the backend to be idle
+LOOK = 0.1  # seconds between two tests whether it is idle
+PATIENCE = 60.0  # seconds for an answer, in addition to the time for its tokens
+LOADING = 180.0  # additional seconds for a server that loads its model with the first request (Ollama)
+TAIL = 64  # bytes at the end of a stream that are searched for [DONE]
 BODY_MOST = 16 * 1024 * 1024  # bytes of an answer that are read
 
 OnSeen = Callable[[str, Observation], None]
@@ -54,27 +54,27 @@ async def probe(
     on_seen: OnSeen = lambda *_: None,
     replies: dict[bytes, Reply] | None = None,
 ) -> dict[str, Observation]:
-    """Run the checks against a backend one by one, whatever its health is; check -> what was seen, also kept in its
-    state.
+    """Run the checks against a backend one by one, in any state of health. Returns check -> observation, and records
+    the observations in the backend's state.
 
-    Requests are sent only while the backend has nothing else to do; `now` = at once. Running all checks drops what was
-    known of the backend before. `patience`: seconds for one answer instead of the usual. `on_seen` is called after each
-    check. `replies` is filled: the encoded body of each request -> its reply.
+    Requests are sent only while the backend is idle; with `now` they are sent at once. Running all checks first drops
+    everything learned about the backend. `patience`: seconds for each answer, instead of `answer_budget`. `on_seen` is
+    called after each check. `replies` is filled with: encoded body of a request -> its reply.
     """
     names = tuple(checks)
     found: dict[str, Observation] = {}
-    left = await wait_idle(state, IDLE_WAIT) if not now else 0.0
-    if left is None:
+    seconds_left = await wait_idle(state, IDLE_WAIT) if not now else 0.0
+    if seconds_left is None:
         return {name: Observation("untested", _busy(state), time.time()) for name in names}
     if set(names) >= set(ALL):
         state.start_over()
     replies = replies if replies is not None else {}
     for name in names:
-        if not now and left is not None:
-            left = await wait_idle(state, left)
+        if not now and seconds_left is not None:
+            seconds_left = await wait_idle(state, seconds_left)
         profile = profile_of(state.backend, state.model, state.reported.context)
         reason = skipped(name, profile, found) if TRAITS[state.backend.engine].chats else "not a chat server"
-        if reason is None and left is None:
+        if reason is None and seconds_left is None:
             reason = _busy(state)
         if reason is not None:
             observation = Observation("untested", reason)
@@ -88,8 +88,8 @@ async def probe(
 
 
 async def wait_idle(state: BackendState, seconds: float) -> float | None:
-    """Wait until nothing is under way there: the seconds that are left of those given; None = the backend is still
-    busy."""
+    """Wait up to `seconds` until no request is under way at the backend. Returns the seconds that are left; None = the
+    backend is still busy."""
     until = time.monotonic() + seconds
     while state.under_way:
         if time.monotonic() >= until:
@@ -105,7 +105,7 @@ def _busy(state: BackendState) -> str:
 async def _check(
     state: BackendState, name: str, profile: Profile, replies: dict[bytes, Reply], patience: float | None
 ) -> Observation:
-    """One check. A body that was sent before is not sent again."""
+    """Run one check. A body that an earlier check has sent is not sent again: its reply is used."""
     body = CHECKS[name].ask(profile)
     key = _encode(body)
     if key not in replies:
@@ -143,7 +143,7 @@ async def send_probe(
 
 
 def answer_budget(state: BackendState, body: Body) -> float:
-    """Seconds that an answer may take."""
+    """The seconds that an answer to `body` may take."""
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
@@ -154,7 +154,7 @@ def answer_budget(state: BackendState, body: Body) -> float:
 def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
     if state.model is None and TRAITS[state.backend.engine].model_optional:
-        del request.fields["model"]  # none is its first served name
+        del request.fields["model"]  # without a model the server uses its first one
     request_id = f"probe-{uuid.uuid4().hex}"
     return Call(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
 
@@ -169,7 +169,7 @@ async def _exchange(state: BackendState, call: Call) -> Reply:
 
 
 async def _read_stream(response: Response) -> bytes:
-    """All events up to [DONE], whether or not the server then ends its body."""
+    """Read all events up to [DONE], without waiting for the server to end the body after it."""
     body = bytearray()
     while not body[-TAIL:].rstrip().endswith(b"[DONE]") and (data := await response.read_some()):
         body += data
@@ -178,15 +178,15 @@ async def _read_stream(response: Response) -> bytes:
     return bytes(body)
 
 
-# -- what was found ----------------------------------------------------------------------------------------------------
+# -- the report --------------------------------------------------------------------------------------------------------
 
-_ANSWERS = ("plain", "stream", "arithmetic")  # whatever is declared, a backend has to answer
+_ANSWERS = ("plain", "stream", "arithmetic")  # required of every backend
 _TOOLS = ("tool_auto", "tool_stream")
 _ON_DEMAND = ("tool_required", "tool_named")
 
 
 def probe_report(state: BackendState, seen: Mapping[str, Observation], now: float) -> dict[str, Any]:
-    """What a probe found, as data for the endpoint, scripts and the printed table:
+    """The report of a probe, for the endpoint, scripts and the printed table:
     `{backend, engine, model, state, checks: {name: {result, seen, at}}, drift: [...], problems: [...]}`."""
     parked = state.health.state is State.PARKED
     return {
@@ -201,20 +201,16 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
 
 
 def problems(backend: Backend, seen: Mapping[str, Observation], *, parked: bool = False) -> list[str]:
-    """What is wrong with the backend: it did not answer (unless it is parked), or fails a check that it has to pass."""
-    lost = next((observation.seen for observation in seen.values() if observation.seen.startswith(NO_ANSWER)), None)
-    if lost is not None:
-        return [] if parked else [lost]
+    """What is wrong with the backend: it did not answer (unless it is parked), or it failed a required check."""
+    no_answer = next((found.seen for found in seen.values() if found.seen.startswith(NO_ANSWER)), None)
+    if no_answer is not None:
+        return [] if parked else [no_answer]
     required = required_checks(backend)
-    return [f"{name}: {observation.seen}" for name, observation in seen.items() if _broken(name, observation, required)]
-
-
-def _broken(name: str, observation: Observation, required: frozenset[str]) -> bool:
-    return observation.result == "no" and name in required
+    return [f"{name}: {found.seen}" for name, found in seen.items() if found.result == "no" and name in required]
 
 
 def required_checks(backend: Backend) -> frozenset[str]:
-    """The checks that a backend has to pass, by its engine and by what routes.yaml declares of it."""
+    """The checks that a backend has to pass, which follow from its engine and from what routes.yaml declares."""
     checks = set(_ANSWERS)
     if backend.tool_parser not in (None, "none"):
         checks.update(_TOOLS if backend.auto_tools is not False else ())

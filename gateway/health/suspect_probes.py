@@ -1,5 +1,5 @@
-"""Probes of suspected backends: a request has failed there, and may be to blame itself. One tiny harmless request shows
-whether the backend answers others. It is sent whatever `health.canary` says."""
+"""Probes of suspected backends. When a request fails, either the backend or the request itself may be the cause. One
+small harmless request shows whether the backend answers other requests. It does not depend on `health.canary`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from gateway.supervision import Failures
 log = logging.getLogger("gateway.canary")
 
 PATIENCE = 5.0  # seconds for the answer to a harmless request
-AGAIN = 1.0  # seconds until a backend that did not answer is probed again
-TOKENS = 16  # of the answer at most: that it comes is enough
-CLOUD_EVERY = 60.0  # seconds between two such requests to a cloud, which cost money
+RETRY = 1.0  # seconds until a backend that did not answer is probed again
+TOKENS = 16  # max_tokens: only whether an answer comes counts
+CLOUD_EVERY = 60.0  # least seconds between two harmless requests to a cloud, because they cost money
 
 RunningProbe = asyncio.Task["ProbeResult"]
 StartProbe = Callable[[], Coroutine[Any, Any, "ProbeResult"]]
-Identity = tuple[str, str, str | None]  # of a backend: the same running thing
+Identity = tuple[str, str, str | None]  # `Backend.identity`: equal for the same running backend
 
 
 class ProbeResult(NamedTuple):
-    """What a harmless request showed. `lives`: the backend answers it; None = unknown. `refuses_us`: it refuses our
-    credential. `gone`: nobody listens there any more. `unserved`: it does not serve this endpoint."""
+    """The result of a harmless request. `lives`: the backend answers it; None = unknown. `refuses_us`: it refuses our
+    credential. `gone`: no connection could be made. `unserved`: it does not serve this endpoint."""
 
     lives: bool | None
     reason: str = ""
@@ -45,7 +45,7 @@ class ProbeResult(NamedTuple):
 
 
 class SuspectProbes:
-    """At most one harmless request per backend at a time; the backend's health moves by what comes back."""
+    """Sends at most one harmless request per backend at a time, and reports the result to the backend's health."""
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures or Failures()
@@ -56,17 +56,18 @@ class SuspectProbes:
     def probe(
         self, state: BackendState, endpoint: Endpoint = CHAT, *, stream: bool = False, after: float = 0.0
     ) -> RunningProbe:
-        """For a backend in the LAN that failed a request of this kind. A backend that answers is cleared; one that does
-        not has failed once more, and is probed again until it answers or is down. `after`: seconds from now."""
+        """Probe a local backend that failed a request of this kind. An answer clears the backend. Without an answer it
+        has failed once more, and is probed again until it answers or is down. `after`: seconds until the probe."""
         return self._start(state, lambda: self._probe(state, endpoint, stream=stream, after=after))
 
     def probe_credential(self, state: BackendState) -> RunningProbe | None:
-        """For a backend that refused a request with 401 or 403, or did not know the model: it is misconfigured only if
-        it refuses a harmless request too. None = a cloud that was probed within `CLOUD_EVERY`."""
+        """Probe a backend that refused a request with 401 or 403, or did not know the model: it is misconfigured
+        only if it refuses a harmless request too. None = it is a cloud that was probed within `CLOUD_EVERY`."""
         return self._start_sparingly(state, lambda: self._probe_credential(state))
 
     def probe_endpoint(self, state: BackendState, endpoint: Endpoint) -> RunningProbe | None:
-        """The same for a backend that answered that it does not serve this endpoint (404)."""
+        """Probe a backend that answered a request with 404: it does not serve the endpoint only if a harmless
+        request is answered so too. None = it is a cloud that was probed within `CLOUD_EVERY`."""
         return self._start_sparingly(state, lambda: self._probe_endpoint(state, endpoint))
 
     @property
@@ -105,7 +106,7 @@ class SuspectProbes:
             and endpoint is not CHAT
             and await _send(state, CHAT, stream=False) == ProbeResult(True)
         ):
-            found = ProbeResult(True)  # one endpoint that is broken takes none of the others with it
+            found = ProbeResult(True)  # one broken endpoint does not make the backend unhealthy
         log.info("%s is suspected; a harmless request: %s", state.name, found.reason or "answered")
         if found.refuses_us:
             state.evidence.misconfigured(found.reason)
@@ -114,7 +115,7 @@ class SuspectProbes:
         elif found.lives is False:
             state.evidence.unanswered(found.reason)
             if state.health.state is State.SUSPECT:
-                asyncio.get_running_loop().call_later(AGAIN, self._probe_again, state, endpoint, stream)
+                asyncio.get_running_loop().call_later(RETRY, self._probe_again, state, endpoint, stream)
         return found
 
     def _probe_again(self, state: BackendState, endpoint: Endpoint, stream: bool) -> None:
@@ -152,22 +153,18 @@ def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> 
 
 
 def result_of(reply: Reply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
-    """What the reply to a harmless request shows. Silence shows nothing: the backend may be busy, and one that hangs is
-    noticed by the silence of real requests."""
+    """The result that follows from the reply to a harmless request. A timeout shows nothing, because the backend may be
+    busy; a backend that hangs is detected by the timeouts of real requests."""
     if reply.failure is not None:
         reason = quoting("did not answer a harmless request", reply.failure)
         return ProbeResult(None if reply.ours or reply.silent else False, reason, gone=reply.gone)
     if reply.status == 200:
         if endpoint is EMBEDDINGS:
             return ProbeResult(True)
-        said = read_stream(reply) if stream else read_whole(reply)
-        if stream and isinstance(said, str):  # one that does not stream at all has answered nevertheless
-            said = said if isinstance(read_whole(reply), str) else read_whole(reply)
-        return (
-            ProbeResult(False, quoting("failed a harmless request", said))
-            if isinstance(said, str)
-            else ProbeResult(True)
-        )
+        answer = read_stream(reply) if stream else read_whole(reply)
+        if not isinstance(answer, str) or (stream and not isinstance(read_whole(reply), str)):
+            return ProbeResult(True)  # a whole answer to a request for a stream counts too
+        return ProbeResult(False, quoting("failed a harmless request", answer))
     verdict = judge(reply.status, reply.headers, reply.body, endpoint.name)
     if verdict.kind == "misconfigured":
         return ProbeResult(None, verdict.reason, refuses_us=True)

@@ -1,7 +1,7 @@
-"""Warm standby: fallbacks whose server loads models on demand (Ollama) are loaded ahead, as soon as the first step of
-their alias falls, so that the first fallback request need not wait for a model to load. A fallback that shares a
-machine with the fallen backend is loaded only where the exporter showed room for both while that one ran: it needs its
-memory to come back."""
+"""Warm standby. When the first step of an alias is down, the models of its fallbacks on servers that load on demand
+(Ollama) are loaded in advance, so that the first fallback request does not wait for the load. A fallback on the machine
+of the backend that is down is loaded only if the exporter reported enough free memory for both while that backend was
+running, because the backend needs its memory again when it comes back."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from gateway.supervision import Failures
 
 log = logging.getLogger("gateway.health")
 
-LOOK = 0.5  # seconds between two looks at the aliases
-KEEP = "10m"  # how long Ollama keeps a model that was loaded ahead
-RENEW = 240.0  # seconds until that time is set again: a request sets its own, shorter one
-RETRY = 30.0  # seconds after a load that did not work
+LOOK = 0.5  # seconds between two checks of which fallbacks are needed
+KEEP = "10m"  # how long Ollama keeps a model that was loaded in advance
+RENEW = 240.0  # seconds until `KEEP` is sent again: a request replaces it by a shorter time
+RETRY = 30.0  # seconds until a load that failed, or that did not fit, is tried again
 LOADING = 300.0  # seconds that a load may take
-MEMORY_TIMES = 1.5  # so many times its file's size a model takes with a window; no server reports it before the load
-MARGIN = 1 << 30  # bytes of a machine's memory that are left alone
+MEMORY_TIMES = 1.5  # memory of a loaded model (with its window) per byte of its file; estimated, not reported
+MARGIN = 1 << 30  # bytes of a machine's memory that stay free
 
 
 class Loader(Protocol):
-    """Where models are loaded on demand: how large one is, whether it is loaded, and how to load it."""
+    """A server that loads models on demand: the size of a model, whether it is loaded, and how to load it."""
 
     async def size(self, state: BackendState) -> int | None: ...
 
@@ -46,42 +46,43 @@ class Loader(Protocol):
 
 
 class OllamaLoader:
-    """The `Loader` that asks Ollama's own API. Raises nothing."""
+    """The `Loader` for Ollama's native API. Raises nothing."""
 
     def __init__(self, client: ProbeClient) -> None:
         self._client = client
 
     async def size(self, state: BackendState) -> int | None:
-        """Bytes of the backend's model on disk; None = not reported."""
-        answer = await self._client.get(state.backend, INSTALLED)
-        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+        """The size of the backend's model on disk, in bytes; None = not reported."""
+        response = await self._client.get(state.backend, INSTALLED)
+        if isinstance(response, NoAnswer) or response.status_code != 200:
             return None
-        return model_size(decoded(answer, {}), state.model or "")
+        return model_size(decoded(response, {}), state.model or "")
 
     async def has_loaded(self, state: BackendState) -> bool:
-        """Does this Ollama hold the backend's model in memory? Yes also where the gateway itself lacked something to
-        ask with, so that nothing is concluded from that."""
-        answer = await self._client.get(state.backend, LOADED)
-        if isinstance(answer, NoAnswer) and answer.own:
+        """Does this Ollama hold the backend's model in memory? True also when the request failed because the gateway
+        itself lacked files or memory, which shows nothing about the model."""
+        response = await self._client.get(state.backend, LOADED)
+        if isinstance(response, NoAnswer) and response.own:
             return True
-        if isinstance(answer, NoAnswer) or answer.status_code != 200:
+        if isinstance(response, NoAnswer) or response.status_code != 200:
             return False
-        return (state.model or "") in model_names(decoded(answer, {}))
+        return (state.model or "") in model_names(decoded(response, {}))
 
     async def load(self, state: BackendState, keep_alive: str | int) -> bool:
-        """Load the backend's model, with the window that requests ask for, and keep it for `keep_alive` (Ollama's
-        duration); 0 = unload it. True = done."""
+        """Load the backend's model with the window that requests use, and keep it for `keep_alive` (a duration in
+        Ollama's format); 0 = unload it. True = done."""
         try:
-            answer = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
+            response = await self._client.post(state.backend, LOAD, load_body(state, keep_alive), LOADING)
         except (httpx.HTTPError, OwnShortage) as error:
             log.info("%s was not asked to load its model: %s", state.name, error or type(error).__name__)
             return False
-        return answer.status_code == 200
+        return response.status_code == 200
 
 
 class WarmStandby:
-    """`machines`: node -> what its exporter reported. `loaded`: the backends whose model was loaded ahead, and when
-    (monotonic seconds). `free`: free bytes on the nodes of each backend when it was last well."""
+    """Loads and unloads fallbacks. `machines`: node -> the last report of its exporter. `loaded`: backend -> when
+    its model was loaded in advance (monotonic seconds). `free`: backend -> free bytes on its nodes when it was last
+    well."""
 
     def __init__(
         self, fleet: Fleet, loader: Loader, machines: Mapping[str, Machine], failures: Failures | None = None
@@ -96,7 +97,7 @@ class WarmStandby:
         self.free: dict[str, float] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
-        """The aliases are those of `snapshot` from now on."""
+        """Use the aliases of `snapshot` from now on."""
         self._aliases = snapshot.aliases
 
     async def run(self) -> None:
@@ -108,7 +109,7 @@ class WarmStandby:
                 self._failures.note("standby", "loading fallbacks ahead")
 
     async def look(self, now: float) -> None:
-        """Load what is needed now, and unload what was loaded ahead and is needed no longer."""
+        """Load the fallbacks that are needed now, and unload those that are no longer needed."""
         states = self._fleet.states
         self._note_free_memory()
         needed = fallbacks_needed(self._aliases, states)
@@ -131,7 +132,7 @@ class WarmStandby:
             del self._not_before[name]
 
     def _note_free_memory(self) -> None:
-        """Remember how much memory is free beside each backend that is well."""
+        """Remember how much memory is free on the nodes of each backend that is well."""
         for state in self._fleet.states.values():
             if state.health.state in WELL and (free := self._free_bytes(state)) is not None:
                 self.free[state.name] = free
@@ -139,24 +140,24 @@ class WarmStandby:
             del self.free[name]
 
     def _free_bytes(self, state: BackendState) -> float | None:
-        """Free bytes of the fullest of its nodes; None where the exporter of one does not report them."""
-        frees = [_free_of(self._machines.get(node)) for node in state.backend.nodes]
-        known = [free for free in frees if free is not None]
-        return min(known) if known and len(known) == len(frees) else None
+        """The free bytes of the backend's node with the least free memory; None = a node does not report them."""
+        per_node = [_free_of(self._machines.get(node)) for node in state.backend.nodes]
+        known = [free for free in per_node if free is not None]
+        return min(known) if known and len(known) == len(per_node) else None
 
     async def _fits_memory(self, state: BackendState, neighbours: frozenset[str]) -> bool:
-        """Does its model fit into what is free now, and into what was free beside each neighbour that has to come
-        back?"""
-        rooms = [self._free_bytes(state), *(self.free.get(name) for name in neighbours)]
-        known = [room for room in rooms if room is not None]
-        if len(known) < len(rooms):
+        """Does the model fit into the memory that is free now, and into the memory that was free while each neighbour
+        was running? `neighbours`: the backends on the same machine that are down and have to come back."""
+        limits = [self._free_bytes(state), *(self.free.get(name) for name in neighbours)]
+        known = [free for free in limits if free is not None]
+        if len(known) < len(limits):
             return False
         size = await self._loader.size(state)
         return size is not None and min(known) >= size * MEMORY_TIMES + MARGIN
 
     async def _keep_loaded(self, state: BackendState, now: float) -> None:
-        """Load the model, or have it kept longer. A model that somebody else has loaded is neither kept nor
-        unloaded."""
+        """Load the model, or extend the time for which it is kept. A model that was not loaded by the gateway is
+        neither kept nor unloaded."""
         if state.name not in self.loaded and await self._loader.has_loaded(state):
             self._not_before[state.name] = now + RENEW
             return
@@ -170,21 +171,22 @@ class WarmStandby:
 
 
 def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendState]) -> dict[str, frozenset[str]]:
-    """The backends that load on demand and serve an alias now because its first step has fallen -> the names of the
-    fallen backends that share a machine with them."""
-    found: dict[str, frozenset[str]] = {}
+    """The fallbacks that load on demand and are needed because the first step of an alias is down -> the backends of
+    that step on the same machine."""
+    needed: dict[str, frozenset[str]] = {}
     for alias in aliases.values():
-        if not alias.steps or not all(_fallen(states[name]) for name in alias.steps[0]):
+        if not alias.steps or not all(_is_down_or_warming(states[name]) for name in alias.steps[0]):
             continue
         for step in alias.steps[1:]:
-            usable = [states[name] for name in step if _local_and_well(states[name])]
+            usable = [states[name] for name in step if _is_local_and_serving(states[name])]
             if usable:
                 for state in usable:
                     if TRAITS[state.backend.engine].loads_on_demand:
-                        beside = (n for n in alias.steps[0] if hosts_of(states[n].backend) & hosts_of(state.backend))
-                        found[state.name] = found.get(state.name, frozenset()) | frozenset(beside)
+                        hosts = hosts_of(state.backend)
+                        neighbours = frozenset(n for n in alias.steps[0] if hosts_of(states[n].backend) & hosts)
+                        needed[state.name] = needed.get(state.name, frozenset()) | neighbours
                 break
-    return found
+    return needed
 
 
 def _free_of(machine: Machine | None) -> float | None:
@@ -193,14 +195,14 @@ def _free_of(machine: Machine | None) -> float | None:
     return machine.memory_total - machine.memory_used
 
 
-def _fallen(state: BackendState) -> bool:
+def _is_down_or_warming(state: BackendState) -> bool:
     return state.health.state in (State.DOWN, State.WARMING)
 
 
-def _local_and_well(state: BackendState) -> bool:
+def _is_local_and_serving(state: BackendState) -> bool:
     return not state.backend.cloud and state.health.state in SERVING
 
 
 def hosts_of(backend: Backend) -> frozenset[str]:
-    """The machines that a backend runs on: its nodes, else the host of its URL."""
+    """The machines that a backend runs on: its nodes; without any, the host of its URL."""
     return frozenset(backend.nodes or (backend.origin[1],))

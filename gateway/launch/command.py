@@ -7,22 +7,21 @@ value, and what is wrong with the line. The flags that exist, their types and ch
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from gateway.launch.arguments import Arguments, read_arguments
+from gateway.launch.arguments import Mistake as Mistake
+from gateway.launch.flags import vllm_flags
+from gateway.launch.words import Parts, is_vllm_program, parts_of, split
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """What is wrong with one word of a command line.
-
-    `flag` is the flag's full name without dashes ("" for the line as a whole), `fix` the text to write instead."""
-
-    severity: Literal["error", "warning"]
-    rule: str
-    flag: str
-    message: str
-    fix: str | None = None
+# Images of this repository have `vllm serve` as their entrypoint.
+SERVING_IMAGES = ("vllm/vllm-openai",)
+_CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "sudo")
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,9 @@ class ServeCommand:
     `words`: the words as a shell splits them. `env`: the NAME=value words before the program. `program`: what is run,
     ("vllm", "serve"), or () where the words are only arguments. `model`: the positional argument, or --model.
     `flags`: full name without dashes ("max-model-len") -> value: int, float, str, bool for switches, plain data for
-    JSON, a list for flags that take several words; a value that holds `${` is kept as text. The last of a repeated flag
-    counts, as in argparse. `mistakes` are in the order of the words."""
+    JSON, a list for flags that take several words; a value that holds a reference such as ${PORT} is kept as text. The
+    last of a repeated flag counts, as in argparse. `unknown`: flags that the known version of vLLM does not have -> the
+    words after them. `mistakes` are in the order of the words."""
 
     text: str = ""
     words: tuple[str, ...] = ()
@@ -41,20 +41,114 @@ class ServeCommand:
     program: tuple[str, ...] = ()
     model: str | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def is_vllm(self) -> bool:
         """Whether it starts a vLLM: its program is vLLM's, or there is no program (an image's entrypoint)."""
-        return not self.program or self.program[0].rsplit("/", 1)[-1] == "vllm" or "vllm.entrypoints" in self.text
+        return bool(self.words) and (not self.program or is_vllm_program(self.program))
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names clients may use for its model: --served-model-name, else the model itself."""
+        names = self.flags.get("served-model-name")
+        if names:
+            return tuple(str(name) for name in names) if isinstance(names, list) else (str(names),)
+        return (self.model,) if self.model else ()
 
 
-def parse(text: str) -> ServeCommand:
-    """Read a command line. Never raises: what cannot be read is a mistake."""
-    return ServeCommand(text=text)
+def is_serving_image(image: str | None) -> bool:
+    """Whether the image's entrypoint is `vllm serve`, so that its command is the arguments alone."""
+    if not image:
+        return False
+    repository = image.partition("@")[0]
+    head, _, tail = repository.rpartition(":")
+    repository = head if head and "/" not in tail else repository
+    return repository.removeprefix("docker.io/") in SERVING_IMAGES
 
 
-def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
+def parse(text: str, *, image: str | None = None) -> ServeCommand:
+    """Read a command line that runs in `image` (None = on the host). Never raises: what is wrong is a mistake."""
+    words, problem = split(text)
+    parts = parts_of(words, entrypoint=image is not None)
+    mistakes = [] if problem is None else [Mistake("error", "command-quotes", "", problem, "close the quote")]
+    command = ServeCommand(text, words, parts.env, parts.program, parts=parts)
+    if parts.program and parts.program[0].rsplit("/", 1)[-1] in _CONTAINER_TOOLS:
+        message = f"'{parts.program[0]}' starts a container, and the launch block describes one"
+        fix = "put the image in `image` and what follows it in `command`; `gateway import FILE` reads a docker line"
+        return replace(command, mistakes=(*mistakes, Mistake("error", "command-container", "", message, fix)))
+    if not command.is_vllm:
+        return replace(command, mistakes=tuple(mistakes))
+    read = read_arguments(parts.arguments, vllm_flags())
+    return replace(
+        command,
+        model=_model(read, mistakes),
+        flags=read.flags,
+        unknown=read.unknown,
+        mistakes=(*mistakes, *read.mistakes),
+    )
+
+
+def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
+    """The model: --model, which vLLM puts first, else the first positional word. Further words are a mistake."""
+    named = read.flags.get("model")
+    positional = list(read.positional)
+    model = named if isinstance(named, str) else positional.pop(0) if positional else None
+    if positional:
+        words = " ".join(positional)[:60]
+        near = f"vllm: error: unrecognized arguments: {words}"
+        mistakes.append(Mistake("error", "command-words", "", near, "leave these words out, or put quotes around them"))
+    return model
+
+
+def with_changes(command: ServeCommand, changes: Mapping[str, Any], *, image: str | None = None) -> ServeCommand:
     """The command with flags set as a profile says: {"max-model-len": 200000}; the value "none" leaves a flag out, true
-    and false set a switch. Underscores in names count as dashes."""
-    return command
+    and false set a switch. Underscores in names count as dashes. New flags stand at the end."""
+    arguments = _without(command.parts.arguments, {_name(flag) for flag in changes})
+    for flag, value in changes.items():
+        arguments += _written(_name(flag), value)
+    parts = command.parts
+    words = (*parts.before, *arguments)
+    if parts.script is not None:
+        script = _with_new_arguments(command.words[parts.script], parts, arguments)
+        words = (*command.words[: parts.script], script, *command.words[parts.script + 1 :])
+    return parse(shlex.join(words), image=image)
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").replace("_", "-")
+
+
+def _written(name: str, value: Any) -> list[str]:
+    if value == "none" or value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}"] if value else [f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    values = value if isinstance(value, list) else [value]
+    return [f"--{name}", *(str(inner) for inner in values)]
+
+
+def _without(arguments: tuple[str, ...], names: set[str]) -> list[str]:
+    """The arguments without these flags and their values, however the flags are written."""
+    dropped: set[int] = set()
+    for name, start, end in read_arguments(arguments, vllm_flags()).spans:
+        if name in names:
+            dropped.update(range(start, end))
+    return [word for i, word in enumerate(arguments) if i not in dropped]
+
+
+def _with_new_arguments(script: str, parts: Parts, arguments: list[str]) -> str:
+    """The text for `sh -c` with other arguments after the program."""
+    match = re.search(r"(?<!\S)" + r"\s+".join(map(re.escape, parts.program)) + r"(?!\S)", script)
+    if match is None:  # quoted in the script itself: nothing to put the arguments into
+        return script
+    start = match.start()
+    end = len(script)
+    for mark in ("&&", "||", ";", "\n"):
+        found = script.find(mark, start)
+        end = min(end, found) if found >= 0 else end
+    return f"{script[:start]}{shlex.join([*parts.program, *arguments])} {script[end:]}".strip()

@@ -11,9 +11,9 @@ def nodes(**witnesses: bool) -> NodeHealth:
     """Of n2; each was there before."""
     found = NodeHealth()
     for name in witnesses:
-        found.record_backend("n2", name, there=True)
-    for name, there in witnesses.items():
-        found.record_backend("n2", name, there=there)
+        found.record_backend("n2", name, reachable=True)
+    for name, reachable in witnesses.items():
+        found.record_backend("n2", name, reachable=reachable)
     return found
 
 
@@ -25,35 +25,35 @@ def test_it_is_down_when_all_that_lives_there_alone_is_gone() -> None:
 
 def test_it_is_up_again_with_the_first_of_them() -> None:
     found = nodes(a=False, b=False)
-    found.record_backend("n2", "b", there=True)
+    found.record_backend("n2", "b", reachable=True)
     assert found.down_node_of("both", BOTH) is None
 
 
 def test_while_its_exporter_answers_it_is_up() -> None:
     found = nodes(a=False)
-    found.record_exporter("n2", there=True)
+    found.record_exporter("n2", reachable=True)
     assert not found.is_down("n2")
-    found.record_exporter("n2", there=False)
+    found.record_exporter("n2", reachable=False)
     assert found.is_down("n2")
 
 
 def test_an_exporter_alone_is_stopped_and_not_the_node() -> None:
     found = nodes(a=True)
-    found.record_exporter("n2", there=False)
+    found.record_exporter("n2", reachable=False)
     assert not found.is_down("n2")
 
 
 def test_where_nothing_lives_the_exporter_tells() -> None:
     found = NodeHealth()
     assert not found.is_down("n2")
-    found.record_exporter("n2", there=True)
-    found.record_exporter("n2", there=False)
+    found.record_exporter("n2", reachable=True)
+    found.record_exporter("n2", reachable=False)
     assert found.is_down("n2")
 
 
 def test_what_was_never_there_tells_nothing() -> None:
     found = NodeHealth()
-    found.record_backend("n2", "a", there=False)
+    found.record_backend("n2", "a", reachable=False)
     assert found.down_node_of("both", BOTH) is None
 
 
@@ -62,14 +62,14 @@ def test_one_that_works_all_the_same_is_excused_until_the_node_has_come_back() -
     found.excuse("both", BOTH)
     assert found.down_node_of("both", BOTH) is None
     assert found.down_node_of("other", BOTH) == "n2"
-    found.record_backend("n2", "a", there=True)
-    found.record_backend("n2", "a", there=False)
+    found.record_backend("n2", "a", reachable=True)
+    found.record_backend("n2", "a", reachable=False)
     assert found.down_node_of("both", BOTH) == "n2", "it has gone again"
 
 
 def test_what_is_not_in_the_file_any_more_is_no_witness() -> None:
     found = nodes(a=False, b=True, c=True)
-    found.record_exporter("n2", there=True)
+    found.record_exporter("n2", reachable=True)
     found.keep_only({"a": "n2", "b": "n2"}, {"n2"})
     assert not found.is_down("n2")
     found.keep_only({"a": "n2", "b": "n1"}, {"n2"})

@@ -1,4 +1,4 @@
-"""The checks that show what a backend really does: the request of each, and what an answer to it means. Pure."""
+"""The checks that show what a backend really does: the request of each check, and the grading of its reply. Pure."""
 
 from __future__ import annotations
 

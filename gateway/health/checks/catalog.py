@@ -1,4 +1,4 @@
-"""The catalog of checks by name: when a check is skipped, and what its reply shows."""
+"""The catalog of checks by name: when a check is skipped, and how its reply is graded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.health.checks.validators import is_garbage
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.error_replies import judge as verdict_of
 
-NO_ANSWER = "no answer: "  # so begins what was seen where nothing came back
+NO_ANSWER = "no answer: "  # prefix of `Observation.seen` when the backend did not answer
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`ask` makes the request's body (without the model's name), `grade` judges an answer that is one."""
+    """`ask` builds the request body (without the model's name). `grade` grades the answer parsed from a good reply."""
 
     name: str
     meaning: str
@@ -53,14 +53,14 @@ _THINKING = ("reasoning", "thinking_on", "thinking_off")
 _MAY_BE_CUT = ("tool_auto", "tool_required", "tool_named", "tool_parallel", "tool_stream", "json_schema")
 
 
-# -- is there a point in asking? --------------------------------------------------------------------------------------
+# -- when a check is skipped -------------------------------------------------------------------------------------------
 
 
 def skipped(name: str, profile: Profile, seen: Mapping[str, Observation]) -> str | None:
-    """Why this check is not asked, given what the ones before it saw; None = it is."""
-    lost = next((before.seen for before in seen.values() if before.seen.startswith(NO_ANSWER)), None)
-    if lost is not None:
-        return lost
+    """Why this check is skipped, given what the earlier checks saw (`seen`: check -> observation); None = it is not."""
+    no_answer = next((earlier.seen for earlier in seen.values() if earlier.seen.startswith(NO_ANSWER)), None)
+    if no_answer is not None:
+        return no_answer
     if _failed(seen.get("plain")):
         return "plain did not work"
     if name in ("tool_parallel", "tool_stream") and _failed(seen.get("tool_auto")):
@@ -82,43 +82,44 @@ def _thinking_skipped(profile: Profile, reasoning: Observation | None) -> str | 
     if profile.thinking == "always":
         return "its thinking cannot be switched"
     if profile.switch is None:
-        return "not known how its thinking is switched: `thinking_switch` in routes.yaml says so"
+        return "not known how its thinking is switched: set `thinking_switch` in routes.yaml"
     if profile.thinking is None and (reasoning is None or reasoning.result not in ("yes", "mended")):
-        return "not known to think: `thinking` in routes.yaml says so"
+        return "not known to think: if it does, set `thinking` in routes.yaml"
     return None
 
 
 def _window_skipped(profile: Profile) -> str | None:
     if not TRAITS[profile.engine].refuses_unread:
         return "only vLLM refuses before it has read the whole prompt"
-    return "it does not tell its window" if profile.window is None else None
+    return "it does not report its window" if profile.window is None else None
 
 
-# -- what came back ---------------------------------------------------------------------------------------------------
+# -- grading a reply ---------------------------------------------------------------------------------------------------
 
 
 def judge(name: str, profile: Profile, reply: Reply, body: Body) -> Observation:
-    """What the reply to check `name`, asked with `body`, shows."""
+    """Grade the reply to the request `body` of check `name`."""
     if reply.failure is not None:
-        # Nothing was said, so nothing is known of what it can do; but to say nothing is a fault of its own.
+        # Without a reply the capability stays untested. A basic check fails nevertheless: not replying is a fault.
         fault = name in ("plain", "stream", "arithmetic") and not (reply.gone or reply.ours)
         return Observation("no" if fault else "untested", NO_ANSWER + reply.failure)
     if reply.status != 200:
         return _refused(name, profile, reply)
-    said = read_stream(reply) if body.get("stream") is True else read_whole(reply)
-    if isinstance(said, str):
-        return Observation("no", said)
-    observation = CHECKS[name].grade(profile, said)
-    if observation.result == "no" and name in _MAY_BE_CUT and _is_cut(said, body) and not is_garbage(said.content):
+    answer = read_stream(reply) if body.get("stream") is True else read_whole(reply)
+    if isinstance(answer, str):
+        return Observation("no", answer)
+    observation = CHECKS[name].grade(profile, answer)
+    if observation.result == "no" and name in _MAY_BE_CUT and _is_cut(answer, body) and not is_garbage(answer.content):
         return Observation(
             "untested", f"cut by the check's own limit of {body['max_tokens']} tokens: {observation.seen}"
         )
     return observation
 
 
-def _is_cut(said: ParsedAnswer, body: Body) -> bool:
-    """vLLM's finish_reason for answers with calls is not always `length` then."""
-    return said.finish == "length" or said.tokens >= int(body["max_tokens"])
+def _is_cut(answer: ParsedAnswer, body: Body) -> bool:
+    """Was the answer cut by `max_tokens`? The tokens are counted too, because vLLM does not always report the
+    finish_reason `length` for a cut answer that has calls."""
+    return answer.finish == "length" or answer.tokens >= int(body["max_tokens"])
 
 
 def _refused(name: str, profile: Profile, reply: Reply) -> Observation:

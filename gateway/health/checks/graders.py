@@ -1,4 +1,4 @@
-"""The grade of an answer to a check, as an observation: right as it came (yes), right once mended, or wrong (no)."""
+"""Grades the answer to a check: correct as received (yes), correct once mended (mended), or wrong (no)."""
 
 from __future__ import annotations
 
@@ -11,128 +11,135 @@ from gateway.health.checks.profile import Profile
 from gateway.health.checks.reply import ParsedAnswer, mended, short
 from gateway.health.checks.requests import TOOLS
 
-Validator = Callable[[ParsedAnswer], str | None]
+Validator = Callable[[ParsedAnswer], str | None]  # returns the description of a flaw; None = there is none
 
 
-def plain(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded(profile, said, validators.text_flaw, _words(said), hint=_thinking_hint)
+def plain(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade(profile, answer, validators.text_flaw, _describe_content(answer), hint=_thinking_hint)
 
 
-def arithmetic(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded(profile, said, validators.number_flaw, _words(said), hint=_thinking_hint)
+def arithmetic(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade(profile, answer, validators.number_flaw, _describe_content(answer), hint=_thinking_hint)
 
 
-def stream(profile: Profile, said: ParsedAnswer) -> Observation:
-    good = f"{_words(said)}, finish_reason {said.finish} and [DONE]"
-    return _graded(profile, said, validators.stream_flaw, good, hint=_thinking_hint)
+def stream(profile: Profile, answer: ParsedAnswer) -> Observation:
+    good = f"{_describe_content(answer)}, finish_reason {answer.finish} and [DONE]"
+    return _grade(profile, answer, validators.stream_flaw, good, hint=_thinking_hint)
 
 
-def reasoning(profile: Profile, said: ParsedAnswer) -> Observation:
-    """Thoughts must be in their field, and the answer beside them. An answer without thoughts shows nothing."""
-    after = mended(said, profile)
-    if not after.reasoning.strip() and not validators.leaks_thoughts(said.content):
+def reasoning(profile: Profile, answer: ParsedAnswer) -> Observation:
+    """Thoughts must be in the reasoning field and the answer in the content. Without any thoughts the check stays
+    untested."""
+    after_mending = mended(answer, profile)
+    if not after_mending.reasoning.strip() and not validators.leaks_thoughts(answer.content):
         return Observation("untested", "it never thinks" if profile.thinking == "never" else "it did not think")
-    if said.finish == "length" and not after.content.strip():
-        return Observation("untested", validators.explain_no_content(said))
-    good = f"{len(said.reasoning)} characters of thoughts in their field, then {short(said.content)}"
-    return _graded(profile, said, validators.text_flaw, good, hint=_thinking_hint)
+    if answer.finish == "length" and not after_mending.content.strip():
+        return Observation("untested", validators.explain_no_content(answer))
+    good = f"{len(answer.reasoning)} characters of thoughts in their field, then {short(answer.content)}"
+    return _grade(profile, answer, validators.text_flaw, good, hint=_thinking_hint)
 
 
-def thinking_on(profile: Profile, said: ParsedAnswer) -> Observation:
-    thoughts = mended(said, profile).reasoning.strip()
-    if thoughts or validators.leaks_thoughts(said.content):
-        return Observation("yes", f"asked to think, it did: {short(thoughts or said.content)}")
-    return Observation("no", f"asked to think, it did not: {short(said.content)}")
+def thinking_on(profile: Profile, answer: ParsedAnswer) -> Observation:
+    thoughts = mended(answer, profile).reasoning.strip()
+    if thoughts or validators.leaks_thoughts(answer.content):
+        return Observation("yes", f"asked to think, it did: {short(thoughts or answer.content)}")
+    return Observation("no", f"asked to think, it did not: {short(answer.content)}")
 
 
-def thinking_off(profile: Profile, said: ParsedAnswer) -> Observation:
-    thoughts = mended(said, profile).reasoning.strip()
-    if thoughts or validators.leaks_thoughts(said.content):
-        return Observation("no", f"asked not to think, it filled its reasoning: {short(thoughts or said.content)}")
-    if not said.content.strip():
-        return Observation("no", validators.explain_no_content(said))
-    return Observation("yes", f"asked not to think, it said {short(said.content)}")
+def thinking_off(profile: Profile, answer: ParsedAnswer) -> Observation:
+    thoughts = mended(answer, profile).reasoning.strip()
+    if thoughts or validators.leaks_thoughts(answer.content):
+        return Observation("no", f"asked not to think, it filled its reasoning: {short(thoughts or answer.content)}")
+    if not answer.content.strip():
+        return Observation("no", validators.explain_no_content(answer))
+    return Observation("yes", f"asked not to think, it said {short(answer.content)}")
 
 
-def tool_auto(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded_call(profile, said, lambda it: validators.call_flaw(it, "get_weather", "Oslo"))
+def tool_auto(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade_call(profile, answer, lambda candidate: validators.call_flaw(candidate, "get_weather", "Oslo"))
 
 
-def tool_stream(profile: Profile, said: ParsedAnswer) -> Observation:
-    def flaw(it: ParsedAnswer) -> str | None:
-        wrong = validators.call_flaw(it, "get_weather", "Oslo")
-        return wrong if wrong is not None or it.done else "the stream ends without [DONE]"
+def tool_stream(profile: Profile, answer: ParsedAnswer) -> Observation:
+    def find_flaw(candidate: ParsedAnswer) -> str | None:
+        flaw = validators.call_flaw(candidate, "get_weather", "Oslo")
+        return flaw if flaw is not None or candidate.done else "the stream ends without [DONE]"
 
-    return _graded_call(profile, said, flaw)
-
-
-def tool_required(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded_call(profile, said, lambda it: validators.call_flaw(it, None, None), "required was not obeyed: ")
+    return _grade_call(profile, answer, find_flaw)
 
 
-def tool_named(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded_call(profile, said, lambda it: validators.call_flaw(it, "get_time", None), "get_time was named: ")
+def tool_required(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade_call(
+        profile, answer, lambda candidate: validators.call_flaw(candidate, None, None), "required was not obeyed: "
+    )
 
 
-def tool_parallel(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded_call(profile, said, validators.calls_flaw)
+def tool_named(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade_call(
+        profile, answer, lambda candidate: validators.call_flaw(candidate, "get_time", None), "get_time was named: "
+    )
 
 
-def json_schema(profile: Profile, said: ParsedAnswer) -> Observation:
-    return _graded(profile, said, validators.json_flaw, _words(said))
+def tool_parallel(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade_call(profile, answer, validators.calls_flaw)
 
 
-def window(profile: Profile, said: ParsedAnswer) -> Observation:
-    """It was answered, so it was not refused."""
+def json_schema(profile: Profile, answer: ParsedAnswer) -> Observation:
+    return _grade(profile, answer, validators.json_flaw, _describe_content(answer))
+
+
+def window(profile: Profile, answer: ParsedAnswer) -> Observation:
+    """An answer of any kind fails this check: the backend had to refuse a prompt over its window."""
     window = f"{profile.window:,}"
-    if profile.window is not None and 0 < said.prompt_tokens <= profile.window:
+    if profile.window is not None and 0 < answer.prompt_tokens <= profile.window:
         return Observation(
-            "no", f"a prompt of more than {window} tokens was cut to {said.prompt_tokens:,} and answered"
+            "no", f"a prompt of more than {window} tokens was cut to {answer.prompt_tokens:,} and answered"
         )
-    return Observation("no", f"a prompt of more than {window} tokens was answered, though that is the window it tells")
+    return Observation("no", f"a prompt of more than {window} tokens was answered, though it reports that window")
 
 
-# -- how they are graded ----------------------------------------------------------------------------------------------
+# -- grading with a validator ------------------------------------------------------------------------------------------
 
 
-def _graded(
+def _grade(
     profile: Profile,
-    said: ParsedAnswer,
-    flaw: Validator,
+    answer: ParsedAnswer,
+    find_flaw: Validator,
     good: str,
     tools: Iterable[Any] = (),
     hint: Callable[[Profile, ParsedAnswer], str] = lambda *_: "",
 ) -> Observation:
-    wrong = flaw(said)
-    if wrong is None:
+    """Grade the answer by its flaw, before and after mending. `good`: the description of an answer without a flaw.
+    `tools`: the tools offered in the request. `hint`: advice that is added to the description of a flaw."""
+    flaw = find_flaw(answer)
+    if flaw is None:
         return Observation("yes", good)
-    still = flaw(mended(said, profile, tools))
-    if still is None:
-        return Observation("mended", wrong + hint(profile, said))
-    return Observation("no", still + hint(profile, said))
+    remaining_flaw = find_flaw(mended(answer, profile, tools))
+    if remaining_flaw is None:
+        return Observation("mended", flaw + hint(profile, answer))
+    return Observation("no", remaining_flaw + hint(profile, answer))
 
 
-def _graded_call(profile: Profile, said: ParsedAnswer, flaw: Validator, before: str = "") -> Observation:
-    observation = _graded(profile, said, flaw, _calls(said), TOOLS, _tool_hint)
+def _grade_call(profile: Profile, answer: ParsedAnswer, find_flaw: Validator, prefix: str = "") -> Observation:
+    observation = _grade(profile, answer, find_flaw, _describe_calls(answer), TOOLS, _tool_hint)
     if observation.result == "yes":
         return observation
-    return Observation(observation.result, before + observation.seen)
+    return Observation(observation.result, prefix + observation.seen)
 
 
-def _tool_hint(profile: Profile, said: ParsedAnswer) -> str:
-    """Only where nothing was called: another parser changes nothing about what is called."""
-    unread = not said.calls and not validators.is_garbage(said.content)
-    return f"; its family needs {profile.tool_flags}" if profile.tool_flags and unread else ""
+def _tool_hint(profile: Profile, answer: ParsedAnswer) -> str:
+    """Suggest launch flags only when the answer has no call: another parser would not correct a wrong call."""
+    parser_may_help = not answer.calls and not validators.is_garbage(answer.content)
+    return f"; its family needs {profile.tool_flags}" if profile.tool_flags and parser_may_help else ""
 
 
-def _thinking_hint(profile: Profile, said: ParsedAnswer) -> str:
-    misplaced = validators.leaks_thoughts(said.content) or (said.reasoning and said.finish != "length")
+def _thinking_hint(profile: Profile, answer: ParsedAnswer) -> str:
+    misplaced = validators.leaks_thoughts(answer.content) or (answer.reasoning and answer.finish != "length")
     return f"; its family needs {profile.reasoning_flags}" if profile.reasoning_flags and misplaced else ""
 
 
-def _words(said: ParsedAnswer) -> str:
-    return f"said {short(said.content)}"
+def _describe_content(answer: ParsedAnswer) -> str:
+    return f"said {short(answer.content)}"
 
 
-def _calls(said: ParsedAnswer) -> str:
-    return "called " + ", ".join(f"{name}({arguments})" for name, arguments in said.calls[:4])
+def _describe_calls(answer: ParsedAnswer) -> str:
+    return "called " + ", ".join(f"{name}({arguments})" for name, arguments in answer.calls[:4])

@@ -1,4 +1,4 @@
-"""What must be known of a backend to choose the requests of the checks and to read its answers."""
+"""The profile of a backend: what the checks have to know to choose their requests and to read the answers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ MARLIN = "`!!!!!` on a Spark means that vLLM needs --moe-backend marlin"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`window`: tokens, as the backend itself reports it. `thinking` None = not known. `switch`: what turns thinking on
-    and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or `reasoning_effort`; None = nothing does.
-    `formats`, `thoughts`: how its model writes calls and thoughts. `tool_flags`, `reasoning_flags`: the launch flags
-    that make its server read them; empty where nothing is known to help."""
+    """`window`: tokens, as reported by the backend; None = not reported. `thinking`: None = unknown. `switch`: the
+    request field that turns thinking on and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or
+    `reasoning_effort`; None = there is no such field. `formats`, `thoughts`: how the model writes calls and thoughts.
+    `tool_flags`, `reasoning_flags`: the launch flags that make vLLM parse calls and thoughts; empty where no parser is
+    known for the model."""
 
     engine: str
     window: int | None = None
@@ -34,7 +35,7 @@ class Profile:
     cloud: bool = False
 
     def switched(self, on: bool) -> dict[str, Any]:
-        """The fields that turn thinking on or off."""
+        """The request fields that turn thinking on or off; empty where there is no switch."""
         if self.switch is None:
             return {}
         if self.switch == "think":
@@ -46,8 +47,8 @@ class Profile:
 
 
 def profile_of(backend: Backend, model: str | None, window: int | None) -> Profile:
-    """The profile that follows from routes.yaml and the family of the model. `model`: the name it is asked by;
-    `window`: tokens, as the backend reports it."""
+    """The profile that follows from routes.yaml and the model's family. `model`: the model's name in requests to the
+    backend; `window`: tokens, as reported by the backend."""
     family = family_of(model)
     thinking = backend.thinking or (family.thinking if family is not None else None)
     known = family if TRAITS[backend.engine].launch_flags else None
@@ -65,8 +66,9 @@ def profile_of(backend: Backend, model: str | None, window: int | None) -> Profi
 
 
 def _switch(backend: Backend, usual: str | None) -> str | None:
-    """What switches thinking there; `usual`: the switch of the model's family. Ollama has a switch of its own, litellm
-    knows one for all clouds; for other servers there is only what is declared."""
+    """The `switch` of a profile. `usual`: the switch of the model's family. Ollama always has its own field. vLLM has
+    the declared switch, else that of the family. litellm has one field for all clouds unless another switch is
+    declared. Other servers have only a declared switch."""
     field = TRAITS[backend.engine].thinking_field
     if field == "think":
         return field

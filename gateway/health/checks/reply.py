@@ -1,4 +1,4 @@
-"""The reply to a check as it came, and the answer parsed from it."""
+"""The raw reply to a check, and the answer parsed from it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
 from gateway.transport.sse import BROKEN_ENDS, DONE, Framer, data_of, read_chunk
 
-SHOWN = 90  # characters of an answer that are shown
+SHOWN = 90  # characters of a text that are quoted in an observation
 _decode = msgspec.json.Decoder(Any).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body`: the whole one, or all that a stream sent. `failure`: why there is no (whole) answer; `gone`: because no
-    connection could be made; `silent`: because it took too long; `ours`: because the gateway itself failed, or lacked
-    something."""
+    """`body`: the whole body, or all events of a stream. `failure`: why there is no complete reply. The causes that
+    callers distinguish: `gone` = no connection could be made; `silent` = the time ran out; `ours` = the gateway itself
+    failed, or lacked files or memory."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """What the first choice holds. `calls`: (name, arguments as text) in order. `tokens`, `prompt_tokens`: as reported,
-    0 = not. `done`: a stream ended with [DONE]."""
+    """The first choice of an answer. `calls`: (name, arguments as text) in order. `tokens` (completion) and
+    `prompt_tokens`: as reported, 0 = not reported. `done`: False = a stream that ended without [DONE]."""
 
     content: str = ""
     reasoning: str = ""
@@ -59,16 +59,16 @@ def short(text: str) -> str:
 
 
 def read_whole(reply: Reply) -> ParsedAnswer | str:
-    """The answer in a 200 in one piece; a text = why there is none."""
+    """Parse the answer of a 200 that is not streamed; a `str` = why there is no answer in it."""
     try:
-        answer = _decode(reply.body)
+        body = _decode(reply.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return f"answered 200 with something that is not JSON: {short(reply.body[:500].decode(errors='replace'))}"
-    if not isinstance(answer, dict):
+    if not isinstance(body, dict):
         return "answered 200 with JSON that is not an object"
-    if answer.get("error"):
-        return f"answered 200 with an error: {short(brief(answer['error']))}"
-    choices = answer.get("choices")
+    if body.get("error"):
+        return f"answered 200 with an error: {short(brief(body['error']))}"
+    choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return "answered 200 without `choices`"
     finish = choices[0].get("finish_reason")
@@ -77,14 +77,14 @@ def read_whole(reply: Reply) -> ParsedAnswer | str:
     message = choices[0].get("message")
     message = message if isinstance(message, dict) else {}
     calls = _CallParts()
-    calls.take(message.get("tool_calls"))
+    calls.add(message.get("tool_calls"))
     return ParsedAnswer(
-        _text(message, "content"), _thoughts(message), calls.all(), _word(finish), *_usage(answer.get("usage"))
+        _text(message, "content"), _thoughts(message), calls.all(), _finish_reason(finish), *_usage(body.get("usage"))
     )
 
 
 def read_stream(reply: Reply) -> ParsedAnswer | str:
-    """The answer in a 200 as a stream of events; a text = why there is none."""
+    """Parse the answer of a 200 that is streamed; a `str` = why there is no answer in it."""
     kind = reply.headers.get("content-type", "")
     if "text/event-stream" not in kind:
         return f"answered a stream with {kind or 'no content-type'}: {short(reply.body[:500].decode(errors='replace'))}"
@@ -118,22 +118,22 @@ def _read_events(events: Iterable[bytes]) -> ParsedAnswer | str:
             delta = choice.delta if isinstance(choice.delta, dict) else {}
             content += _text(delta, "content")
             reasoning += _thoughts(delta)
-            calls.take(delta.get("tool_calls"))
+            calls.add(delta.get("tool_calls"))
             finish = choice.finish_reason or finish
     if finish in BROKEN_ENDS:
         return f"the stream ended with finish_reason {finish}"
     if finish is None:
         return "the stream ended without a finish_reason"
-    return ParsedAnswer(content, reasoning, calls.all(), _word(finish), *_usage(usage), done)
+    return ParsedAnswer(content, reasoning, calls.all(), _finish_reason(finish), *_usage(usage), done)
 
 
 class _CallParts:
-    """Calls put together from a whole message's list, or from a stream's fragments by index."""
+    """Collects the calls of a message, or joins them by index from the fragments of a stream."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[str]] = {}
 
-    def take(self, calls: Any) -> None:
+    def add(self, calls: Any) -> None:
         for position, call in enumerate(calls if isinstance(calls, list) else ()):
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict):
@@ -147,17 +147,17 @@ class _CallParts:
         return tuple((name, arguments) for _, (name, arguments) in sorted(self._parts.items()))
 
 
-def _text(where: Mapping[str, Any], key: str) -> str:
-    value = where.get(key)
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key)
     return value if isinstance(value, str) else ""
 
 
 def _thoughts(message: Mapping[str, Any]) -> str:
-    """Under the newer of its two names, else the older."""
+    """The thoughts in a message or delta: vLLM renamed the field `reasoning_content` to `reasoning`."""
     return _text(message, "reasoning") or _text(message, "reasoning_content")
 
 
-def _word(finish: Any) -> str | None:
+def _finish_reason(finish: Any) -> str | None:
     return finish if isinstance(finish, str) else None
 
 
@@ -169,22 +169,24 @@ def _usage(usage: Any) -> tuple[int, int]:
 # -- mending ----------------------------------------------------------------------------------------------------------
 
 
-def mended(said: ParsedAnswer, profile: Profile, tools: Iterable[Any] = ()) -> ParsedAnswer:
-    """The same as a client of the gateway sees it: calls and thoughts taken out of the content, and [DONE] added."""
-    pieces = _pieces(said.content, profile, profile.thoughts, tools)
+def mended(answer: ParsedAnswer, profile: Profile, tools: Iterable[Any] = ()) -> ParsedAnswer:
+    """The answer as a client of the gateway receives it: calls and thoughts moved from the content to their fields, and
+    the stream closed with [DONE]."""
+    segments = _segments(answer.content, profile, profile.thoughts, tools)
     thoughts = profile.thoughts
-    if thoughts is not None and thoughts.closer in said.content and not any(isinstance(p, Reasoning) for p in pieces):
-        pieces = _pieces(said.content, profile, thoughts.with_opener_implied(), tools)
-    found = tuple((piece.name, piece.arguments) for piece in pieces if isinstance(piece, Call))
+    has_reasoning = any(isinstance(segment, Reasoning) for segment in segments)
+    if thoughts is not None and thoughts.closer in answer.content and not has_reasoning:
+        segments = _segments(answer.content, profile, thoughts.with_opener_implied(), tools)
+    calls = tuple((segment.name, segment.arguments) for segment in segments if isinstance(segment, Call))
     return replace(
-        said,
-        content="".join(piece.text for piece in pieces if isinstance(piece, Text)),
-        reasoning=said.reasoning + "".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
-        calls=said.calls + found,
+        answer,
+        content="".join(segment.text for segment in segments if isinstance(segment, Text)),
+        reasoning=answer.reasoning + "".join(segment.text for segment in segments if isinstance(segment, Reasoning)),
+        calls=answer.calls + calls,
         done=True,
     )
 
 
-def _pieces(content: str, profile: Profile, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Segment]:
+def _segments(content: str, profile: Profile, thoughts: Thoughts | None, tools: Iterable[Any]) -> list[Segment]:
     mender = Mender(profile.formats, OfferedTools(tools), thoughts)
     return [*mender.feed(content), *mender.finish()]

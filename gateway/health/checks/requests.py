@@ -1,7 +1,7 @@
 """The request body of each check, without the model's name. Checks with the same body share one request.
 
-Thinking is switched off where a check is not about it, so that a probe costs little; `tool_auto` and `tool_stream` do
-not mention it, as agents do not. A backend whose thinking cannot be switched gets room to think.
+Checks that do not test thinking switch it off, so that a probe costs little. `tool_auto` and `tool_stream` leave the
+switch out, as agents do. A backend whose thinking cannot be switched off gets enough tokens to think first.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from gateway.health.checks.profile import Profile
 
-SHORT, LONG = 64, 256  # most tokens of a greeting, and of any other answer
-THOUGHT = 2048  # the same where it may think first
-WORD = "word "  # a token at least in every tokenizer, and in most exactly one
+SHORT, LONG = 64, 256  # max_tokens of a greeting, and of any other answer
+THOUGHT = 2048  # max_tokens where the model may think first
+WORD = "word "  # at least one token in every tokenizer, and exactly one in most
 
 Body = dict[str, Any]
 
@@ -40,7 +40,7 @@ SCHEMA = {
 
 
 def plain(profile: Profile) -> Body:
-    return _quiet(profile, "Say hello.", SHORT)
+    return _without_thinking(profile, "Say hello.", SHORT)
 
 
 def stream(profile: Profile) -> Body:
@@ -48,11 +48,12 @@ def stream(profile: Profile) -> Body:
 
 
 def arithmetic(profile: Profile) -> Body:
-    return _quiet(profile, "What is 12*17? Answer with the number.", LONG)
+    return _without_thinking(profile, "What is 12*17? Answer with the number.", LONG)
 
 
 def reasoning(profile: Profile) -> Body:
-    """With thinking on where it can be switched. What never thinks needs no question of its own."""
+    """With thinking switched on where that is possible. A model that never thinks gets the request of `arithmetic`, so
+    that no further request is sent."""
     if profile.thinking == "never" or (profile.thinking is None and profile.switch is None):
         return arithmetic(profile)
     fields = profile.switched(True) if profile.thinking != "always" else {}
@@ -60,13 +61,13 @@ def reasoning(profile: Profile) -> Body:
 
 
 def thinking_off(profile: Profile) -> Body:
-    """Where its thinking is known to be optional, the same as `arithmetic`."""
+    """With thinking switched off. Identical to `arithmetic` where thinking is known to be optional."""
     return {**arithmetic(profile), **profile.switched(False)}
 
 
 def tool_auto(profile: Profile) -> Body:
-    most = LONG if profile.thinking == "never" else THOUGHT
-    return {**_body(profile, "What is the weather in Oslo? Use get_weather.", most), "tools": list(TOOLS)}
+    max_tokens = LONG if profile.thinking == "never" else THOUGHT
+    return {**_body(profile, "What is the weather in Oslo? Use get_weather.", max_tokens), "tools": list(TOOLS)}
 
 
 def tool_stream(profile: Profile) -> Body:
@@ -74,42 +75,46 @@ def tool_stream(profile: Profile) -> Body:
 
 
 def tool_required(profile: Profile) -> Body:
-    """A fitting question, as clients that require a call have one: who does not obey even here never does."""
-    body = _quiet(profile, "What is the weather in Oslo?", LONG)
+    """The question fits an offered tool, as it does when clients require a call: a backend that does not call a tool
+    here never obeys `required`."""
+    body = _without_thinking(profile, "What is the weather in Oslo?", LONG)
     return {**body, "tools": list(TOOLS), "tool_choice": "required"}
 
 
 def tool_named(profile: Profile) -> Body:
-    """The question fits the other tool."""
+    """The question fits the tool that is not named, so a call of the named tool shows that the choice is obeyed."""
     choice = {"type": "function", "function": {"name": "get_time"}}
-    body = _quiet(profile, "What is the weather in Oslo?", LONG)
+    body = _without_thinking(profile, "What is the weather in Oslo?", LONG)
     return {**body, "tools": list(TOOLS), "tool_choice": choice}
 
 
 def tool_parallel(profile: Profile) -> Body:
     question = "What is the weather in Oslo, and what is it in Rome? Call get_weather for both cities at once."
-    return {**_quiet(profile, question, LONG), "tools": list(TOOLS)}
+    return {**_without_thinking(profile, question, LONG), "tools": list(TOOLS)}
 
 
 def json_schema(profile: Profile) -> Body:
-    """The question does not speak of JSON: only what is enforced comes back as it."""
+    """The question does not mention JSON, so JSON comes back only where the backend enforces the schema."""
     shape = {"type": "json_schema", "json_schema": {"name": "product", "strict": True, "schema": SCHEMA}}
-    return {**_quiet(profile, "What is 12*17?", LONG), "response_format": shape}
+    return {**_without_thinking(profile, "What is 12*17?", LONG), "response_format": shape}
 
 
 def window(profile: Profile) -> Body:
-    """Just over the window, surely: one token a word at least."""
+    """A prompt just over the window: every word has at least one token."""
     assert profile.window is not None
-    return {**_quiet(profile, WORD * (profile.window + 1), 1), "max_tokens": 1}
+    return {**_without_thinking(profile, WORD * (profile.window + 1), 1), "max_tokens": 1}
 
 
-def _quiet(profile: Profile, question: str, most: int) -> Body:
+def _without_thinking(profile: Profile, question: str, max_tokens: int) -> Body:
+    """The question with thinking switched off; where that is not possible, with enough tokens to think first."""
     if profile.thinking == "never":
-        return _body(profile, question, most)
+        return _body(profile, question, max_tokens)
     off = profile.switched(False) if profile.thinking == "optional" else {}
-    return {**_body(profile, question, most if off else THOUGHT), **off}
+    return {**_body(profile, question, max_tokens if off else THOUGHT), **off}
 
 
-def _body(profile: Profile, question: str, most: int) -> Body:
-    body: Body = {"messages": [{"role": "user", "content": question}], "max_tokens": most}
-    return body if profile.cloud else {**body, "temperature": 0}  # some clouds refuse any temperature but their own
+def _body(profile: Profile, question: str, max_tokens: int) -> Body:
+    body: Body = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens}
+    return (
+        body if profile.cloud else {**body, "temperature": 0}
+    )  # some clouds refuse every temperature but their default

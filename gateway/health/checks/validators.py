@@ -1,4 +1,4 @@
-"""What is wrong with the answer to a check, in words for the operator; None = nothing."""
+"""Validators of the answers to checks: each returns the first flaw as a text for the operator; None = no flaw."""
 
 from __future__ import annotations
 
@@ -11,115 +11,116 @@ from gateway.health.checks.reply import ParsedAnswer, short
 from gateway.health.checks.requests import TOOLS
 from gateway.inspection import heuristics
 
-_OPENERS = ("<think>", "<seed:think>", "[THINK]", "<|channel>")
-_CLOSERS = ("</think>", "</seed:think>", "[/THINK]", "<channel|>")
-GARBAGE = 5  # of one character in a row, and nothing else, is no answer
+_OPENING_MARKERS = ("<think>", "<seed:think>", "[THINK]", "<|channel>")
+_CLOSING_MARKERS = ("</think>", "</seed:think>", "[/THINK]", "<channel|>")
+GARBAGE = 5  # an answer of one character repeated at least this often is garbage
 
 
-def text_flaw(said: ParsedAnswer) -> str | None:
-    """The content must be text that is no garbage, without thoughts in it."""
-    if is_garbage(said.content):
-        return f"garbage: {short(said.content)}; {MARLIN}"
-    if leaks_thoughts(said.content):
-        return f"its thoughts stand in the content: {short(said.content)}"
-    return None if said.content.strip() else explain_no_content(said)
+def text_flaw(answer: ParsedAnswer) -> str | None:
+    """The content must be text that is not garbage and holds no thoughts."""
+    if is_garbage(answer.content):
+        return f"garbage: {short(answer.content)}; {MARLIN}"
+    if leaks_thoughts(answer.content):
+        return f"its thoughts stand in the content: {short(answer.content)}"
+    return None if answer.content.strip() else explain_no_content(answer)
 
 
-def number_flaw(said: ParsedAnswer) -> str | None:
+def number_flaw(answer: ParsedAnswer) -> str | None:
     """The content must hold 204 (12*17)."""
-    flaw = text_flaw(said)
-    if flaw is None and "204" not in said.content:
-        return f"12*17 is 204, it said {short(said.content)}"
+    flaw = text_flaw(answer)
+    if flaw is None and "204" not in answer.content:
+        return f"12*17 is 204, it said {short(answer.content)}"
     return flaw
 
 
-def stream_flaw(said: ParsedAnswer) -> str | None:
-    if (flaw := text_flaw(said)) is not None:
+def stream_flaw(answer: ParsedAnswer) -> str | None:
+    if (flaw := text_flaw(answer)) is not None:
         return flaw
-    return None if said.done else "the stream ends without [DONE]"
+    return None if answer.done else "the stream ends without [DONE]"
 
 
-def call_flaw(said: ParsedAnswer, name: str | None, city: str | None) -> str | None:
-    """The first call must be a good one: of the tool `name` (None = any of the offered), with `city` among its
-    arguments."""
-    if not said.calls:
-        return explain_missing_call(said)
-    called, arguments = said.calls[0]
+def call_flaw(answer: ParsedAnswer, name: str | None, city: str | None) -> str | None:
+    """The first call must name the tool `name` (None = any offered tool) and have an argument `city` that contains
+    `city` (None = any city)."""
+    if not answer.calls:
+        return explain_missing_call(answer)
+    called, arguments = answer.calls[0]
     if name is not None and called != name:
         return f"called {short(called)} instead of {name}"
     if called not in [tool["function"]["name"] for tool in TOOLS]:
         return f"called {short(called)}, which was not offered"
-    given = arguments_of(arguments)
-    if given is None:
+    fields = arguments_of(arguments)
+    if fields is None:
         return f"the arguments of its call are not a JSON object: {short(arguments)}"
-    where = given.get("city")
-    if not isinstance(where, str) or not where.strip():
+    called_city = fields.get("city")
+    if not isinstance(called_city, str) or not called_city.strip():
         return f"called {called} without its required `city`: {short(arguments)}"
-    if city is not None and city.lower() not in where.lower():
-        return f"called {called} for {short(where)} instead of {city}"
+    if city is not None and city.lower() not in called_city.lower():
+        return f"called {called} for {short(called_city)} instead of {city}"
     return None
 
 
-def calls_flaw(said: ParsedAnswer) -> str | None:
+def calls_flaw(answer: ParsedAnswer) -> str | None:
     """There must be a call for each of the two cities."""
-    if not said.calls:
-        return explain_missing_call(said)
-    places = {str((arguments_of(text) or {}).get("city")).lower() for _, text in said.calls}
-    if any("oslo" in place for place in places) and any("rome" in place for place in places):
+    if not answer.calls:
+        return explain_missing_call(answer)
+    cities = {str((arguments_of(text) or {}).get("city")).lower() for _, text in answer.calls}
+    if any("oslo" in city for city in cities) and any("rome" in city for city in cities):
         return None
-    shown = ", ".join(f"{name}({text})" for name, text in said.calls)
-    return f"{len(said.calls)} call{'s' if len(said.calls) > 1 else ''} for two cities: {short(shown)}"
+    described = ", ".join(f"{name}({text})" for name, text in answer.calls)
+    return f"{len(answer.calls)} call{'s' if len(answer.calls) > 1 else ''} for two cities: {short(described)}"
 
 
-def json_flaw(said: ParsedAnswer) -> str | None:
+def json_flaw(answer: ParsedAnswer) -> str | None:
     """The content must be the object that `requests.SCHEMA` describes."""
-    if not said.content.strip():
-        return explain_no_content(said)
+    if not answer.content.strip():
+        return explain_no_content(answer)
     try:
-        value = json.loads(said.content)
+        value = json.loads(answer.content)
     except (ValueError, RecursionError):
-        return f"not JSON, so the schema is not enforced: {short(said.content)}"
+        return f"not JSON, so the schema is not enforced: {short(answer.content)}"
     if not isinstance(value, dict) or value.keys() != {"factors", "product"}:
-        return f"not the keys of the schema: {short(said.content)}"
+        return f"not the keys of the schema: {short(answer.content)}"
     factors = value["factors"]
-    whole = type(value["product"]) is int and isinstance(factors, list) and all(type(f) is int for f in factors)
-    return None if whole else f"not the types of the schema: {short(said.content)}"
+    types_fit = type(value["product"]) is int and isinstance(factors, list) and all(type(f) is int for f in factors)
+    return None if types_fit else f"not the types of the schema: {short(answer.content)}"
 
 
-# -- what else may have come ------------------------------------------------------------------------------------------
+# -- why there is no call or content ----------------------------------------------------------------------------------
 
 
-def explain_missing_call(said: ParsedAnswer) -> str:
-    if is_garbage(said.content):
-        return f"garbage: {short(said.content)}; {MARLIN}"
-    if said.content.strip():
-        return f"no call, but text: {short(said.content)}"
-    if said.reasoning.strip():
-        tokens = f"of {said.tokens} tokens " if said.tokens else ""
-        return f"no call and no text: {tokens}only {len(said.reasoning)} characters of thoughts are left"
-    return explain_no_content(said)
+def explain_missing_call(answer: ParsedAnswer) -> str:
+    """What the answer holds instead of a call."""
+    if is_garbage(answer.content):
+        return f"garbage: {short(answer.content)}; {MARLIN}"
+    if answer.content.strip():
+        return f"no call, but text: {short(answer.content)}"
+    if answer.reasoning.strip():
+        tokens = f"of {answer.tokens} tokens " if answer.tokens else ""
+        return f"no call and no text: {tokens}only {len(answer.reasoning)} characters of thoughts are left"
+    return explain_no_content(answer)
 
 
-def explain_no_content(said: ParsedAnswer) -> str:
-    """Why there is no content."""
-    if said.calls:
-        return f"a call instead of an answer: {short(said.calls[0][0])}"
-    if said.reasoning.strip():
-        if said.finish == "length":
-            return f"still thinking after {said.tokens or 'all its'} tokens, nothing was said"
-        return f"all that it said stands in the reasoning field: {short(said.reasoning)}"
-    if said.tokens > 1:
-        return f"nothing is left of {said.tokens} tokens: its parser does not fit its model"
+def explain_no_content(answer: ParsedAnswer) -> str:
+    """What the answer holds instead of content."""
+    if answer.calls:
+        return f"a call instead of an answer: {short(answer.calls[0][0])}"
+    if answer.reasoning.strip():
+        if answer.finish == "length":
+            return f"still thinking after {answer.tokens or 'all its'} tokens, nothing was said"
+        return f"all that it said stands in the reasoning field: {short(answer.reasoning)}"
+    if answer.tokens > 1:
+        return f"nothing is left of {answer.tokens} tokens: its parser does not fit its model"
     return "an empty answer"
 
 
 def is_garbage(text: str) -> bool:
-    """One character over and over, of which a check takes less than a client's answer may have."""
+    """Does the text repeat one character? A check allows fewer repetitions than the inspection of clients' answers."""
     return heuristics.is_garbage(text, GARBAGE)
 
 
 def leaks_thoughts(content: str) -> bool:
-    return content.lstrip().startswith(_OPENERS) or any(closer in content for closer in _CLOSERS)
+    return content.lstrip().startswith(_OPENING_MARKERS) or any(closer in content for closer in _CLOSING_MARKERS)
 
 
 def arguments_of(text: str) -> Mapping[str, Any] | None:

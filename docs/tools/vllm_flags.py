@@ -1,0 +1,93 @@
+"""Writes gateway/launch/vllm_flags.json: the flags of `vllm serve`, read off the argument parser of an installed vLLM.
+
+Run with the Python of an environment that has vLLM (tests/vllm/install.sh makes one for the CPU); `make vllm-flags` does.
+The names of its parsers of calls and thoughts are in gateway/config/parsers.py. vLLM hides the type of many flags behind wrappers, so a flag's type is found out by giving its reader sample values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+SWITCHES = ("_StoreTrueAction", "_StoreFalseAction", "BooleanOptionalAction")
+_PARSER_AT = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")  # it moved between versions
+
+
+def main() -> None:
+    vllm = import_module("vllm")
+    rows = ",\n".join(json.dumps(_flag(action)) for action in _actions() if _is_flag(action))
+    sys.stdout.write(f'{{"version": "{vllm.__version__}", "flags": [\n{rows}\n]}}\n')
+
+
+def _actions() -> list[argparse.Action]:
+    parser_class = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
+    for name in _PARSER_AT:
+        try:
+            made = import_module(name).make_arg_parser(parser_class(prog="vllm serve"))
+        except ModuleNotFoundError:
+            continue
+        return list(made._actions)
+    raise SystemExit("this vLLM keeps its argument parser elsewhere: add its module to _PARSER_AT")
+
+
+def _is_flag(action: argparse.Action) -> bool:
+    return bool(action.option_strings) and "--help" not in action.option_strings
+
+
+def _flag(action: argparse.Action) -> dict[str, Any]:
+    """{name, kind, short?, choices?, folded?, negated?, many?, optional?}: the name without dashes, without the --no- form of a switch."""
+    long = [name for name in action.option_strings if name.startswith("--")]
+    short = [name for name in action.option_strings if not name.startswith("--")]
+    row: dict[str, Any] = {"name": long[0].removeprefix("--"), "kind": _kind(action)}
+    if short:
+        row["short"] = short
+    if type(action).__name__ == "BooleanOptionalAction":
+        row["negated"] = True
+    choices = [choice for choice in action.choices or () if choice is not None]
+    if choices:
+        row["choices"] = sorted(choices, key=str)
+        if (
+            callable(action.type)
+            and isinstance(choices[0], str)
+            and _reads(action.type, str(choices[0]).upper().replace("_", "-")) == choices[0]
+        ):
+            row["folded"] = True  # capitals and dashes are read as small letters and underscores
+    if action.nargs in ("+", "*"):
+        row["many"] = True
+    if action.nargs == "?":
+        row["optional"] = True
+    return row
+
+
+def _kind(action: argparse.Action) -> str:
+    if type(action).__name__ in SWITCHES:
+        return "switch"
+    read = action.type
+    if not callable(read) or action.choices and not isinstance(next(iter(action.choices)), int):
+        return "text"
+    if isinstance(_reads(read, '{"a": 1}'), dict) or isinstance(_reads(read, '["a"]'), list):
+        return "json or text" if _reads(read, "some-word") == "some-word" else "json"
+    if _reads(read, "some-word") == "some-word":
+        return "text"
+    if _reads(read, "auto") == -1:
+        return "count or auto"
+    if _reads(read, "1.5") == 1.5:
+        return "number"
+    if _reads(read, "7") == 7:
+        return "count" if _reads(read, "2k") == 2000 else "integer"
+    return "json"
+
+
+def _reads(read: Any, text: str) -> Any:
+    """What the flag's reader makes of the text; None when it refuses."""
+    try:
+        return read(text)
+    except Exception:
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""What routes.yaml says of the fleet: the keys of a backend that follow from its launch command, profiles and modes.
+
+A launch block is the one source of what it says. A key that is written beside it may repeat it; one that differs is an
+error that names both lines.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.config.problems import Path, Report
+from gateway.config.snapshot import Backend, Launch, Mode, Node
+from gateway.config.suggest import did_you_mean
+from gateway.launch.command import ServeCommand, with_changes
+
+DEFAULT_PORT = 8000  # of vLLM
+# Key of a backend -> what of the command line it follows from, for messages.
+_SOURCES = {
+    "url": "--port",
+    "model": "the model",
+    "context": "--max-model-len",
+    "slots": "--max-num-seqs",
+    "tool_parser": "--tool-call-parser",
+    "auto_tools": "--enable-auto-tool-choice",
+    "reasoning_parser": "--reasoning-parser",
+    "vision": "--limit-mm-per-prompt",
+}
+
+
+def keys_from_launch(launch: Launch, node: Node | None) -> dict[str, Any]:
+    """The keys of a backend that its launch command decides, by their names in the file. Empty where the command starts
+    no vLLM; a value that is only known where the engine is started (`${PORT}`) gives no key."""
+    command = launch.parsed
+    if not command.is_vllm:
+        return {}
+    flags = command.flags
+    parser = flags.get("tool-call-parser")
+    found: dict[str, Any] = {
+        "url": _url(launch, node),
+        "model": command.served_names[0] if command.served_names else None,
+        "context": _count(flags.get("max-model-len")),
+        "slots": _count(flags.get("max-num-seqs")),
+        "tool_parser": parser or "none",
+        "auto_tools": bool(parser) and flags.get("enable-auto-tool-choice", False),
+        "reasoning_parser": flags.get("reasoning-parser") or "none",
+        "vision": _vision(command),
+    }
+    return {key: value for key, value in found.items() if value is not None and "$" not in str(value)}
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _vision(command: ServeCommand) -> bool | None:
+    """Whether the engine takes images, where its flags say so; None = as the model's family."""
+    if command.flags.get("language-model-only"):
+        return False
+    limits = command.flags.get("limit-mm-per-prompt")
+    allowed = limits.get("image") if isinstance(limits, Mapping) else None
+    if isinstance(allowed, Mapping):
+        allowed = allowed.get("count")
+    return None if isinstance(allowed, bool) or not isinstance(allowed, int) else allowed > 0
+
+
+def _url(launch: Launch, node: Node | None) -> str | None:
+    """Where the engine listens, seen from the LAN; None where the node has no address."""
+    if node is None or node.address is None:
+        return None
+    port = launch.parsed.flags.get("port", DEFAULT_PORT)
+    if not isinstance(port, int):
+        return None
+    scheme = "https" if launch.parsed.flags.get("ssl-certfile") else "http"
+    host = f"[{node.address}]" if ":" in node.address else node.address
+    return f"{scheme}://{host}:{_published(launch, port)}"
+
+
+def _published(launch: Launch, port: int) -> int:
+    """The port of the node that leads to `port` of the container: `-p 8001:8000` under `docker`; else the same."""
+    try:
+        words = shlex.split(launch.docker or "") if launch.image else []
+    except ValueError:
+        return port
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in ("-p", "--publish"):
+            value = value if equals else "".join(words[i + 1 : i + 2])
+        elif word.startswith("-p") and not word.startswith("--"):
+            value = word[2:]
+        else:
+            continue
+        *_, outside, inside = ("", *value.removesuffix("/tcp").split(":"))
+        if inside == str(port) and outside.isdigit():
+            return int(outside)
+    return port
+
+
+def check_stated(
+    name: str, written: Mapping[str, Any], followed: Mapping[str, Any], launch: Launch, report: Report
+) -> None:
+    """An error for each key that is written beside a launch block and differs from what follows from its command.
+    `written`: the keys of the backend's section as they were read."""
+    source: Path = ("backends", name, "launch", "command")
+    where = f"{report.file}:{report.line(source)}"
+    for key, from_command in followed.items():
+        stated = written.get(key)
+        if stated is None or _same(key, stated, from_command, launch.parsed):
+            continue
+        message = f"{_shown(stated)} here, but {_SOURCES[key]} in launch.command ({where}) says {_shown(from_command)}"
+        report.error(("backends", name, key), message, f"remove '{key}': it follows from the command")
+
+
+def _same(key: str, stated: Any, from_command: Any, command: ServeCommand) -> bool:
+    if key == "url":
+        base = str(stated).rstrip("/").removesuffix("/v1").rstrip("/")
+        return base.lower() == str(from_command).lower()
+    if key == "model":
+        return stated in command.served_names
+    return bool(stated == from_command)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_profiles(backend: Backend, report: Report) -> None:
+    """The profiles of a backend: they change a launch command, with flags that exist and values that vLLM takes."""
+    path: Path = ("backends", backend.name, "profiles")
+    if backend.profiles and backend.launch is None:
+        report.error(path, "profiles change a launch command, and there is none", "write launch: {command: ...}")
+        return
+    for name, changes in backend.profiles.items():
+        assert backend.launch is not None
+        before = set(backend.launch.parsed.mistakes)
+        changed = with_changes(backend.launch.parsed, changes, image=backend.launch.image)
+        for mistake in changed.mistakes:
+            if mistake in before:
+                continue
+            tell = report.error if mistake.severity == "error" else report.warn
+            tell((*path, name), mistake.message, f"write {mistake.fix}" if mistake.fix else None)
+
+
+def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], report: Report) -> Mapping[str, Mode]:
+    """The modes by name, in the file's order. A mode is a list of backends, or {backends, profiles}."""
+    modes = {}
+    for name, value in written.items():
+        path: Path = ("modes", name)
+        if isinstance(value, list):
+            value = {"backends": value}
+        if not isinstance(value, Mapping) or not isinstance(value.get("backends"), list):
+            report.error(
+                path, "is not a list of backends", "write [BACKEND, ...] or {backends: [...], profiles: {...}}"
+            )
+            continue
+        for key in value.keys() - {"backends", "profiles"}:
+            report.error((*path, str(key)), f"unknown key '{key}'", did_you_mean(str(key), ("backends", "profiles")))
+        names = _mode_backends(value["backends"], path, backends, report)
+        modes[name] = Mode(name, names, _mode_profiles(value.get("profiles"), path, names, backends, report))
+    return modes
+
+
+def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend], report: Report) -> tuple[str, ...]:
+    known = []
+    for name in names:
+        if not isinstance(name, str) or name not in backends:
+            if not report.was_dropped("backends", str(name)):
+                report.error(path, f"unknown backend '{name}'", did_you_mean(str(name), backends))
+        elif backends[name].cloud:
+            report.error(path, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
+        else:
+            known.append(name)
+    return tuple(dict.fromkeys(known))
+
+
+def _mode_profiles(
+    written: Any, path: Path, names: tuple[str, ...], backends: Mapping[str, Backend], report: Report
+) -> Mapping[str, str]:
+    if written is None:
+        return {}
+    here: Path = (*path, "profiles")
+    if not isinstance(written, Mapping):
+        report.error(here, "is not a mapping of backends to profiles", "write {BACKEND: PROFILE}")
+        return {}
+    found = {}
+    for backend, profile in written.items():
+        if backend not in names:
+            report.error((*here, str(backend)), f"'{backend}' is not in this mode", did_you_mean(str(backend), names))
+        elif profile not in backends[backend].profiles:
+            known = backends[backend].profiles
+            hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
+            report.error((*here, str(backend)), f"'{backend}' has no profile '{profile}'", hint)
+        else:
+            found[str(backend)] = str(profile)
+    return found

@@ -1,0 +1,135 @@
+"""The words of a command line: split as a shell does, and the part of them that starts vLLM."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
+_MODULE = re.compile(r"vllm(\.entrypoints\..*)?", re.ASCII)
+_ENDS = frozenset(("&&", "||", ";", "|", "&", "\n"))
+_REDIRECTION = re.compile(r"\d?(>>?|<|>&|&>)")
+
+
+class Split(NamedTuple):
+    """`words`, or `problem`: what keeps the text from being split (then `words` are those between spaces)."""
+
+    words: tuple[str, ...]
+    problem: str | None
+
+
+def split(text: str) -> Split:
+    """The words of a command, which may stand on several lines: comments are left out, and a backslash at the end of a
+    line (also where YAML has joined the lines) continues it."""
+    lines = (_without_comment(line) for line in text.splitlines())
+    joined = re.sub(r"(?<=\s)\\(?=\s)", " ", " ".join(line.rstrip() + " " for line in lines))
+    try:
+        return Split(tuple(shlex.split(joined)), None)
+    except ValueError:
+        return Split(tuple(joined.split()), "a quote is never closed")
+
+
+def _without_comment(line: str) -> str:
+    """The line up to a `#` that begins a word outside quotes."""
+    for match in re.finditer(r"(?:^|(?<=\s))#", line):
+        before = line[: match.start()]
+        try:
+            shlex.split(before)
+        except ValueError:
+            continue  # inside quotes
+        return before
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`before`: the words in front of vLLM's arguments (assignments, the program). `arguments`: what vLLM parses.
+    `script`: the index in `words` of the text given to `sh -c` in which vLLM is started; None = there is no shell."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    script: int | None = None
+
+
+def parts_of(words: tuple[str, ...], *, entrypoint: bool) -> Parts:
+    """Take a command apart. `entrypoint`: the image starts `vllm serve` itself, so a first word that is no program is
+    the model already."""
+    env: dict[str, str] = {}
+    start = 0
+    if words[:1] == ("env",):
+        start = 1
+    while start < len(words) and (match := _ASSIGNMENT.fullmatch(words[start])):
+        env[match[1]] = match[2]
+        start += 1
+    length = _program_length(words[start:], entrypoint=entrypoint)
+    program = words[start : start + length]
+    if program and _base(program[0]) in _SHELLS:
+        return _in_a_shell(words, start, env, program)
+    return Parts(env, program, words[start + length :], words[: start + length])
+
+
+def _program_length(words: tuple[str, ...], *, entrypoint: bool) -> int:
+    """How many of the words are the program: 2 for `vllm serve`, 3 for `python -m vllm...`, 0 for arguments alone."""
+    if not words or words[0].startswith("-"):
+        return 0
+    base = _base(words[0])
+    if base == "vllm":
+        return 2 if words[1:2] == ("serve",) else 1
+    if base.startswith("python") and words[1:2] == ("-m",) and _MODULE.fullmatch(" ".join(words[2:3])):
+        return 4 if words[2] == "vllm" and words[3:4] == ("serve",) else 3
+    if base in _SHELLS or base.startswith("python"):
+        return 1
+    return 0 if entrypoint else 1
+
+
+def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program: tuple[str, ...]) -> Parts:
+    """`bash -c "pip install x && vllm serve ..."`: the arguments of the vllm that the script starts."""
+    found = Parts(env, program, (), words)
+    index = next((i for i in range(start + 1, len(words) - 1) if re.fullmatch(r"-[a-z]*c", words[i])), None)
+    if index is None:
+        return found
+    commands: list[list[str]] = [[]]
+    for word in _script_words(words[index + 1]):
+        if word in _ENDS:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    for command in commands:
+        command = _without_redirections(command[1:] if command[:1] == ["exec"] else command)
+        inner = parts_of(tuple(command), entrypoint=False)
+        if is_vllm_program(inner.program):
+            return Parts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
+    return found
+
+
+def _script_words(script: str) -> list[str]:
+    reader = shlex.shlex(script, posix=True, punctuation_chars=";&|")
+    reader.whitespace_split = True
+    reader.commenters = ""
+    try:
+        return list(reader)
+    except ValueError:
+        return []
+
+
+def _without_redirections(words: list[str]) -> list[str]:
+    end = next((i for i, word in enumerate(words) if _REDIRECTION.match(word)), len(words))
+    return words[:end]
+
+
+def is_vllm_program(program: tuple[str, ...]) -> bool:
+    """Whether these words start vLLM's server: `vllm serve`, `python -m vllm.entrypoints.openai.api_server`."""
+    if not program:
+        return False
+    if _base(program[0]) == "vllm":
+        return program[1:] in ((), ("serve",))
+    return program[1:2] == ("-m",) and len(program) > 2
+
+
+def _base(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
