@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from gateway.cli.options import examples
+
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
 COMMANDS: dict[str, str] = {
     "preflight": "Show what would make a start fail on a node, and the command that mends it.",
@@ -30,6 +32,7 @@ class FleetGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+@examples("gateway fleet preflight --node spark1")
 @click.group(cls=FleetGroup)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

@@ -44,7 +44,9 @@ def command(config: Path, node: str | None, here: bool, as_json: bool) -> None:
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     nodes, skipped = _chosen(snapshot, node, here=here)
     if not nodes:
-        raise click.UsageError(skipped[0][1] if skipped else f"{config} has no node: write nodes, and node: under backends")
+        raise click.UsageError(
+            skipped[0][1] if skipped else f"{config} has no node: write nodes, and node: under backends"
+        )
     from gateway.fleet.preflight.run import look_at_all
 
     looked = look_at_all(nodes)
@@ -105,7 +107,7 @@ def _print(looked: list[Looked], skipped: list[tuple[str, str]]) -> None:
             click.echo(f"{one.node} ({one.where}): {click.style('not reached', fg='red')}: {one.problem}")
             _print_mend(one.mend)
             continue
-        counts = Counter(check.verdict for check in one.checks)
+        counts = Counter[str](check.verdict for check in one.checks)
         click.echo(f"{one.node} ({one.where}): " + ", ".join(f"{counts[v]} {v}" for v in _COLOURS if counts[v]))
         for check in one.checks:
             _print_check(check)

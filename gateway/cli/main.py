@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
     "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
     "usage": "Show who has used what: requests, tokens, seconds, USD.",
+    "fleet": "Check, plan and render what runs on the Sparks.",
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
     "completion": "Print the script that makes a shell complete commands and names.",

@@ -18,11 +18,11 @@ def read(line: str) -> DockerRun:
 def test_flags_end_at_the_image_and_the_rest_is_the_command() -> None:
     run = read(
         "/usr/bin/docker run --rm --name vllm-a --gpus all --ipc=host -p 8001:8000 -e A=1 -e B=x=y -e C"
-        " -v /models:/root/.cache --ulimit memlock=-1 org/image:tag vllm serve m --name x -p 9"
+        " -v /models:/cache --ulimit memlock=-1 org/image:tag vllm serve m --name x -p 9"
     )
     assert run.image == "org/image:tag"
     assert run.command == ("vllm", "serve", "m", "--name", "x", "-p", "9")
-    assert (run.name, run.ports, run.volumes) == ("vllm-a", ("8001:8000",), ("/models:/root/.cache",))
+    assert (run.name, run.ports, run.volumes) == ("vllm-a", ("8001:8000",), ("/models:/cache",))
     assert run.env == {"A": "1", "B": "x=y", "C": None}
     assert run.flags == ("--rm", "--gpus=all", "--ipc=host", "--ulimit=memlock=-1")
     assert run.unknown == ()

@@ -15,8 +15,8 @@ from gateway.fleet.preflight.terms import GIB, Check, ExpectedBackend, ExpectedN
 DROP_CACHES = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
 CLEAN_SHM = "sudo rm -f /dev/shm/psm_* /dev/shm/sem.mp-*"
 HOLDERS = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
-_CAPPED = 62 * 10**9  # bytes that CUDA sees with modeset=0
-_STILL_RAN = 66 * 10**9  # the largest target that was reported to start under that cap
+_CAPPED = 62 * GIB  # bytes that CUDA sees with modeset=0
+_STILL_RAN = 66 * GIB  # the largest target that was reported to start under that cap
 _TOLERANCE = 0.02
 
 
@@ -75,7 +75,9 @@ def visible_memory(expected: ExpectedNode, host: Host) -> Iterator[Check]:
     over = [b.name for b in expected.backends if b.utilization and b.utilization * total > _STILL_RAN]
     seen = f"modeset=0 is set: CUDA sees about {gib(_CAPPED)} of {gib(total)}"
     seen += f", less than {', '.join(over)} asks for" if over else ""
-    mend = "echo 'options nvidia-drm modeset=1' | sudo tee /etc/modprobe.d/zz-nvidia-drm.conf && sudo update-initramfs -u"
+    mend = (
+        "echo 'options nvidia-drm modeset=1' | sudo tee /etc/modprobe.d/zz-nvidia-drm.conf && sudo update-initramfs -u"
+    )
     if "modeset=0" in line:
         mend = "sudo sed -i 's/modeset=0/modeset=1/g' /etc/default/grub && sudo update-grub"
     yield Check("visible-memory", "fail" if over else "warn", seen, f"{mend} && sudo reboot")
@@ -95,5 +97,5 @@ def shared_memory(_: ExpectedNode, host: Host) -> Iterator[Check]:
         yield Check("shared-memory", "ok", f"/dev/shm has {len(left)} segments, and a vLLM runs that may use them")
     else:
         size = sum(host.size(f"/dev/shm/{name}") or 0 for name in left)
-        seen = f"{len(left)} segments are left in /dev/shm ({size / 1024**2:.1f} MiB), and no vLLM runs"
+        seen = f"{len(left)} segments are left in /dev/shm ({size / 1024**2:.1f} MiB), and no vLLM is seen to run"
         yield Check("shared-memory", "warn", seen, CLEAN_SHM)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from gateway.fleet.preflight.host import Host, Process
 from gateway.fleet.preflight.terms import Check, ExpectedBackend, ExpectedNode
@@ -25,7 +26,7 @@ _PROPERTIES = (
 
 def listening(host: Host) -> dict[int, str]:
     """Port -> the socket's inode, of all TCP sockets that listen."""
-    found = {}
+    found: dict[int, str] = {}
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in (host.text(path) or "").splitlines()[1:]:
             cells = line.split()
@@ -71,9 +72,11 @@ def _port(
         return Check("ports", "ok", f"port {port} {what}is free", backend=backend.name)
     answer = host.answers_as(backend.port) or ""
     if any(f'"{name}"' in answer for name in (backend.served, *backend.models[:1]) if name):
-        return Check("ports", "ok", f"port {port} {what}is used by the backend itself, which runs", backend=backend.name)
+        return Check(
+            "ports", "ok", f"port {port} {what}is used by the backend itself, which runs", backend=backend.name
+        )
     if (container := containers.get(port)) is not None:
-        seen, mend = f"container {container}", f"docker stop {container}"
+        seen, mend = f"container {container}", f"docker stop {quote(container)}"
     elif (pid := _holder(host, used[port])) is not None:
         command = (host.text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
         seen, mend = f"process {pid} ({_shown(command)})", f"sudo kill {pid}"
@@ -138,10 +141,10 @@ def _image(backend: ExpectedBackend, image: str, machine: str, host: Host) -> Ch
     if ran.code is None or "cannot connect" in ran.why.lower():
         return Check("image", "fail", f"docker does not answer: {ran.why}", "sudo systemctl start docker", backend.name)
     if not ran.ok:
-        return Check("image", "fail", f"{image} is not on this node", f"docker pull {image}", backend.name)
+        return Check("image", "fail", f"{image} is not on this node", f"docker pull {quote(image)}", backend.name)
     built = ran.out.split(" ")[0].strip()
     if machine == "aarch64" and built not in ("arm64", ""):
-        mend = f"docker pull --platform linux/arm64 {image}"
+        mend = f"docker pull --platform linux/arm64 {quote(image)}"
         return Check("image", "fail", f"{image} is built for {built}, this is {machine}", mend, backend.name)
     return Check("image", "ok", f"{image} is here ({built})", backend=backend.name)
 
@@ -150,15 +153,13 @@ def _program(backend: ExpectedBackend, host: Host) -> Check:
     program = backend.program
     if program is None:
         return Check("image", "unknown", "no launch block says what is started", backend=backend.name)
-    if "/" in program:
-        found = host.exists(program)
-    else:
-        found = host.run(["sh", "-c", 'command -v -- "$1"', "sh", program]).ok
-    if found:
+    known = host.exists(program) if "/" in program else host.run(["sh", "-c", 'command -v -- "$1"', "sh", program]).ok
+    if known:
         return Check("image", "ok", f"no image; {program} is installed", backend=backend.name)
     mend = "write the program with its full path into launch.command, or name an image"
-    verdict, where = ("fail", "does not exist") if "/" in program else ("warn", "is not on the PATH of this login")
-    return Check("image", "fail" if verdict == "fail" else "warn", f"{program} {where}", mend, backend.name)
+    if "/" in program:
+        return Check("image", "fail", f"{program} does not exist", mend, backend.name)
+    return Check("image", "warn", f"{program} is not on the PATH of this login", mend, backend.name)
 
 
 # -- units ------------------------------------------------------------------------------------------------------------
@@ -208,7 +209,9 @@ def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Ho
 
 def _drops_caches_as_user(said: dict[str, str]) -> bool:
     alone = said.get("User", "") not in ("", "root") and said.get("PermissionsStartOnly") != "yes"
-    return alone and "drop_caches" in said.get("ExecStartPre", "") and "privileged" not in said.get("ExecStartPreEx", "")
+    return (
+        alone and "drop_caches" in said.get("ExecStartPre", "") and "privileged" not in said.get("ExecStartPreEx", "")
+    )
 
 
 def _missing(value: str, host: Host) -> Iterator[str]:

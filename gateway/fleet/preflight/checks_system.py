@@ -76,7 +76,9 @@ def _sockets(backend: ExpectedBackend, interfaces: list[str], host: Host) -> Ite
         state = (host.text(f"/sys/class/net/{found}/operstate") or "").strip()
         mtu = (host.text(f"/sys/class/net/{found}/mtu") or "").strip()
         if state == "down":
-            yield Check("network", "fail", f"interface {found} is down", f"sudo ip link set dev {found} up", backend.name)
+            yield Check(
+                "network", "fail", f"interface {found} is down", f"sudo ip link set dev {found} up", backend.name
+            )
         elif mtu.isdigit() and int(mtu) < _MTU:
             mend = f"sudo ip link set dev {found} mtu {_MTU}   # on both nodes, and in netplan to keep it"
             yield Check("network", "warn", f"interface {found} has MTU {mtu}, not {_MTU}", mend, backend.name)

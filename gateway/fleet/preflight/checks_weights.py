@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from gateway.fleet.preflight.host import Host
 from gateway.fleet.preflight.terms import GIB, Check, ExpectedBackend, ExpectedNode, gib
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
+CONTAINER_HOME = "/root"
 _SCARCE = 20 * GIB  # free bytes below which logs and compile caches become a problem
 
 
@@ -35,11 +37,13 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> Check:
         mend = None if local else "write a volume for the weights under launch.volumes, e.g. ~/vllm:/models"
         return Check("weights", "warn", f"{model}: {problem}", mend, backend.name)
     folder = outside if local else f"{outside}/models--{model.replace('/', '--')}"
-    mend = f"hf download {model} --cache-dir {outside}"
+    mend = f"hf download {quote(model)} --cache-dir {quote(outside)}"
     if local:
-        mend = f"ls -la {outside}   # or: hf download ORG/NAME --local-dir {outside}"
+        mend = f"ls -la {quote(outside)}   # or: hf download ORG/NAME --local-dir {quote(outside)}"
     if host.names(folder) is None and host.exists(folder):
-        return Check("weights", "unknown", f"{folder} may not be read by this user", f"sudo ls -la {folder}", backend.name)
+        return Check(
+            "weights", "unknown", f"{folder} may not be read by this user", f"sudo ls -la {quote(folder)}", backend.name
+        )
     files = folder if local else _snapshot(folder, host)
     missing, size = _missing(files, host) if files else (["all files"], 0)
     free = _free(outside, host)
@@ -56,13 +60,15 @@ def _model(backend: ExpectedBackend, model: str, host: Host) -> Check:
 
 
 def _offline(backend: ExpectedBackend) -> bool:
-    return any(backend.env.get(name, "").lower() in ("1", "true") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(
+        backend.env.get(name, "").lower() in ("1", "true") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
 
 
 def _cache_of(backend: ExpectedBackend) -> str:
     """The directory of the Hugging Face cache, as the engine sees it."""
     env = backend.env
-    home = env.get("HF_HOME") or ("/root/.cache/huggingface" if backend.image else "~/.cache/huggingface")
+    home = env.get("HF_HOME") or f"{CONTAINER_HOME if backend.image else '~'}/.cache/huggingface"
     return env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
 
 

@@ -6,6 +6,7 @@ Runs on the node: standard library only. Everything is bounded (bytes, entries, 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import selectors
@@ -13,10 +14,11 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MOST_BYTES = 256 * 1024  # of one file, one command's output, one answer
 MOST_ENTRIES = 20_000  # of one directory
@@ -37,12 +39,16 @@ class Ran(NamedTuple):
     @property
     def why(self) -> str:
         """The last line of what it said, for a command that failed."""
-        said = [line.strip() for line in (self.error + "\n" + self.out).splitlines() if line.strip()]
+        said = (self.error.strip() or self.out.strip()).splitlines()
         return "".join(c if c.isprintable() else "?" for c in said[-1][:300]) if said else f"exit code {self.code}"
 
 
 def run_bounded(
-    argv: Sequence[str], timeout: float = PATIENCE, text: str = "", most: int = MOST_BYTES, env: dict[str, str] | None = None
+    argv: Sequence[str],
+    timeout: float = PATIENCE,
+    text: str = "",
+    most: int = MOST_BYTES,
+    env: dict[str, str] | None = None,
 ) -> Ran:
     """Run a command with `text` as its input: it is killed after `timeout` seconds or `most` bytes of output."""
     try:
@@ -85,7 +91,7 @@ def _outcome(process: subprocess.Popen[bytes], name: str, timeout: float, most: 
     return Ran(None, out, f"{name}: {problem}") if problem else Ran(process.returncode, out, error)
 
 
-def _read(streams: dict, deadline: float, most: int) -> str | None:  # type: ignore[type-arg]
+def _read(streams: dict[Any, bytearray], deadline: float, most: int) -> str | None:
     """Fill the buffers until all streams have ended; a text says why that did not happen."""
     with selectors.DefaultSelector() as selector:
         for stream in streams:
@@ -111,9 +117,9 @@ def fetch_bounded(url: str, timeout: float = 3.0) -> str | None:
         with opener.open(url, timeout=timeout) as reply:
             found: bytes = reply.read(MOST_BYTES)
             return found.decode(errors="replace")
-    except urllib.request.HTTPError as error:  # type: ignore[attr-defined]
+    except urllib.error.HTTPError as error:
         return f"status {error.code}"
-    except (OSError, ValueError, Exception):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
 
 

@@ -67,7 +67,7 @@ def script(expected: ExpectedNode) -> str:
 def ssh_command(target: str) -> list[str]:
     """The argument vector for a node: never a password prompt, never an unknown host key."""
     options = ("BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={_CONNECT}")
-    return ["ssh", *(word for option in options for word in ("-o", option)), "--", target, "python3 -I -S -"]
+    return ["ssh", *(word for option in options for word in ("-o", option)), "--", target, "python3", "-I", "-S", "-"]
 
 
 def _send(argv: Sequence[str], text: str, timeout: float) -> Ran:

@@ -57,11 +57,11 @@ class ExpectedNode:
 
 def expected_node(data: Mapping[str, Any]) -> ExpectedNode:
     """The reverse of `dataclasses.asdict`, after a trip through JSON."""
-    backends = tuple(
-        ExpectedBackend(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
-        for one in data["backends"]
-    )
-    return ExpectedNode(**{**data, "backends": backends})
+    backends = []
+    for one in data["backends"]:
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
+        backends.append(ExpectedBackend(**values))
+    return ExpectedNode(**{**data, "backends": tuple(backends)})
 
 
 def gib(size: float) -> str:
