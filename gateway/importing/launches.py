@@ -63,7 +63,7 @@ class Launches:
         env_path: Path | None = None,
     ) -> None:
         """A container. `env`: the caller's variables, for `-e NAME` alone. `env_path`: where its own stand."""
-        if run.image is None:
+        if run.image is None or not run.image.strip() or not run.image.isprintable():
             self.notes.left_out(path, "a docker run without an image")
             return
         for flag in run.unknown:
@@ -81,7 +81,8 @@ class Launches:
             return
         launch: dict[str, Any] = {"image": self.secrets.mask(run.image), "command": shlex.join(words)}
         launch |= {"env": variables} if variables else {}
-        launch |= {"volumes": [self._volume(volume, path) for volume in run.volumes]} if run.volumes else {}
+        volumes = [self._volume(volume, path) for volume in run.volumes if volume.strip() and volume.isprintable()]
+        launch |= {"volumes": volumes} if volumes else {}
         docker = self._docker(run, path)
         launch |= {"docker": docker} if docker else {}
         port = self._port(command, path)

@@ -101,7 +101,7 @@ def _folded(text: str) -> FoldedScalarString:
     """A command line as a block, broken in front of flags; it reads as one line again."""
     breaks, start = [], 0
     flags = [match.start() for match in re.finditer(r"(?<=\S) (?=--\S)", text)]
-    for at, following in zip(flags, [*flags[1:], len(text)], strict=True):
+    for at, following in zip(flags, [*flags[1:], len(text)], strict=False):
         if following - start > _LONG:
             breaks.append(at)
             start = at

@@ -52,7 +52,8 @@ class Secrets:
                 found.append(word.replace(match[0], self._replaced(match[0], "HF_TOKEN", path)))
             else:
                 found.append(self.mask(word))
-            flag = word if word in _FLAGS or (flag and not word.startswith("-")) else ""
+            if word.startswith("-"):
+                flag = word if word in _FLAGS else ""
         return found
 
     def _replaced(self, text: str, name: str, path: Path) -> str:

@@ -76,7 +76,7 @@ def test_json_for_scripts(answers: list[dict[str, str]]) -> None:
     assert told["ok"] is False
     node = told["nodes"]["spark1"]
     assert (node["where"], node["reached"]) == ("ssh ops@spark1", True)
-    assert node["checks"][1] == FAIL
+    assert node["checks"][1] == {**FAIL, "fact": None}
     assert [skipped["what"] for skipped in told["skipped"]] == ["node spark2", "backend b"]
 
 

@@ -177,6 +177,8 @@ def test_a_port_that_the_backend_itself_has_is_fine(spark: Spark) -> None:
     assert one(spark.seen("ports")).verdict == "ok"
     spark.pages["http://127.0.0.1:8001/v1/models"] = '{"data": [{"id": "another"}]}'
     assert one(spark.seen("ports")).verdict == "fail"
+    spark.pages["http://127.0.0.1:8001/v1/models"] = "status 401"  # it asks for its key
+    assert one(spark.seen("ports")).verdict == "ok"
 
 
 def test_the_port_where_two_nodes_meet_is_looked_at_on_both(spark: Spark) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,36 @@ def test_nodes_stay_in_order_and_an_exporter_that_only_the_node_reaches_is_told(
     ] * 2
 
 
+def test_two_nodes_of_one_engine_want_the_same_driver_and_image() -> None:
+    def answer(driver: str, image: str) -> Ran:
+        checks = [
+            {"check": "driver", "verdict": "ok", "seen": driver, "fact": driver},
+            {"check": "image", "verdict": "ok", "seen": "here", "backend": "ds4", "fact": image},
+        ]
+        return Ran(0, MARK + json.dumps({"checks": checks}))
+
+    answers = {"ops@a": answer("590.48", "sha256:1"), "ops@b": answer("580.95", "sha256:2")}
+    nodes = [
+        (ExpectedNode("a", backends=(DS4,)), "ops@a"),
+        (ExpectedNode("b", backends=(replace(DS4, worker=True),)), "ops@b"),
+    ]
+    head, worker = look_at_all(nodes, lambda argv, *_: answers[argv[-5]])
+    assert [check.verdict for check in head.checks] == ["ok", "ok"]
+    driver, image = worker.checks[2:]
+    assert driver.seen == "driver 580.95 here and 590.48 on a, and the engine spans both"
+    assert (image.check, image.verdict, image.backend) == ("image", "warn", "ds4")
+
+
+def test_a_real_process_at_the_other_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\necho "Welcome"\nexec "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    looked = look(NODE, "ops@spark1")
+    assert looked.problem is None
+    assert {check.check for check in looked.checks} == set(CHECKS)
+
+
 # -- what routes.yaml expects -----------------------------------------------------------------------------------------
 
 
@@ -143,8 +174,6 @@ def test_no_secret_leaves_this_machine() -> None:
 
 
 def test_what_is_expected_survives_the_trip() -> None:
-    from dataclasses import asdict
-
     assert expected_node(json.loads(json.dumps(asdict(NODE)))) == NODE
 
 

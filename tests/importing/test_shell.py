@@ -102,7 +102,7 @@ def is_loaded(kind: str, text: str) -> None:
         return
     if draft.backends:
         written = render(draft)
-        assert "hf_abcdefgh" not in written
+        assert "hf_abcdefgh" not in written + str(draft.notes)
         verify_round_trip(written, draft, {})
 
 
@@ -110,6 +110,13 @@ def is_loaded(kind: str, text: str) -> None:
 @given(ANY)
 def test_whatever_stands_in_a_script(text: str) -> None:
     is_loaded("shell", text)
+
+
+@settings(max_examples=200)
+@given(ANY, ANY, ANY)
+def test_whatever_stands_around_what_starts_an_engine(before: str, flags: str, behind: str) -> None:
+    is_loaded("shell", f"{before}\ndocker run {flags} vllm/vllm-openai:v1 m {behind}")
+    is_loaded("shell", f"{before}\nA=1 vllm serve {behind}")
 
 
 @settings(max_examples=100)

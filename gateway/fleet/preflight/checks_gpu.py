@@ -69,9 +69,9 @@ def driver(expected: ExpectedNode, host: Host) -> Iterator[Check]:
     elif ngc and number < _NGC_BUILT_FOR:
         seen = f"driver {version[1]}: NVIDIA's images since 25.12 are built for 590.44 ({', '.join(ngc)})"
         seen += "; they run only if their log says that CUDA forward compatibility is enabled"
-        yield Check("driver", "warn", seen, UPDATE)
+        yield Check("driver", "warn", seen, UPDATE, fact=version[1])
     else:
-        yield Check("driver", "ok", f"driver {version[1]}")
+        yield Check("driver", "ok", f"driver {version[1]}", fact=version[1])
 
 
 def clocks(_: ExpectedNode, host: Host) -> Iterator[Check]:

@@ -49,7 +49,7 @@ def _enough(backend: ExpectedBackend, total: int, free: int, available: int, hos
     asks = f"asks for {gib(wanted)} ({backend.utilization:g} of {gib(total)})"
     if free >= wanted:
         return Check("free-memory", "ok", f"{asks}; {gib(free)} are free", backend=backend.name)
-    if host.answers_as(backend.port) is not None:
+    if host.runs(backend):
         return Check("free-memory", "ok", f"{asks} and runs already; {gib(free)} are free", backend=backend.name)
     if available >= wanted:
         seen = f"{asks}; only {gib(free)} are free, {gib(available - free)} more are page cache, which counts as used"

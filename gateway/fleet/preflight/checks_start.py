@@ -70,8 +70,7 @@ def _port(
 ) -> Check:
     if port not in used and port not in containers:
         return Check("ports", "ok", f"port {port} {what}is free", backend=backend.name)
-    answer = host.answers_as(backend.port) or ""
-    if any(f'"{name}"' in answer for name in (backend.served, *backend.models[:1]) if name):
+    if host.runs(backend):
         return Check(
             "ports", "ok", f"port {port} {what}is used by the backend itself, which runs", backend=backend.name
         )
@@ -146,7 +145,8 @@ def _image(backend: ExpectedBackend, image: str, machine: str, host: Host) -> Ch
     if machine == "aarch64" and built not in ("arm64", ""):
         mend = f"docker pull --platform linux/arm64 {quote(image)}"
         return Check("image", "fail", f"{image} is built for {built}, this is {machine}", mend, backend.name)
-    return Check("image", "ok", f"{image} is here ({built})", backend=backend.name)
+    identity = ran.out.strip().rpartition(" ")[2]
+    return Check("image", "ok", f"{image} is here ({built})", backend=backend.name, fact=identity)
 
 
 def _program(backend: ExpectedBackend, host: Host) -> Check:

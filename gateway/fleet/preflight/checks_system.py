@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 from urllib.parse import urlsplit
 
 from gateway.fleet.preflight.host import Host
@@ -128,7 +129,7 @@ def exporter(expected: ExpectedNode, host: Host) -> Iterator[Check]:
     if answer is not None and re.search(r"^\w+(\{.*\})? [-+0-9.eENaIinf]+", answer, re.M):
         yield Check("exporter", "ok", f"{expected.exporter} has metrics")
     elif answer is not None:
-        mend = f"curl -sS {expected.exporter}   # correct nodes.{expected.name}.exporter"
+        mend = f"curl -sS {quote(expected.exporter)}   # correct nodes.{expected.name}.exporter"
         yield Check("exporter", "warn", f"{expected.exporter} answers, but not with metrics", mend)
     else:
         mend = f"systemctl list-units --all '*exporter*'; docker ps -a | grep -i exporter; ss -ltn 'sport = :{port}'"

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gateway.fleet.preflight.terms import ExpectedBackend
+
 MOST_BYTES = 256 * 1024  # of one file, one command's output, one answer
 MOST_ENTRIES = 20_000  # of one directory
 PATIENCE = 10.0  # seconds for one command
@@ -202,6 +204,10 @@ class Host:
     def smi(self, *query: str) -> Ran:
         return self.run(["nvidia-smi", *query])
 
-    def answers_as(self, port: int | None) -> str | None:
-        """What is served at the port's `/v1/models`; None when nothing is."""
-        return self.fetch(f"http://127.0.0.1:{port}/v1/models") if port else None
+    def runs(self, backend: ExpectedBackend) -> bool:
+        """Whether the backend's engine answers already: `/v1/models` names its model, or asks for a key."""
+        if backend.port is None or backend.worker:
+            return False
+        answer = self.fetch(f"http://127.0.0.1:{backend.port}/v1/models") or ""
+        names = (backend.served, *backend.models[:1])
+        return answer == "status 401" or any(f'"{name}"' in answer for name in names if name)

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from gateway.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.fleet.preflight.host import Ran, fetch_bounded, run_bounded
 from gateway.fleet.preflight.node import MARK, PATIENCE
 from gateway.fleet.preflight.terms import Check, ExpectedNode
@@ -91,7 +93,7 @@ def look(expected: ExpectedNode, target: str | None, send: Send = _send) -> Look
 
 def _check(data: dict[str, Any]) -> Check:
     """A check as the node wrote it. Raises KeyError, TypeError or ValueError for anything else."""
-    texts = {key: data.get(key) for key in ("mend", "backend")}
+    texts = {key: data.get(key) for key in ("mend", "backend", "fact")}
     if data["verdict"] not in _VERDICTS or not all(text is None or isinstance(text, str) for text in texts.values()):
         raise ValueError("not a check")
     shown = {key: None if text is None else visible(text) for key, text in texts.items()}
@@ -112,9 +114,36 @@ def _mend_of(target: str | None, ran: Ran) -> str | None:
 
 
 def look_at_all(nodes: Sequence[tuple[ExpectedNode, str | None]], send: Send = _send) -> list[Looked]:
-    """All nodes, several at a time, in this order."""
+    """All nodes, several at a time, in this order; then those of one engine are compared."""
     with ThreadPoolExecutor(max_workers=_MOST_NODES) as pool:
-        return list(pool.map(lambda one: _with_exporter(look(one[0], one[1], send), *one), nodes))
+        looked = list(pool.map(lambda one: _with_exporter(look(one[0], one[1], send), *one), nodes))
+    spanning = {backend.name for expected, _ in nodes for backend in expected.backends if backend.nodes > 1}
+    return [_compared(one, looked, [expected for expected, _ in nodes], spanning) for one in looked]
+
+
+def _compared(looked: Looked, others: Sequence[Looked], expected: Sequence[ExpectedNode], spanning: set[str]) -> Looked:
+    """With a warning where the driver or the image of an engine differs from that on its head."""
+    found = []
+    for name in sorted(spanning):
+        runs = [node for node in expected if any(backend.name == name for backend in node.backends)]
+        head = next((n.name for n in runs for backend in n.backends if backend.name == name and not backend.worker), "")
+        first = next((one for one in others if one.node == head), None)
+        if first is None or looked.node == head or looked.node not in [node.name for node in runs]:
+            continue
+        for check, mend in (
+            ("driver", DRIVER_UPDATE),
+            ("image", "docker pull IMAGE   # on both, or docker save | docker load"),
+        ):
+            here, there = _fact(looked, check, name), _fact(first, check, name)
+            if here and there and here != there:
+                seen = f"{check} {here[:19]} here and {there[:19]} on {head}, and the engine spans both"
+                found.append(Check(check, "warn", seen, mend, name))
+    return replace(looked, checks=(*looked.checks, *found))
+
+
+def _fact(looked: Looked, check: str, backend: str) -> str | None:
+    facts = (c.fact for c in looked.checks if c.check == check and c.backend in (None, backend))
+    return next((fact for fact in facts if fact), None)
 
 
 def _with_exporter(looked: Looked, expected: ExpectedNode, target: str | None) -> Looked:
@@ -123,7 +152,7 @@ def _with_exporter(looked: Looked, expected: ExpectedNode, target: str | None) -
     answers = any(c.check == "exporter" and c.verdict == "ok" for c in checks)
     if target is None or not answers or expected.exporter is None or fetch_bounded(expected.exporter) is not None:
         return looked
-    mend = f"sudo ufw status; curl -sS {expected.exporter} | head -3   # the first there, the second here"
+    mend = f"sudo ufw status; curl -sS {quote(expected.exporter)} | head -3   # the first there, the second here"
     seen = f"{expected.exporter} answers on the node and not from here"
     kept = tuple(c for c in checks if c.check != "exporter")
     return Looked(looked.node, looked.where, (*kept, Check("exporter", "warn", seen, mend)))

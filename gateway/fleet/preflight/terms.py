@@ -13,13 +13,15 @@ GIB = 1024**3
 @dataclass(frozen=True)
 class Check:
     """One thing that was looked at. `seen`: in words. `mend`: the command that mends it, None where there is nothing to
-    mend. `backend`: whose start it concerns; None = the node's."""
+    mend. `backend`: whose start it concerns; None = the node's. `fact`: what has to be the same on all nodes of an
+    engine (the driver's version, the image's id)."""
 
     check: str
     verdict: Verdict
     seen: str
     mend: str | None = None
     backend: str | None = None
+    fact: str | None = None
 
 
 @dataclass(frozen=True)
