@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 # A `$` between single quotes or behind a backslash, until the variables are put in.
 _PLAIN_DOLLAR = "\ue000"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.ASCII | re.DOTALL)
+# `vllm serve <MODEL>`, as instructions have it: no shell means that.
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w-]*>")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?:(:?[-=?+])([^{}]*))?\}|([A-Za-z_]\w*))", re.ASCII)
 _WHOLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?\}|([A-Za-z_]\w*))", re.ASCII)
 _MOST_TEXT = 64 * 1024  # characters that variables put into one word, and words of an array: a script may double both
@@ -169,6 +171,9 @@ class _Reader:
             self._end_command()
 
     def _redirection(self) -> None:
+        if placeholder := _PLACEHOLDER.match(self.text, self.at):
+            self._add(self._take(len(placeholder[0])))
+            return
         if "".join(self.word).isdigit() and not self.quoted:
             self.word, self.begun = [], None
         self._end_word()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 from gateway.config.problems import Path
@@ -132,6 +133,9 @@ class Script:
                 container = next((word for word in words[2:] if not word.startswith("-")), "CONTAINER")
                 hint = f"docker cp {container}:{file[0] if file else script} . && gateway import it"
             notes.to_do(self._path("docker exec", line), "starts something inside of a running container", hint)
+        elif base == "docker-compose" or (base == "docker" and words[1:2] == ["compose"]):
+            compose = next((after for word, after in pairwise(words) if word == "-f"), "compose.yaml")
+            notes.to_do(self._path(base, line), "starts a compose file", f"gateway import {shlex.quote(compose)}")
         elif re.search(r"\bvllm serve\b|\bdocker run\b", " ".join(words)):
             notes.to_do(self._path(base, line), f"{base} starts it: not understood", "write launch: under a backend")
         elif "/" in words[0] and words[0].endswith(".sh"):

@@ -31,6 +31,7 @@ def words(text: str) -> list[list[str]]:
         ("a \\  \n  b", [["a", "b"]]),
         ("a # b\n# c\nd#e", [["a"], ["d#e"]]),
         ("a > b 2>&1 c <d >>e &>f g", [["a", "c", "g"]]),
+        ("a <MODEL-1> b <c >d", [["a", "<MODEL-1>", "b"]]),
         ("cat <<EOF\nx y\nEOF\nb", [["cat"], ["b"]]),
         ("cat <<-'E' > f\n\tx\n\tE\nb", [["cat"], ["b"]]),
         ('a \'{"x":1}\' "{\\"y\\":2}"', [["a", '{"x":1}', '{"y":2}']]),
