@@ -178,8 +178,8 @@ class Launches:
         keys["launch"] = launch
         keys |= _api_key(command.flags.get("api-key") or env.get("VLLM_API_KEY"))
         for mistake in command.mistakes:
-            message = self.secrets.mask(mistake.message)
-            self.notes.to_do(path, message, self.secrets.mask(f"write {mistake.fix}") if mistake.fix else None)
+            fix = f"write {mistake.fix}" if mistake.fix and mistake.fix.startswith("-") else mistake.fix
+            self.notes.to_do(path, mistake.message, fix)
         self.draft.backends[name] = Entry(keys, self._comment(path))
 
     def _name(self, hint: str, model: str) -> str:

@@ -204,6 +204,8 @@ def test_a_port_that_only_the_shell_knows_and_one_that_is_not_published() -> Non
         "ARGS='--port 8001 --max-model-len 4096'\nvllm serve org/m $ARGS",
         'ARGS=(--port 8001)\nARGS+=(--max-model-len 4096)\nvllm serve org/m "${ARGS[@]}"',
         "if true; then\n  vllm serve org/m --port 8001 \\\n    --max-model-len 4096\nfi",
+        'Z=$(nvidia-smi | \\\n  while read p; do echo $p; done)\nif [ -n "$Z" ]; then exit 1; fi\nA=1 \\\nB=2 \\\n'
+        "vllm serve org/m \\\n --port 8001 --max-model-len 4096",
         "bash -c 'cd /x && vllm serve org/m --port 8001 --max-model-len 4096'",
         "sudo -E env A=1 vllm serve org/m --port 8001 --max-model-len 4096 # comment",
         "cat > x <<EOF\nvllm serve other --port 1\nEOF\nvllm serve org/m --port ${P:-8001} --max-model-len 4096",
