@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "check": "What would go wrong with the engines, before they are started.",
     "plan": "Plan the memory of every node: does it fit, and in which order to load.",
     "render": "Write systemd units, launch scripts and a compose file for every node.",
+    "preflight": "Show what would make a start fail on a node, and the command that mends it.",
 }
 
 
@@ -34,7 +35,12 @@ class FleetGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@examples("gateway fleet check", "gateway fleet plan ds4")
+@examples(
+    "gateway fleet check",
+    "gateway fleet plan",
+    "gateway fleet render --out units",
+    "gateway fleet preflight",
+)
 @click.group(cls=FleetGroup)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

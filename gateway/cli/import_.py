@@ -1,8 +1,10 @@
-"""`gateway import`: converts another gateway's configuration to a routes.yaml, with a note for every difference."""
+"""`gateway import`: converts another gateway's configuration, or what starts engines, to a routes.yaml, with a note for
+every difference."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from gateway.importing.source import Source
 
 _FORMATS = ("litellm", "llama-swap", "olla")
+_STARTS = ("systemd", "compose", "shell")  # what starts engines: they become launch blocks
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
+_HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
 
 
 @examples(
@@ -31,23 +35,29 @@ _MOST = 4 * 1024 * 1024  # bytes of a source
     "gateway import litellm-config.yaml -o -                # look at it first",
     "gateway import config.yaml --from llama-swap -o swap.yaml",
     "gateway import litellm-config.yaml --json --force      # notes for scripts",
+    "gateway import vllm-qwen36.service --address 192.168.1.11",
+    "gateway import compose.yaml --address spark1 -o -",
 )
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "kind", type=click.Choice(_FORMATS), help="Format of FILE; default: detected.")
+@click.option("--from", "kind", type=click.Choice((*_FORMATS, *_STARTS)), help="Format of FILE; default: detected.")
+@click.option(
+    "--address", metavar="HOST", help="The machine on which a unit, a script or a compose file starts engines."
+)
 @output_options
 @json_option
-def command(file: Path, kind: str | None, output: Path, force: bool, as_json: bool) -> None:
-    """Convert FILE, the config of LiteLLM's proxy, llama-swap or Olla, to a routes.yaml.
+def command(file: Path, kind: str | None, address: str | None, output: Path, force: bool, as_json: bool) -> None:
+    """Convert FILE to a routes.yaml: the config of LiteLLM's proxy, llama-swap or Olla; or a systemd unit, a compose
+    file or a shell script that starts vLLM, which become launch blocks.
 
     Settings without a counterpart, with another effect or that need a change are listed with their line. Keys are never
     copied: they become ${NAME}. Exit code 0: written; 1: FILE cannot be read, or nothing in it can be used; 2: wrong
     usage.
     """
     refuse_to_overwrite(output, force=force)
-    source = _read(file, as_json)
-    kind = kind or _kind(source, file)
-    draft = _draft(source, kind)
+    if address is not None and not _HOST.fullmatch(address):
+        raise click.UsageError(f"--address {address}: write a host name or an address, without a port")
+    kind, draft = _converted(file, kind, address, as_json)
     text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)
     if text and not (as_json and output == STDOUT):
         write(text, output, force=force)
@@ -58,47 +68,60 @@ def command(file: Path, kind: str | None, output: Path, force: bool, as_json: bo
     sys.exit(0 if draft.backends else 1)
 
 
-def _read(file: Path, as_json: bool) -> Source:
-    from gateway.config.sources import read_file
+def _converted(file: Path, kind: str | None, address: str | None, as_json: bool) -> tuple[str, Draft]:
+    """(the format, the draft). Exits 1 with what is wrong with the file."""
+    from gateway.importing.formats import FORMATS, STARTS, text_format_of
     from gateway.importing.source import read_source
+
+    text = _read(file)
+    try:
+        kind = kind or text_format_of(text)
+        source = None if kind in STARTS else read_source(text, file.name)
+        kind = kind or _kind(source, file)
+        if kind in STARTS:
+            return kind, _with_head(STARTS[kind](text, file.name, address), file.name, kind)
+        assert source is not None
+        if address is not None:
+            raise click.UsageError(f"--address is for {', '.join(_STARTS)}: a config of {kind} has addresses")
+        return kind, _with_head(FORMATS[kind](source), file.name, kind)
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+
+
+def _read(file: Path) -> str:
+    from gateway.config.sources import read_file
 
     if not file.exists():
         raise click.UsageError(f"there is no file '{file}'")
     try:
-        text = read_file(file, _MOST).decode("utf-8-sig")
-        return read_source(text, file.name)
-    except ConfigError as error:
-        fail_with(error, as_json=as_json)
+        return read_file(file, _MOST).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         click.echo(f"cannot read '{file}': {why}", err=True)
         sys.exit(1)
 
 
-def _kind(source: Source, file: Path) -> str:
+def _kind(source: Source | None, file: Path) -> str:
     from gateway.importing.formats import OURS, format_of
 
-    kind = format_of(source.data)
+    kind = format_of(source.data) if source is not None else None
     if kind == OURS:
         raise click.UsageError(f"'{file}' is a routes.yaml already: `gateway check {file}` shows what is in it")
     if kind is None:
         raise click.UsageError(
-            f"'{file}' does not look like a config of {', '.join(_FORMATS)}: choose the format with --from"
+            f"'{file}' does not look like a config of {', '.join((*_FORMATS, *_STARTS))}: choose the format with --from"
         )
     return kind
 
 
-def _draft(source: Source, kind: str) -> Draft:
-    from gateway.importing.formats import FORMATS
-
-    draft = FORMATS[kind](source)
+def _with_head(draft: Draft, file: str, kind: str) -> Draft:
     draft.head = [
-        f"Imported from {source.file} ({kind}). `gateway check` shows where each alias leads.",
+        f"Imported from {file} ({kind}). `gateway check` shows where each alias leads.",
         "Keys and addresses written as ${NAME} are read from the environment and from .env.",
     ]
     open_notes = [note for note in draft.notes if note.kind != "changed"]
     if open_notes:
-        draft.tail = [f"# Not taken over from {source.file}, or to be done by hand:"]
+        draft.tail = [f"# Not taken over from {file}, or to be done by hand:"]
         draft.tail += [f"#   {_line(note)}" for note in open_notes]
     return draft
 

@@ -15,7 +15,7 @@ COMMANDS = {
     "serve": "Run the gateway in front of the fleet of routes.yaml.",
     "demo": "Run a simulated fleet and the gateway; nothing else is needed.",
     "init": "Discover running servers and write a routes.yaml for them.",
-    "import": "Convert a LiteLLM, llama-swap or Olla config to a routes.yaml.",
+    "import": "Convert another gateway's config, a unit, compose file or script to a routes.yaml.",
     "check": "Check routes.yaml, and show where each alias leads.",
     "explain": "Show where a request to an alias would go, and why not elsewhere.",
     "probe": "Show with tiny real requests what the backends do.",

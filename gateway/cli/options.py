@@ -54,7 +54,7 @@ def no_file(path: Path) -> click.UsageError:
     """The error for a missing routes.yaml, with what to do about it."""
     return click.UsageError(
         f"there is no file '{path}': name another one with --config, or make one with `gateway init` "
-        "(looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla)"
+        "(looks for running servers) or `gateway import FILE` (from LiteLLM, llama-swap, Olla, or what starts vLLM)"
     )
 
 

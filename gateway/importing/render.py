@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString
 
 from gateway.config.document import Plain, plain_value
 from gateway.importing.draft import Draft, Entry
@@ -15,6 +16,7 @@ from gateway.printable import visible
 
 _SCHEMA = "# yaml-language-server: $schema=./routes.schema.json"
 _FLOW_MOST = 3  # keys of a mapping that is written on one line
+_LONG = 100  # characters of a command line that is written on one line
 
 
 def render(draft: Draft) -> str:
@@ -68,7 +70,9 @@ def _node(value: Any) -> Any:
     """Lists and small mappings on one line, larger mappings one key per line, ambiguous strings in quotes."""
     if isinstance(value, dict):
         node = CommentedMap({_scalar(str(key)): _node(inner) for key, inner in value.items()})
-        simple = not any(isinstance(inner, dict | list) for inner in value.values())
+        simple = not any(
+            isinstance(inner, dict | list | FoldedScalarString) for inner in [*value.values(), *node.values()]
+        )
         if not value or (simple and len(value) <= _FLOW_MOST):
             _flow(node)
         return node
@@ -85,10 +89,25 @@ def _flow(node: CommentedMap | CommentedSeq) -> None:
 
 
 def _scalar(text: str) -> str:
+    if len(text) > _LONG and " --" in text and text.isprintable() and text == text.strip():
+        return _folded(text)
     plain = plain_value(text)
     risky = not isinstance(plain, Plain) or any(c in text for c in "${}[],#&*!|>%@`'\":?") or text != text.strip()
     risky = risky or not text.isprintable()
     return DoubleQuotedScalarString(text) if risky and not _is_url(text) else str(text)
+
+
+def _folded(text: str) -> FoldedScalarString:
+    """A command line as a block, broken in front of flags; it reads as one line again."""
+    breaks, start = [], 0
+    flags = [match.start() for match in re.finditer(r"(?<=\S) (?=--\S)", text)]
+    for at, following in zip(flags, [*flags[1:], len(text)], strict=False):
+        if following - start > _LONG:
+            breaks.append(at)
+            start = at
+    folded: FoldedScalarString = FoldedScalarString(text)
+    folded.fold_pos = breaks  # type: ignore[attr-defined]  # where ruamel breaks the lines
+    return folded
 
 
 def _is_url(text: str) -> bool:

@@ -22,9 +22,9 @@ class RoundTripMismatch(Exception):
 
 
 def variables(text: str) -> list[str]:
-    """The names of all `${NAME}` in the text's values, in order."""
+    """The names of all `${NAME}` in the text's values, in order; launch blocks keep theirs for the engine's machine."""
     report = Report("routes.yaml")
-    return list(dict.fromkeys(_named(read_document(text, report))))
+    return list(dict.fromkeys(_named(_without_launches(read_document(text, report)))))
 
 
 def verify_round_trip(text: str, draft: Draft, environ: Mapping[str, str], source: str = "routes.yaml") -> Loaded:
@@ -45,8 +45,16 @@ def verify_round_trip(text: str, draft: Draft, environ: Mapping[str, str], sourc
 
 def _stand_in(name: str, draft: Draft) -> str:
     """A URL where the variable is a backend's URL, else text that is unique to the variable."""
-    in_url = any(f"${{{name}}}" in str(entry.keys.get("url", "")) for entry in draft.backends.values())
+    in_url = any(f"${{{name}}}" == entry.keys.get("url") for entry in draft.backends.values())
     return _STAND_IN_URL if in_url else f"stands-for-{name}"
+
+
+def _without_launches(data: Any) -> Any:
+    if not isinstance(data, dict) or not isinstance(data.get("backends"), dict):
+        return data
+    backends = data["backends"].items()
+    kept = {name: {k: v for k, v in b.items() if k != "launch"} if isinstance(b, dict) else b for name, b in backends}
+    return {**data, "backends": kept}
 
 
 def _named(value: Any) -> list[str]:

@@ -128,3 +128,55 @@ def test_mistakes_of_the_source_as_json(folder: Path) -> None:
     result = run("other.yaml", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["problems"][0]["line"] is not None
+
+
+# -- what starts engines ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "backend"),
+    [
+        ("vllm-qwen36.service", "systemd", "qwen36"),
+        ("guide.sh", "shell", "qwen36-35b"),
+        ("compose.yaml", "compose", "writer"),
+    ],
+)
+def test_what_starts_engines_becomes_launch_blocks_that_check_accepts(
+    folder: Path, file: str, kind: str, backend: str
+) -> None:
+    shutil.copy(DATA / file, folder)
+    told = json.loads(run(file, "--address", "192.168.1.11", "--json").stdout)
+    assert (told["ok"], told["from"], backend in told["backends"]) == (True, kind, True)
+    checked = CliRunner(env={"VLLM_API_KEY": "x"}).invoke(cli, ["check", "--json"])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_an_address_that_nobody_said_is_what_check_asks_for(folder: Path) -> None:
+    (folder / "start.sh").write_text("vllm serve m --port 8001\n")
+    result = run("start.sh")
+    assert result.exit_code == 0
+    assert "import again with --address HOST" in result.stderr
+    assert "Set these before serving (in the environment or .env): SPARK_ADDRESS" in result.stderr
+    checked = CliRunner().invoke(cli, ["check"])
+    assert (checked.exit_code, "SPARK_ADDRESS" in checked.output) == (1, True)
+    assert CliRunner(env={"SPARK_ADDRESS": "192.168.1.11"}).invoke(cli, ["check"]).exit_code == 0
+
+
+def test_a_unit_that_starts_its_engine_elsewhere_writes_nothing(folder: Path) -> None:
+    shutil.copy(DATA / "vllm-ds4-head.service", folder)
+    result = run("vllm-ds4-head.service")
+    assert result.exit_code == 1
+    assert "docker cp vllm_ds4:/workspace/vllm-head.sh ." in result.stderr
+    assert not (folder / "routes.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["litellm-config.yaml", "--address", "spark1"], "--address is for systemd, compose, shell"),
+        (["litellm-config.yaml", "--address", "http://spark1:8000"], "a host name or an address, without a port"),
+    ],
+)
+def test_an_address_that_cannot_be_used(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr

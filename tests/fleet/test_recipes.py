@@ -36,4 +36,8 @@ def test_every_mode_fits(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_every_launch_has_a_unit_and_a_script_on_each_of_its_nodes(name: str) -> None:
     snapshot = load(FILES[name], environ={}).snapshot
-    written = {(file.node, Path(file.path).name, backend) for file in render(snapshot).files for backend in FILES}
+    written = {(file.node, file.path) for file in render(snapshot).files}
+    for backend in snapshot.backends.values():
+        for node in backend.nodes if backend.launch is not None else ():
+            assert (node, f"/etc/systemd/system/spark-{backend.name}.service") in written
+            assert (node, f"/usr/local/lib/spark/{backend.name}/launch.sh") in written
