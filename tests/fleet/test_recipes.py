@@ -1,4 +1,4 @@
-"""Every recipe of deploy/recipes, and the shipped routes.yaml: no error in the check, room in memory, units to render."""
+"""Every recipe of deploy/recipes, and the shipped routes.yaml: no error in the check, enough memory, units."""
 
 from __future__ import annotations
 
