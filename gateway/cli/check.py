@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.cli.alias_facts import AliasFacts, Member
     from gateway.cli.live_check import Answer
     from gateway.config.load import Loaded
-    from gateway.fleet.finding import Finding
+    from gateway.fleet.lint.finding import Finding
 
 
 @examples(

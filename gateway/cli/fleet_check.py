@@ -14,7 +14,7 @@ from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
     from gateway.config.load import Loaded
-    from gateway.fleet.finding import Finding
+    from gateway.fleet.lint.finding import Finding
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
@@ -48,7 +48,7 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: Loaded) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
-    from gateway.fleet.lint import catalog_of, findings
+    from gateway.fleet.lint.findings import catalog_of, findings
 
     in_container = any(Path(mark).exists() for mark in _CONTAINER_MARKS)
     return findings(loaded.snapshot, catalog_of(loaded.snapshot), loaded.lines, in_container=in_container)

@@ -16,9 +16,9 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
-    from gateway.fleet.demand import Demand
-    from gateway.fleet.models import ModelCatalog
-    from gateway.fleet.plan import FleetPlan, NodePlan
+    from gateway.fleet.memory.demand import Demand
+    from gateway.fleet.memory.models import ModelCatalog
+    from gateway.fleet.memory.plan import FleetPlan, NodePlan
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full windows", "source")
@@ -27,7 +27,7 @@ _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full wi
 @examples(
     "gateway fleet plan",
     "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85",
-    "gateway fleet plan --models ~/vllm --svg plan.svg",
+    "gateway fleet plan --svg plan.svg",
     "gateway fleet plan ds4 --json",
 )
 @click.command()
@@ -54,8 +54,8 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
-    from gateway.fleet.model_files import read_models
-    from gateway.fleet.plan import plan, plan_json
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import plan, plan_json
 
     snapshot = load_or_exit(config, as_json=as_json).snapshot
     if mode is not None and mode not in snapshot.modes:
@@ -78,7 +78,7 @@ def _no_mode(mode: str, snapshot: Snapshot) -> str:
 
 def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
     """The shipped catalogue with the operator's own file, whose path is relative to routes.yaml."""
-    from gateway.fleet.models import CatalogError, load_models
+    from gateway.fleet.memory.models import CatalogError, load_models
 
     try:
         return load_models(config.parent / snapshot.own_catalog if snapshot.own_catalog is not None else None)
@@ -87,7 +87,7 @@ def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
 
 
 def _draw(fleet: FleetPlan, file: Path) -> None:
-    from gateway.fleet.plan_svg import plan_svg
+    from gateway.fleet.memory.plan_svg import plan_svg
 
     try:
         file.write_text(plan_svg(fleet), "utf-8")

@@ -11,11 +11,11 @@ from typing import Any
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
-from gateway.fleet.live import beside_the_plan
-from gateway.fleet.model_files import read_models
-from gateway.fleet.models import CatalogError, load_models
-from gateway.fleet.plan import FleetPlan, plan, plan_json
-from gateway.fleet.plan_svg import plan_svg
+from gateway.fleet.memory.live import beside_the_plan
+from gateway.fleet.memory.model_files import read_models
+from gateway.fleet.memory.models import CatalogError, load_models
+from gateway.fleet.memory.plan import FleetPlan, plan, plan_json
+from gateway.fleet.memory.plan_svg import plan_svg
 from gateway.health.nodes import Machine
 
 GIB = 1024**3

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
-from gateway.fleet.demand import Demand
-from gateway.fleet.memory import GIB
-from gateway.fleet.models import ModelCatalog, load_models
-from gateway.fleet.plan import FleetPlan, NodePlan, plan
+from gateway.fleet.memory.arithmetic import GIB
+from gateway.fleet.memory.demand import Demand
+from gateway.fleet.memory.models import ModelCatalog, load_models
+from gateway.fleet.memory.plan import FleetPlan, NodePlan, plan
 from gateway.launch.command import ServeCommand
 
 SPARK = 119.67

@@ -17,8 +17,8 @@ from gateway.config.document import read_document
 from gateway.config.load import load, load_text
 from gateway.config.problems import Report
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.finding import ORDER, Finding
-from gateway.fleet.lint import catalog_of, findings, rule_names
+from gateway.fleet.lint.finding import ORDER, Finding
+from gateway.fleet.lint.findings import catalog_of, findings, rule_names
 from gateway.launch.command import parse
 from gateway.launch.flags import flag_names
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.snapshot import Backend
-from gateway.fleet.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
-from gateway.fleet.memory import CacheSettings, cache_layout, longest_window, pool_of, resident_gib
-from gateway.fleet.plan import plan
+from gateway.fleet.memory.arithmetic import CacheSettings, cache_layout, longest_window, pool_of, resident_gib
+from gateway.fleet.memory.geometry import AttentionLayers, Geometry, StateLayers, read_geometry
+from gateway.fleet.memory.plan import plan
 from tests.fleet.sparks import CATALOG, ESTIMATE_ONLY, demand, fleet, ollama, qwen4b, qwen36, qwen80b
 
 counts = st.integers(1, 128)

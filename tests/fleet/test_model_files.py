@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.snapshot import Backend, Launch
-from gateway.fleet.geometry import Geometry
-from gateway.fleet.memory import GIB
-from gateway.fleet.model_files import ModelFiles, read_models
+from gateway.fleet.memory.arithmetic import GIB
+from gateway.fleet.memory.geometry import Geometry
+from gateway.fleet.memory.model_files import ModelFiles, read_models
 from gateway.launch.command import ServeCommand
 from tests.fleet.sparks import fleet
 

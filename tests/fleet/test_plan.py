@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.config.snapshot import Backend, Launch, Mode
-from gateway.fleet.memory import ENGINE_GIB, GIB, SYSTEM_GIB
-from gateway.fleet.model_files import ModelFiles
-from gateway.fleet.plan import mode_conflicts, plan, plan_json
+from gateway.fleet.memory.arithmetic import ENGINE_GIB, GIB, SYSTEM_GIB
+from gateway.fleet.memory.model_files import ModelFiles
+from gateway.fleet.memory.plan import mode_conflicts, plan, plan_json
 from gateway.launch.command import parse
 from tests.fleet.sparks import (
     CATALOG,

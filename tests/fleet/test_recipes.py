@@ -8,9 +8,9 @@ import pytest
 
 from gateway.config.load import load
 from gateway.fleet.catalog import load_catalog
-from gateway.fleet.lint import findings
-from gateway.fleet.models import load_models
-from gateway.fleet.plan import plan
+from gateway.fleet.lint.findings import findings
+from gateway.fleet.memory.models import load_models
+from gateway.fleet.memory.plan import plan
 from gateway.fleet.render.rendering import render
 from gateway.importing.recipes import recipe_files
 

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.models import ModelCatalog
-from gateway.fleet.plan import Changes, NodePlan, plan
+from gateway.fleet.memory.models import ModelCatalog
+from gateway.fleet.memory.plan import Changes, NodePlan, plan
 from gateway.launch.command import parse
 from tests.demo_process import ROOT
 from tests.fleet.sparks import CATALOG, ESTIMATE_ONLY

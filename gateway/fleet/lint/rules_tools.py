@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.finding import Remark, Severity
-from gateway.fleet.subject import DECLARED_BY, Rule, Subject
+from gateway.fleet.lint.finding import Remark, Severity
+from gateway.fleet.lint.subject import DECLARED_BY, Rule, Subject
 
 GUIDE = "guide to vLLM on a Spark, 7.1.1 and 8"
 _400 = 'every request with tools is a 400: "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'

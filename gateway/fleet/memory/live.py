@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gateway.fleet.plan import NodePlan
+from gateway.fleet.memory.plan import NodePlan
 
 TOLERANCE = 0.10  # a plan that is further off than this is a wrong plan
 

@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.finding import Remark, Severity
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.lint.finding import Remark, Severity
+from gateway.fleet.lint.subject import Rule, Subject
 
 GUIDE = "guide to vLLM on a Spark"
 DEFAULT_BATCHED_TOKENS = 2048  # of vLLM on this chip, without --max-num-batched-tokens

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.catalog_rows import Variable
-from gateway.fleet.finding import Remark
-from gateway.fleet.rules_container import DOCKER, is_loopback
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.lint.finding import Remark
+from gateway.fleet.lint.rules_container import DOCKER, is_loopback
+from gateway.fleet.lint.subject import Rule, Subject
 
 
 def _rows(one: Subject, catalog: Catalog) -> Iterator[tuple[str, str, Variable, Path]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.catalog_rows import Draft
-from gateway.fleet.finding import Remark
-from gateway.fleet.rules_model import attention_of
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.lint.finding import Remark
+from gateway.fleet.lint.rules_model import attention_of
+from gateway.fleet.lint.subject import Rule, Subject
 
 MANY = 16  # sequences
 _STOCK = ("vllm/vllm-openai:*", "nvcr.io/*")

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.finding import Remark
-from gateway.fleet.rules_container import is_loopback
-from gateway.fleet.subject import Subject
+from gateway.fleet.lint.finding import Remark
+from gateway.fleet.lint.rules_container import is_loopback
+from gateway.fleet.lint.subject import Subject
 from gateway.launch.families import family_of
 
 FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]

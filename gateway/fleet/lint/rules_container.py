@@ -10,8 +10,8 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.finding import Remark
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.lint.finding import Remark
+from gateway.fleet.lint.subject import Rule, Subject
 
 GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.fleet.geometry import Geometry
-from gateway.fleet.memory import (
+from gateway.fleet.memory.arithmetic import (
     ENGINE_GIB,
     GIB,
     OLLAMA_GIB,
@@ -26,9 +25,10 @@ from gateway.fleet.memory import (
     profile_gib,
     resident_gib,
 )
-from gateway.fleet.model_files import ModelFiles
-from gateway.fleet.models import FieldReport, Measured, ModelCatalog, ModelRow, weights_of
-from gateway.fleet.settings import EngineSettings, engine_settings
+from gateway.fleet.memory.geometry import Geometry
+from gateway.fleet.memory.model_files import ModelFiles
+from gateway.fleet.memory.models import FieldReport, Measured, ModelCatalog, ModelRow, weights_of
+from gateway.fleet.memory.settings import EngineSettings, engine_settings
 from gateway.launch.command import ServeCommand
 
 Verdict = Literal["yes", "barely", "no", "unknown"]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gateway.fleet.catalog import Catalog
-from gateway.fleet.finding import Remark
-from gateway.fleet.rules_container import DOCKER, IMAGE, is_loopback
-from gateway.fleet.subject import Rule, Subject
+from gateway.fleet.lint.finding import Remark
+from gateway.fleet.lint.rules_container import DOCKER, IMAGE, is_loopback
+from gateway.fleet.lint.subject import Rule, Subject
 
 DS4 = "DeepSeek V4 Flash on two Sparks"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")

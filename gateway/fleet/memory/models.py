@@ -16,12 +16,12 @@ from gateway.config.document import read_document
 from gateway.config.problems import Report
 from gateway.config.sources import read_file
 from gateway.config.units import parse_size
-from gateway.fleet.geometry import Geometry, read_geometry
-from gateway.fleet.memory import GIB
+from gateway.fleet.memory.arithmetic import GIB
+from gateway.fleet.memory.geometry import Geometry, read_geometry
 
 SPARK_GIB = 119.67
 """Memory of the machines that the reports come from."""
-_SHIPPED = Path(__file__).with_name("catalog.yaml")
+_SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 
 
 class CatalogError(Exception):

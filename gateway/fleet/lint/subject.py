@@ -12,7 +12,7 @@ from gateway.config.problems import Path
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.catalog import Catalog, Version, version_of
 from gateway.fleet.catalog_rows import Family, Image
-from gateway.fleet.finding import Remark
+from gateway.fleet.lint.finding import Remark
 from gateway.launch.command import ServeCommand, parse, with_changes
 from gateway.launch.families import Family as NamedFamily
 from gateway.launch.families import family_of

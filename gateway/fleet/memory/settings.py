@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.fleet.geometry import Geometry
+from gateway.fleet.memory.geometry import Geometry
 from gateway.launch.command import ServeCommand
 
 UTILIZATION = 0.92  # vLLM 0.32's default; older ones have 0.90

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.demand import Demand, Place, Verdict, demand_of
-from gateway.fleet.memory import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
-from gateway.fleet.model_files import ModelFiles
-from gateway.fleet.models import ModelCatalog
+from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
+from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
+from gateway.fleet.memory.model_files import ModelFiles
+from gateway.fleet.memory.models import ModelCatalog
 from gateway.launch.command import ServeCommand, parse, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]

@@ -17,8 +17,8 @@ from typing import Any
 
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.config.sources import read_file
-from gateway.fleet.geometry import Geometry, read_geometry
-from gateway.fleet.memory import GIB
+from gateway.fleet.memory.arithmetic import GIB
+from gateway.fleet.memory.geometry import Geometry, read_geometry
 
 _MOST_CONFIG = 1024 * 1024
 _MOST_INDEX = 64 * 1024 * 1024

@@ -7,7 +7,8 @@ from pathlib import Path as FilePath
 
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet import (
+from gateway.fleet.catalog import Catalog, load_catalog
+from gateway.fleet.lint import (
     rules_container,
     rules_drafts,
     rules_environment,
@@ -16,9 +17,8 @@ from gateway.fleet import (
     rules_routes,
     rules_tools,
 )
-from gateway.fleet.catalog import Catalog, load_catalog
-from gateway.fleet.finding import ORDER, Finding, Remark
-from gateway.fleet.subject import Rule, Subject, subjects
+from gateway.fleet.lint.finding import ORDER, Finding, Remark
+from gateway.fleet.lint.subject import Rule, Subject, subjects
 
 RULES: Mapping[str, Rule] = {
     **rules_tools.RULES,

@@ -1,0 +1,1 @@
+"""Whether what runs on a node fits into its memory."""
