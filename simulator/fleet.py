@@ -164,7 +164,7 @@ def _simulated(group: list[Backend], speedup: float) -> Sim:
         reasoning_parser=first.reasoning_parser or family.reasoning,
         api_key=first.api_key.reveal() if first.api_key else None,
         auto_tools=first.auto_tools is not False,
-        cold_start=_COLD_START if first.run == "on_demand" else 0.0,
+        cold_start=_COLD_START if first.run != "always" else 0.0,
         thinking=first.thinking or family.thinking,
         vision=bool(first.vision),
         crowding=family.crowding,

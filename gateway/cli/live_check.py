@@ -71,7 +71,7 @@ async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.
 def _absent(backend: Backend, error: Exception) -> Answer:
     late = isinstance(error, httpx.TimeoutException | TimeoutError)
     reason = f"no answer within {WAIT:.0f} s" if late else "not reachable"
-    if backend.run == "on_demand":
+    if backend.run != "always":
         return Answer(backend.name, f"{reason}: parked (on_demand)")
     return Answer(backend.name, reason, (reason,))
 

@@ -154,8 +154,16 @@ class Backend:
     serves: tuple[Literal["transcriptions", "translations", "speech"], ...] = setting(
         (), "What an `engine: http` backend does."
     )
-    run: Literal["always", "on_demand"] = setting(
-        "always", "on_demand: when it is not there it is parked, which is no failure."
+    run: Literal["always", "on_demand", "on_request"] = setting(
+        "always",
+        "on_demand: when it is not there it is parked, which is no failure; on_request: a request brings it up.",
+        not_yet=("on_request",),
+    )
+    stop_after: ClassVar[k.DurationOrNone] = in_file(
+        None, "on_request only: idle for so long = stopped; none = stays.", not_yet=True
+    )
+    min_run: ClassVar[k.DurationFromZero] = in_file(
+        300.0, "on_request only: how long it runs before another may take its memory.", not_yet=True
     )
     api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.")
     price: Price | None = setting(None)
@@ -242,6 +250,9 @@ class Alias:
         "as_is", "Under which name clients get the reasoning."
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    while_starting: ClassVar[Literal["wait", "next"]] = in_file(
+        "next", "What a request does while a backend with `run: on_request` starts for it.", not_yet=True
+    )
     listed: k.Yes | None = setting(None, "In /v1/models; default: chat aliases are, audio ones are not.")
     implicit: bool = False  # a backend offered under its own name
 
@@ -268,6 +279,7 @@ class Client:
     max_inflight: k.CountOrNone = setting(None, "Requests at a time.")
     priority: Priority | None = setting(None, "Wins over the alias' priority.")
     local_only: k.Yes = setting(False, "Its prompts never leave the LAN.")
+    may_start: ClassVar[k.Yes] = in_file(False, "Its requests may start a backend with `run: on_request`.", not_yet=True)
     admin: k.Yes = setting(False, "May drain, resume, probe and reload, and read /metrics.")
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")

@@ -149,7 +149,7 @@ class BackendState:
             self.ratio = TokenRatio()
         self.backend = backend
         self.health.settings = backend.health
-        self.health.on_demand = backend.run == "on_demand"
+        self.health.on_demand = backend.run != "always"
         self.health.canaried = canaried(backend)
         if self.client is not None:
             self.client.connect_timeout = backend.timeouts.connect

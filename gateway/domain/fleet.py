@@ -123,7 +123,7 @@ class Fleet:
 
 def _unknown(backend: Backend) -> Health:
     now = time.monotonic()
-    health = Health(backend.name, backend.health, backend.run == "on_demand", since=now, born=now)
+    health = Health(backend.name, backend.health, backend.run != "always", since=now, born=now)
     health.canaried = canaried(backend)
     return health
 

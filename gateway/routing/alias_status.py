@@ -108,7 +108,7 @@ def _line(text: str) -> str:
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
     differs = tuple(shown(line) for line in drift(state, now))
-    on_demand = state.backend.run == "on_demand"
+    on_demand = state.backend.run != "always"
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
 
@@ -141,7 +141,7 @@ def _is_not_required(member: Member) -> bool:
 
 
 def _parked(member: Member) -> bool:
-    return member.state.backend.run == "on_demand" and _is_unhealthy(member)
+    return member.state.backend.run != "always" and _is_unhealthy(member)
 
 
 def _is_unhealthy(member: Member) -> bool:

@@ -257,7 +257,7 @@ def test_check_does_not_say_that_an_ollama_is_skipped_when_a_call_is_required(pa
         ({"auto_tools": False}, "hermes without auto", ("for requests with tools, unless a call is required",)),
         ({"tool_parser": None, "auto_tools": True}, "yes", ()),
         ({"tool_parser": None}, "learned", ()),
-        ({"engine": "ollama", "tool_parser": None}, "yes", ()),
+        ({"engine": "ollama", "tool_parser": None}, "learned, required calls emulated", ()),
         ({"engine": "http", "serves": ("speech",)}, "-", ("for anything but speech",)),
         ({"context": 512}, "hermes", ("always: it has too small a window (512 tokens)",)),
     ],
