@@ -141,6 +141,7 @@ WAITED_FOR = {
     "api/status.py": "ends with the reply that it watches",
     "http/connection.py": "one request",
     "proxy/exchange.py": "ends with the request that it watches",
+    "fleet/preflight/node.py": "runs as a program of its own, and a check that fails is an answer",
     "health/probe_client.py": "awaited, shielded",
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "observe/usage_report.py": "awaited, shielded",

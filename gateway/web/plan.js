@@ -20,7 +20,7 @@ export function planOf(plan) {
 /** Put the picture into its place; it is made by this gateway and holds neither scripts nor links. */
 export function drawPlan(place, plan) {
   const spot = place.querySelector(".picture");
-  if (!spot || spot.dataset.drawn === plan.svg) return;
+  if (!spot || !plan.svg || spot.dataset.drawn === plan.svg) return;
   const picture = new DOMParser().parseFromString(plan.svg, "image/svg+xml").documentElement;
   spot.replaceChildren(document.importNode(picture, true));
   spot.dataset.drawn = plan.svg;
