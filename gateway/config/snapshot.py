@@ -279,7 +279,9 @@ class Client:
     max_inflight: k.CountOrNone = setting(None, "Requests at a time.")
     priority: Priority | None = setting(None, "Wins over the alias' priority.")
     local_only: k.Yes = setting(False, "Its prompts never leave the LAN.")
-    may_start: ClassVar[k.Yes] = in_file(False, "Its requests may start a backend with `run: on_request`.", not_yet=True)
+    may_start: ClassVar[k.Yes] = in_file(
+        False, "Its requests may start a backend with `run: on_request`.", not_yet=True
+    )
     admin: k.Yes = setting(False, "May drain, resume, probe and reload, and read /metrics.")
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.config.snapshot import Backend
+from gateway.domain.engine_traits import TRAITS
 from gateway.fleet.memory.arithmetic import (
     ENGINE_GIB,
     GIB,
@@ -76,10 +77,10 @@ def demand_of(
     backend: Backend, command: ServeCommand, place: Place, catalog: ModelCatalog, files: ModelFiles | None = None
 ) -> Demand:
     """The demand of a backend that is started by `command`, which profiles and what-ifs may have changed."""
-    if backend.engine == "ollama":
+    if TRAITS[backend.engine].loads_on_demand:
         return _measured_wins(_ollama(backend, catalog), backend, changed=False)
     if (
-        backend.engine != "vllm"
+        not TRAITS[backend.engine].launch_flags
         or backend.launch is None
         or not command.is_vllm
         or not (command.flags or command.model)
