@@ -18,6 +18,7 @@ from simulator.memory import Node, Share, refusal
 from simulator.server import ClientGone, Exchange, SimServer
 
 _KEPT = 2000  # records at most; a load test must not fill the memory
+_NOT_INITIALIZED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 Ending = Literal["abort", "error", "silent"]  # what SIGTERM does to requests in flight
 
 
@@ -125,8 +126,7 @@ class Sim:
         await self._reset_connections()
         self.resident = False
         if (why := refusal(self.shares)) is not None:
-            await self.kill()
-            self.exit_code, self.output = 1, why
+            await self._die(why)
             return
         for engine in self.engines():
             engine.abort_all()
@@ -169,6 +169,12 @@ class Sim:
         await self.server.kill()
         self.changed()
 
+    async def _die(self, output: str) -> None:
+        """The process ends by itself, with its last words."""
+        self.exit_code, self.output = 1, output
+        self.alive = False
+        await self.kill()
+
     def _ended(self, exit_code: int | None = None) -> None:
         """The process serves no more; what it was loading is given up."""
         if self.alive:
@@ -200,7 +206,9 @@ class Sim:
     async def _open_later(self, delay: float) -> None:
         await asyncio.sleep(delay)
         self._loader = None
-        if self.alive and self.server is not None and not self.faults.has("refuse"):
+        if self.faults.has("die_loading"):
+            await self._die(_NOT_INITIALIZED)
+        elif self.alive and self.server is not None and not self.faults.has("refuse"):
             self.server.open()
             await self.server.opened()
         self.changed()

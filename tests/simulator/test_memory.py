@@ -158,6 +158,19 @@ async def test_a_closed_port_makes_a_start_that_hangs_until_the_fault_is_off() -
         assert (await waiting)[0] == 200
 
 
+async def test_a_start_that_dies_when_it_has_loaded_ends_with_the_words_of_vllm_and_holds_nothing() -> None:
+    async with fleet_of(MAIN) as fleet:
+        sim = fleet.sims["main"]
+        await order(fleet, "main", "stop")
+        sim.fault("die_loading")
+        status, state = await order(fleet, "main", "start")
+        assert (status, state["alive"], state["exit_code"]) == (409, False, 1)
+        assert state["output"].startswith("RuntimeError: Engine core initialization failed.")
+        assert used(fleet) == [0.0, 0.0]
+        sim.clear()
+        assert (await order(fleet, "main", "start"))[0] == 200
+
+
 async def test_given_numbers_win_over_the_launch_command() -> None:
     tight = replace(OTHER, name="tight")
     async with fleet_of(MAIN, tight, holdings={"main": {"spark1": 70 * GIB}, "tight": {"spark2": 200 * GIB}}) as fleet:
