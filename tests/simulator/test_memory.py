@@ -217,6 +217,18 @@ async def test_an_ollama_ends_with_the_last_of_its_backends_that_was_started() -
         assert used(fleet) == [0.0, 0.0]
 
 
+async def test_an_edit_adds_backends_to_the_memory_of_a_node_and_takes_removed_ones_out_of_it() -> None:
+    async with fleet_of(MAIN) as fleet:
+        added = vllm("added", 8005, 0.3, "spark1")
+        for backends, holds in (((MAIN, added), 101.7), ((added,), 35.9), ((MAIN, added), 101.7)):
+            await fleet.follow(Snapshot({b.name: b for b in backends}, {}, nodes=NODES))
+            assert used(fleet) == [holds, 0.0]
+        large = vllm("large", 8006, 0.5, "spark1")
+        await fleet.follow(Snapshot({b.name: b for b in (MAIN, added, large)}, {}, nodes=NODES))
+        assert used(fleet) == [101.7, 0.0]
+        assert "(14.35/119.67 GiB)" in fleet.sims["large"].output
+
+
 async def test_the_exporter_shows_the_memory_in_use() -> None:
     async with fleet_of(MAIN, OTHER) as fleet:
         page = (await ask(fleet.exporters["spark2"].removesuffix("/metrics"), "/metrics")).body.decode()
