@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -143,7 +144,7 @@ def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, 
 
 def with_start_commands(snapshot: Snapshot, control_url: str) -> Snapshot:
     """The simulated fleet, whose backends are started and stopped at the simulator's control port: `start` and `stop`
-    as argument vectors. Nothing changes where a backend has no such keys."""
+    are command lines. Nothing changes where a backend has no such keys."""
     backends = {}
     for name, backend in snapshot.backends.items():
         keys = {"start", "stop"} & {field.name for field in fields(backend)}
@@ -152,9 +153,9 @@ def with_start_commands(snapshot: Snapshot, control_url: str) -> Snapshot:
     return replace(snapshot, backends=backends)
 
 
-def sim_command(order: str, backend: str, control_url: str) -> tuple[str, ...]:
+def sim_command(order: str, backend: str, control_url: str) -> str:
     """`gateway sim start|stop BACKEND --control URL`, with the interpreter that runs the demo."""
-    return (sys.executable, "-m", "gateway", "sim", order, "--control", control_url, "--", backend)
+    return shlex.join((sys.executable, "-m", "gateway", "sim", order, "--control", control_url, "--", backend))
 
 
 def memory_held(snapshot: Snapshot, folder: Path) -> dict[str, dict[str, int]]:

@@ -16,6 +16,7 @@ from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.memory.models import load_models
 from gateway.fleet.memory.plan import plan
 from gateway.launch.command import parse
+from gateway.launch.words import split
 from simulator.fleet import start_fleet
 from simulator.memory import GIB, SYSTEM, Node
 from tests.demo_process import ROOT, free_ports
@@ -77,10 +78,10 @@ async def test_a_backend_or_a_demo_that_is_not_there_is_said_plainly() -> None:
         assert "see what `gateway demo` prints" in result.stderr or "GET /_sim" in result.stderr
 
 
-async def test_the_argument_vector_of_the_demo_is_a_command_that_works(tmp_path: Path) -> None:
+async def test_the_command_line_of_the_demo_is_a_command_that_works(tmp_path: Path) -> None:
     async with await start_fleet(one_backend(0.5), speedup=1000.0) as fleet:
         for order, said in (("stop", "a has stopped"), ("start", f"a serves at {fleet['a']}")):
-            argv = sim_command(order, "a", fleet.control_url)
+            argv = split(sim_command(order, "a", fleet.control_url)).words
             process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
             out, _ = await process.communicate()
             assert (process.returncode, out.decode().strip()) == (0, said)
@@ -93,20 +94,28 @@ async def test_the_argument_vector_of_the_demo_is_a_command_that_works(tmp_path:
 class Ordered(Backend):
     """A backend that has commands of its own."""
 
-    start: tuple[str, ...] | None = None
-    stop: tuple[str, ...] | None = None
+    start: str | None = None
+    stop: str | None = None
 
     __hash__ = Backend.__hash__
 
 
 def test_every_simulated_backend_gets_commands_that_reach_the_control_port() -> None:
-    backends = {name: Ordered(name, url=f"http://10.0.0.1/{name}", start=("ssh", "far")) for name in ("a", "-b")}
+    backends = {name: Ordered(name, url=f"http://10.0.0.1/{name}", start="ssh far") for name in ("a", "-b")}
     snapshot = with_start_commands(Snapshot(dict(backends), {}), "http://127.0.0.1:5")
     for name, backend in snapshot.backends.items():
         assert isinstance(backend, Ordered)
-        for order, argv in (("start", backend.start), ("stop", backend.stop)):
-            assert argv is not None
-            assert argv[1:] == ("-m", "gateway", "sim", order, "--control", "http://127.0.0.1:5", "--", name)
+        for order, line in (("start", backend.start), ("stop", backend.stop)):
+            assert split(line or "").words[1:] == (
+                "-m",
+                "gateway",
+                "sim",
+                order,
+                "--control",
+                "http://127.0.0.1:5",
+                "--",
+                name,
+            )
         assert backend.url == backends[name].url
 
 
