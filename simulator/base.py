@@ -7,16 +7,18 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from simulator.control import control
 from simulator.engine import Engine
 from simulator.faults import Fault, Faults
+from simulator.memory import Node, Share, refusal
 from simulator.server import ClientGone, Exchange, SimServer
 
 _KEPT = 2000  # records at most; a load test must not fill the memory
+_NOT_INITIALIZED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 Ending = Literal["abort", "error", "silent"]  # what SIGTERM does to requests in flight
 
 
@@ -25,6 +27,9 @@ class Sim:
 
     `requests` are the POSTs in order (the last 2000), `seen` counts every path, probes included; `aborted` counts POSTs
     whose client left early, `inflight` POSTs under way. `/_sim` itself is in none of them.
+
+    `shares`: what its process takes of each node. `resident`: the process is there and holds them, also while it ends.
+    `exit_code`, `output`: of the process that has ended; a start that finds too little memory ends with 1.
     """
 
     def __init__(self, name: str, *, cold_start: float = 0.0, speedup: float = 1.0) -> None:
@@ -37,11 +42,14 @@ class Sim:
         self.aborted = 0
         self.inflight = 0
         self.alive = False
-        self.loading = False
+        self.shares: Sequence[Share] = ()
+        self.resident = False
+        self.exit_code: int | None = None
+        self.output = ""
         self.started_at = time.time()
         self.server: SimServer | None = None
         self._waiters: set[asyncio.Event] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loader: asyncio.Task[None] | None = None
 
     # --- for subclasses ---
 
@@ -57,6 +65,10 @@ class Sim:
 
     def restarted(self) -> None:
         """The process was restarted: drop its state."""
+
+    def held_on(self, node: Node) -> int:
+        """Bytes of the node that the process holds now."""
+        return sum(share.holds for share in self.shares if share.node is node) if self.resident else 0
 
     def changed(self) -> None:
         """Some state has changed: wake the callers of `wait_for`."""
@@ -86,9 +98,8 @@ class Sim:
 
     async def stop(self) -> None:
         await self._reset_connections()
-        self.alive = False
-        for task in self._tasks:
-            task.cancel()
+        self._ended()
+        self.resident = False
         for engine in self.engines():
             engine.abort_all()
         if self.server is not None:
@@ -100,8 +111,9 @@ class Sim:
         return self.server.url
 
     async def kill(self) -> None:
-        """kill -9: every connection reset, the port refuses, until `revive`."""
-        self.alive = False
+        """kill -9: every connection reset, the port refuses, the memory free, until `revive`."""
+        self._ended(exit_code=137)
+        self.resident = False
         if self.server is not None:
             await self.server.kill()
         for engine in self.engines():
@@ -109,18 +121,25 @@ class Sim:
         self.changed()
 
     async def revive(self, cold_start: float | None = None) -> None:
-        """Start the process again: counters at zero, the port open after the cold start (simulated seconds)."""
+        """Start the process again: counters at zero, the port open after the cold start (simulated seconds). Where its
+        nodes have too little memory free it is not `alive`, and `output` says why."""
         await self._reset_connections()
+        self.resident = False
+        if (why := refusal(self.shares)) is not None:
+            await self._die(why)
+            return
         for engine in self.engines():
             engine.abort_all()
             engine.resume()
         self.started_at = time.time()
         self.restarted()
-        self.alive = True
+        self._ended()
+        self.alive = self.resident = True
+        self.exit_code, self.output = None, ""
         assert self.server is not None, "not started"
         delay = (self.cold_start if cold_start is None else cold_start) / self.speedup
         if delay > 0:
-            self._spawn(self._open_later(delay))
+            self._open_after(delay)
         elif not self.faults.has("refuse"):
             self.server.open()
             await self.server.opened()
@@ -134,7 +153,7 @@ class Sim:
         after `grace` seconds what has not ended. Raises ValueError for another `how`."""
         if how not in get_args(Ending):
             raise ValueError(f"unknown ending '{how}'; known: {', '.join(get_args(Ending))}")
-        self.alive = False
+        self._ended(exit_code=0)
         assert self.server is not None, "not started"
         await self.server.refuse()
         for engine in self.engines():
@@ -144,29 +163,55 @@ class Sim:
             return
         with contextlib.suppress(TimeoutError):
             await self.wait_for(lambda: self.inflight == 0, grace)
+        if self.alive:  # revived meanwhile
+            return
+        self.resident = False
         await self.server.kill()
         self.changed()
+
+    async def _die(self, output: str) -> None:
+        """The process ends by itself, with its last words."""
+        self.exit_code, self.output = 1, output
+        self.alive = False
+        await self.kill()
+
+    def _ended(self, exit_code: int | None = None) -> None:
+        """The process serves no more; what it was loading is given up."""
+        if self.alive:
+            self.alive, self.exit_code = False, exit_code
+        if self._loader is not None:
+            self._loader.cancel()
+            self._loader = None
 
     async def _reset_connections(self) -> None:
         """Reset the connections of a process that has ended, before its engine releases hanging requests."""
         if not self.alive and self.server is not None:
             await self.server.kill()
 
+    @property
+    def listening(self) -> bool:
+        """The port is open."""
+        return self.server is not None and self.server.listening
+
+    @property
+    def loading(self) -> bool:
+        return self._loader is not None
+
+    def _open_after(self, delay: float) -> None:
+        """Open the port after `delay` seconds."""
+        if self._loader is not None:
+            self._loader.cancel()
+        self._loader = asyncio.get_running_loop().create_task(self._open_later(delay))
+
     async def _open_later(self, delay: float) -> None:
-        self.loading = True
-        try:
-            await asyncio.sleep(delay)
-        finally:
-            self.loading = False
-        if self.alive and self.server is not None:
+        await asyncio.sleep(delay)
+        self._loader = None
+        if self.faults.has("die_loading"):
+            await self._die(_NOT_INITIALIZED)
+        elif self.alive and self.server is not None and not self.faults.has("refuse"):
             self.server.open()
             await self.server.opened()
-            self.changed()
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.changed()
 
     # --- faults ---
 
@@ -180,7 +225,7 @@ class Sim:
             self.server.refuse_now()
             if kind == "loading":
                 self.faults.clear("loading")
-                self._spawn(self._open_later((self.cold_start if fault.delay is None else fault.delay) / self.speedup))
+                self._open_after((self.cold_start if fault.delay is None else fault.delay) / self.speedup)
         if kind == "hang_engine":
             for engine in self.engines():
                 engine.hang()
@@ -226,7 +271,10 @@ class Sim:
             "name": self.name,
             "url": self.server.url if self.server else None,
             "alive": self.alive,
-            "listening": bool(self.server and self.server.listening),
+            "listening": self.listening,
+            "loading": self.loading,
+            "exit_code": self.exit_code,
+            "output": self.output,
             "seen": dict(self.seen),
             "requests": len(self.requests),
             "inflight": self.inflight,

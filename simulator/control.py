@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from simulator.faults import KINDS
 from simulator.server import Exchange
 
+_LONGEST_START = 3600.0  # seconds
+
 
 class Controlled(Protocol):
     """A simulated server that `/_sim` can control (`Sim` is one)."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def listening(self) -> bool: ...
+
+    def changed(self) -> None: ...
+
+    async def wait_for(self, condition: Callable[[], bool], timeout: float = 5.0) -> None: ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -26,11 +39,20 @@ class Controlled(Protocol):
     async def terminate(self, *, how: Any = "abort") -> Any: ...
 
 
-class Control:
-    """The app of a control port: `/_sim` lists all, `/_sim/{name}/...` is one backend's."""
+class Startable(Protocol):
+    """A fleet whose backends are started and stopped by name (`SimFleet` is one)."""
 
-    def __init__(self, sims: Mapping[str, Controlled]) -> None:
-        self.sims = sims
+    async def start_backend(self, name: str) -> None: ...
+
+    async def stop_backend(self, name: str, *, how: Any = "abort") -> None: ...
+
+
+class Control:
+    """The app of a control port: `/_sim` lists all, `/_sim/{name}/...` is one backend's. With a `fleet`, start and stop
+    are those of the fleet."""
+
+    def __init__(self, sims: Mapping[str, Controlled], fleet: Startable | None = None) -> None:
+        self.sims, self.fleet = sims, fleet
 
     async def handle(self, exchange: Exchange) -> None:
         path = exchange.path.removeprefix("/_sim")
@@ -38,7 +60,13 @@ class Control:
             await exchange.send_json(200, {name: sim.state() for name, sim in self.sims.items()})
             return
         name, _, rest = path.strip("/").partition("/")
-        await control(exchange, self.sims, "/" + rest if rest else "", self.sims.get(name))
+        sim = self.sims.get(name)
+        if sim is not None and self.fleet is not None and (exchange.method, rest) == ("POST", "start"):
+            await _start(exchange, sim, partial(self.fleet.start_backend, name))
+        elif sim is not None and self.fleet is not None and (exchange.method, rest) == ("POST", "stop"):
+            await _terminate(exchange, sim, partial(self.fleet.stop_backend, name))
+        else:
+            await control(exchange, self.sims, "/" + rest if rest else "", sim)
 
 
 async def control(exchange: Exchange, sims: Mapping[str, Controlled], path: str, sim: Controlled | None) -> None:
@@ -56,30 +84,49 @@ async def control(exchange: Exchange, sims: Mapping[str, Controlled], path: str,
         await exchange.send_json(200, sim.state())
     elif exchange.method == "POST" and path in ("/start", "/revive"):
         await sim.revive()
-        await exchange.send_json(200, sim.state())
+        await _send_started(exchange, sim)
     elif action == ("POST", "/kill"):
         exchange.on_lost.clear()
         await sim.kill()
         await _send_state(exchange, sim)
     elif exchange.method == "POST" and path in ("/stop", "/terminate"):
-        await _terminate(exchange, sim)
+        await _terminate(exchange, sim, sim.terminate)
     else:
         await exchange.send_json(
             404, {"error": "GET /_sim, POST or DELETE /_sim/fault, POST /_sim/kill|revive|terminate"}
         )
 
 
-async def _terminate(exchange: Exchange, sim: Controlled) -> None:
+async def _start(exchange: Exchange, sim: Controlled, begin: Callable[[], Awaitable[None]]) -> None:
+    """Start it; with `{"wait": true}` the answer comes when it serves, or has ended."""
+    try:
+        wait = json.loads(await exchange.read_body() or b"{}").get("wait", False)
+    except (ValueError, AttributeError):
+        await exchange.send_json(400, {"error": 'send nothing or {"wait": true}'})
+        return
+    await begin()
+    if wait:
+        exchange.on_lost.append(sim.changed)
+        await sim.wait_for(lambda: exchange.gone or sim.listening or not sim.alive, _LONGEST_START)
+    await _send_started(exchange, sim)
+
+
+async def _terminate(exchange: Exchange, sim: Controlled, end: Callable[..., Awaitable[None]]) -> None:
     exchange.on_lost.clear()
     try:
         options = json.loads(await exchange.read_body() or b"{}")
         if set(options) - {"how"}:
             raise ValueError(f"unknown {', '.join(sorted(set(options) - {'how'}))}")
-        await sim.terminate(how=options.get("how", "abort"))
+        await end(how=options.get("how", "abort"))
     except (ValueError, TypeError, AttributeError) as problem:
         await exchange.send_json(400, {"error": f'not a way to end ({problem}); send nothing or {{"how": ...}}'})
         return
     await _send_state(exchange, sim)
+
+
+async def _send_started(exchange: Exchange, sim: Controlled) -> None:
+    """409 with what the process wrote, where its start was in vain."""
+    await exchange.send_json(200 if sim.alive else 409, sim.state())
 
 
 async def _send_state(exchange: Exchange, sim: Controlled) -> None:

@@ -1,21 +1,19 @@
-"""A simulated Prometheus exporter of a machine: memory follows the running engines, temperature their load. The names
-are those of dgx-spark-prometheus, which listens on :9835 of a DGX Spark."""
+"""A simulated node: the account of its memory, and its Prometheus exporter. The exporter's names are those of
+dgx-spark-prometheus, which listens on :9835 of a DGX Spark; the temperature follows the load of the engines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from simulator.base import Sim
+from simulator.memory import SYSTEM
 from simulator.server import Exchange, SimServer
 
-_GIB = 1024**3
-_SYSTEM = 9 * _GIB  # memory that the system itself uses
-_SHARE = 0.36  # of the machine's memory for each engine that runs
 _IDLE, _WORKING = 44.0, 27.0  # degrees Celsius when idle, and the increase when every slot is busy
 
 
 class SimExporter:
-    """`sims`: the simulated servers on this machine; `memory` in bytes."""
+    """`sims`: the simulated servers on this node; `memory` in bytes. The exporter serves while `server` is open."""
 
     def __init__(self, sims: Sequence[Sim], memory: int) -> None:
         self.sims = list(dict.fromkeys(sims))
@@ -26,6 +24,14 @@ class SimExporter:
     def url(self) -> str:
         return self.server.url + "/metrics"
 
+    def used(self) -> int:
+        """Bytes in use: by the system, and by the processes that are there."""
+        return min(self.memory, SYSTEM + sum(sim.held_on(self) for sim in self.sims))
+
+    def free(self) -> int:
+        """Bytes that a process finds free at its start."""
+        return self.memory - self.used()
+
     async def handle(self, exchange: Exchange) -> None:
         if exchange.path != "/metrics":
             await exchange.send_json(404, {"detail": "Not Found"})
@@ -34,7 +40,6 @@ class SimExporter:
 
     def page(self) -> bytes:
         engines = [engine for sim in self.sims if sim.alive for engine in sim.engines()]
-        used = min(0.97 * self.memory, _SYSTEM + len(engines) * _SHARE * self.memory)
         slots = sum(engine.slots for engine in engines)
         work = min(1.0, sum(len(engine.running) for engine in engines) / slots) if slots else 0.0
         values = {
@@ -43,6 +48,6 @@ class SimExporter:
             "gpu_utilization_percent": 96.0 if work else 0.0,
             "gpu_power_watts": 12.0 + 70.0 * work,
             "memory_total_bytes": float(self.memory),
-            "memory_used_bytes": used,
+            "memory_used_bytes": float(self.used()),
         }
         return "".join(f"# TYPE {name} gauge\n{name} {value!r}\n" for name, value in values.items()).encode()

@@ -11,6 +11,7 @@ KINDS: Mapping[str, str] = {
     # before an answer
     "refuse": "the port is closed",
     "loading": "the port is closed for `delay` seconds (default: the backend's cold start), then it opens",
+    "die_loading": "a start ends with exit code 1 when the engine has loaded, instead of serving",
     "hang_before": "no byte at all; the request stays in its slot",
     "hang_before_content": "the head and the role chunk, then silence",
     "hang_engine": "the engine stops stepping: everything in flight hangs, counters stand still, /health says 200",

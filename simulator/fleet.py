@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.snapshot import Backend, Node, Snapshot
 from simulator.audio import SimAudio
-from simulator.base import Sim
+from simulator.base import Ending, Sim
 from simulator.control import Control
 from simulator.exporter import SimExporter
 from simulator.formats import FORMATS
+from simulator.memory import UTILIZATION, Share, ollama_model_size
 from simulator.ollama import SimOllama
 from simulator.server import SimServer
 from simulator.vllm import SimVllm
@@ -49,7 +52,12 @@ _UNKNOWN = Family((), 3000, 40)
 _OLLAMA = Family((), 2500, 38)
 _MEMORY = 128_500_000_000  # bytes of a DGX Spark, the default of `memory`
 _DRAFTED_MOST = 32  # tokens of a draft
-_COLD_START = 20.0  # simulated seconds until an engine started on demand serves; the real ones take 4 to 10 minutes
+_COLD_START = 20.0  # simulated seconds until an engine that is started serves; the real ones take 4 to 10 minutes
+_QUICK_START = 2.0  # the same of an Ollama or a speech server
+
+Holdings = Mapping[str, Mapping[str, int]]
+"""Backend -> node -> bytes that it holds there once it runs."""
+UNKNOWN: Holdings = MappingProxyType({})
 
 
 def family_of(*names: str | None) -> Family:
@@ -58,59 +66,130 @@ def family_of(*names: str | None) -> Family:
     return next((f for f in FAMILIES if all(mark in text for mark in f.marks)), _UNKNOWN)
 
 
+@dataclass(slots=True)
+class _Server:
+    """A simulated server, and those of its backends that are switched on: it ends with the last of them."""
+
+    sim: Sim
+    on: set[str]
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # it starts or stops
+
+
 class SimFleet(dict[str, str]):
     """The running simulation: backend name -> its simulated URL. `control_url`/_sim controls it. `sims`: backend -> its
-    server (the backends of one Ollama share theirs). `exporters`: node -> URL of its exporter."""
+    server (the backends of one Ollama share theirs). `exporters`: node -> URL of its exporter. `nodes`: node -> the
+    account of its memory."""
 
     def __init__(self, speedup: float) -> None:
         super().__init__()
         self.sims: dict[str, Sim] = {}
-        self._speedup = speedup
+        self.nodes: dict[str, SimExporter] = {}
         self.exporters: dict[str, str] = {}
-        self._servers: dict[Hashable, Sim] = {}
-        self._machines: dict[str, SimExporter] = {}
+        self._speedup = speedup
+        self._servers: dict[Hashable, _Server] = {}
         self._control: SimServer
 
     @property
     def control_url(self) -> str:
         return self._control.url
 
-    async def open(self, snapshot: Snapshot, control_port: int) -> None:
+    async def open(self, snapshot: Snapshot, control_port: int, holdings: Holdings = UNKNOWN) -> None:
         """Raises OSError when the control port is in use."""
-        await self.follow(snapshot)
-        self._control = SimServer(Control(self.sims), port=control_port)
+        await self.follow(snapshot, holdings)
+        self._control = SimServer(Control(self.sims, self), port=control_port)
         await self._control.__aenter__()
 
-    async def follow(self, snapshot: Snapshot) -> None:
+    async def follow(self, snapshot: Snapshot, holdings: Holdings = UNKNOWN) -> None:
         """Simulate the new backends of an edited file. Running servers stay as they are; servers of removed backends
         are no longer controlled, and end with the simulation."""
+        added = self._follow_backends(snapshot)
+        for name, node in snapshot.nodes.items():
+            await self._follow_node(name, node, [s for b, s in self.sims.items() if name in snapshot.backends[b].nodes])
+        for server in added:
+            self._give_shares(server, holdings)
+        # the largest first, as real nodes start them: each one finds what those before it leave free
+        for server in sorted(added, key=lambda one: max((s.wants for s in one.sim.shares), default=0.0), reverse=True):
+            await server.sim.start(running=bool(server.on))
+        self.update({name: sim.url for name, sim in self.sims.items()})
+
+    def _follow_backends(self, snapshot: Snapshot) -> list[_Server]:
+        """Make the servers of new backends, not started yet."""
+        begins, added = _begins(snapshot), []
         self.sims.clear()
         for key, group in _groups(snapshot).items():
-            sim = self._servers.get(key)
-            if sim is None:
-                sim = self._servers[key] = _simulated(group, self._speedup)
-                await sim.start(running=any(b.run == "always" for b in group))
-            for backend in group:
-                self.sims[backend.name] = sim
-                self[backend.name] = sim.url
-        for name, node in snapshot.nodes.items():
-            if node.exporter is not None:
-                living = [sim for backend, sim in self.sims.items() if name in snapshot.backends[backend].nodes]
-                await self._follow_machine(name, living, node.memory or _MEMORY)
+            server = self._servers.get(key)
+            if server is None:
+                on = {backend.name for backend in group} & begins
+                server = self._servers[key] = _Server(_simulated(group, self._speedup, running=bool(on)), on)
+                added.append(server)
+            server.backends = {backend.name: backend for backend in group}
+            self.sims.update(dict.fromkeys(server.backends, server.sim))
+        return added
 
-    async def _follow_machine(self, name: str, living: list[Sim], memory: int) -> None:
-        machine = self._machines.get(name)
-        if machine is None:
-            machine = self._machines[name] = SimExporter(living, memory)
-            await machine.server.__aenter__()
-            self.exporters[name] = machine.url
-        machine.sims = list(dict.fromkeys(living))
+    async def _follow_node(self, name: str, written: Node, sims: list[Sim]) -> None:
+        memory = written.memory or _MEMORY
+        node = self.nodes.setdefault(name, SimExporter((), memory))
+        node.sims, node.memory = list(dict.fromkeys(sims)), memory
+        if written.exporter is not None and name not in self.exporters:
+            await node.server.__aenter__()
+            self.exporters[name] = node.url
+
+    def _give_shares(self, server: _Server, holdings: Holdings) -> None:
+        """Tell a server what it takes of its nodes."""
+        first, *_ = server.backends.values()
+        if isinstance(server.sim, SimOllama):
+            server.sim.model_shares = {b.model or b.name: self._shares(b, holdings) for b in server.backends.values()}
+        else:
+            server.sim.shares = self._shares(first, holdings)
+
+    def _shares(self, backend: Backend, holdings: Holdings) -> list[Share]:
+        known, utilization = holdings.get(backend.name, {}), _utilization(backend)
+        usual = ollama_model_size(backend.model or "") if backend.engine == "ollama" else 0
+        nodes = {name: self.nodes[name] for name in backend.nodes if name in self.nodes}
+        return [
+            Share(node, known.get(name, round(utilization * node.memory) if utilization else usual), utilization)
+            for name, node in nodes.items()
+        ]
+
+    # --- one backend ---
+
+    async def start_backend(self, name: str) -> None:
+        """Start its server, as `systemctl start` would: nothing happens where it runs. A start that finds too little
+        memory free leaves a server that is not `alive` and says why in its `output`."""
+        server = self._server_of(name)
+        async with server.changing:
+            server.on.add(name)
+            if not server.sim.alive:
+                quick = isinstance(server.sim, SimOllama | SimAudio)
+                await server.sim.revive(_QUICK_START if quick else _COLD_START)
+            if not server.sim.alive:
+                server.on.discard(name)
+
+    async def stop_backend(self, name: str, *, how: Ending = "abort") -> None:
+        """Stop its server by SIGTERM (`how`: see `Sim.terminate`), and free its memory. Where another backend of that
+        server is switched on, only its model is unloaded (Ollama)."""
+        server = self._server_of(name)
+        async with server.changing:
+            server.on.discard(name)
+            sim, backends = server.sim, server.backends
+            if server.on & set(backends):
+                models = {backends[other].model for other in server.on if other in backends}
+                if isinstance(sim, SimOllama) and backends[name].model not in models:
+                    sim.unload(backends[name].model or name)
+            elif sim.alive:
+                await sim.terminate(how=how)
+            else:
+                await sim.kill()
+
+    def _server_of(self, name: str) -> _Server:
+        return next(server for server in self._servers.values() if server.sim is self.sims[name])
 
     async def stop(self) -> None:
-        for sim in self._servers.values():
-            await sim.stop()
-        for machine in self._machines.values():
-            await machine.server.close()
+        for server in self._servers.values():
+            await server.sim.stop()
+        for node in self.nodes.values():
+            await node.server.close()
         await self._control.close()
 
     async def __aenter__(self) -> SimFleet:
@@ -120,16 +199,34 @@ class SimFleet(dict[str, str]):
         await self.stop()
 
 
-async def start_fleet(snapshot: Snapshot, *, speedup: float = 1.0, control_port: int = 0) -> SimFleet:
+async def start_fleet(
+    snapshot: Snapshot, *, speedup: float = 1.0, control_port: int = 0, holdings: Holdings = UNKNOWN
+) -> SimFleet:
     """Simulate every backend that is not cloud on free ports of 127.0.0.1. `speedup`: simulated seconds per real one.
+    `holdings`: without a number, a vLLM holds the share of its launch command, a model of Ollama what its name says.
 
-    Backends with the same origin and model share a server, so do all backends of one Ollama. Those with
-    `run: on_demand` have a port that refuses until `POST /_sim/{name}/start` on the control port. Raises OSError when
-    the control port is in use.
+    Backends with the same origin and model share a server, so do all backends of one Ollama. What runs at the
+    beginning are the backends of the first mode, or without modes those with `run: always`. The others have a port that
+    refuses until `POST /_sim/{name}/start` on the control port. Raises OSError when the control port is in use.
     """
     fleet = SimFleet(speedup)
-    await fleet.open(snapshot, control_port)
+    await fleet.open(snapshot, control_port, holdings)
     return fleet
+
+
+def _begins(snapshot: Snapshot) -> set[str]:
+    """The backends that run when the simulation begins."""
+    if snapshot.modes:
+        return set(next(iter(snapshot.modes.values())).backends)
+    return {backend.name for backend in snapshot.backends.values() if backend.run == "always"}
+
+
+def _utilization(backend: Backend) -> float | None:
+    """The part of a node's memory that its launch command takes; None where it starts no vLLM that is known."""
+    if backend.launch is None or not backend.launch.parsed.is_vllm:
+        return None
+    written = backend.launch.parsed.flags.get("gpu-memory-utilization")
+    return float(written) if isinstance(written, int | float) and 0 < written <= 1 else UTILIZATION
 
 
 def _groups(snapshot: Snapshot) -> dict[Hashable, list[Backend]]:
@@ -143,7 +240,7 @@ def _groups(snapshot: Snapshot) -> dict[Hashable, list[Backend]]:
     return groups
 
 
-def _simulated(group: list[Backend], speedup: float) -> Sim:
+def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
     first = group[0]
     if first.engine == "ollama":
         return _ollama(group, speedup)
@@ -164,7 +261,7 @@ def _simulated(group: list[Backend], speedup: float) -> Sim:
         reasoning_parser=first.reasoning_parser or family.reasoning,
         api_key=first.api_key.reveal() if first.api_key else None,
         auto_tools=first.auto_tools is not False,
-        cold_start=_COLD_START if first.run != "always" else 0.0,
+        cold_start=0.0 if running else _COLD_START,
         thinking=first.thinking or family.thinking,
         vision=bool(first.vision),
         crowding=family.crowding,

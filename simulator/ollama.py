@@ -16,6 +16,7 @@ from simulator.embeddings import BadInput, embed
 from simulator.engine import Engine, EngineDied
 from simulator.faults import Fault
 from simulator.formats import format_of
+from simulator.memory import GIB, Node, Share
 from simulator.ollama_chat import RUNNER_DIED, Turn, send_chat, send_generate, send_lossy, stamp, stream_chat
 from simulator.ollama_request import OllamaError, keep_alive_seconds, openai_request, prompt_tokens
 from simulator.parsers import reasoning_of
@@ -27,6 +28,9 @@ class SimOllama(Sim):
     """One Ollama server. `models` are its names, `context` the window of a model if no request sets `num_ctx`,
     `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models that
     think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones.
+
+    `model_shares`: what a loaded model takes of each node. One that does not fit pushes out what is loaded, unless
+    requests are running; then the request is refused.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class SimOllama(Sim):
         self.vision = vision
         self.loaded: dict[str, tuple[int, float]] = {}  # model -> (num_ctx, unload at)
         self.engine = Engine(slots, prefill, decode, context=131072, speedup=speedup, on_change=self.changed)
+        self.model_shares: Mapping[str, List[Share]] = {}
         self._loading: dict[str, asyncio.Lock] = {}
+        self._being_loaded: set[str] = set()
         self._ids = random.Random(name)
 
     def engines(self) -> list[Engine]:
@@ -59,6 +65,7 @@ class SimOllama(Sim):
 
     def restarted(self) -> None:
         self.loaded.clear()
+        self._being_loaded.clear()
         self.engine.reset_counters()
 
     def describe(self) -> dict[str, Any]:
@@ -162,6 +169,16 @@ class SimOllama(Sim):
 
     # --- loading ---
 
+    def held_on(self, node: Node) -> int:
+        models = {*self._still_loaded(), *self._being_loaded} if self.resident else set()
+        shares = (share for model in models for share in self.model_shares.get(model, ()))
+        return sum(share.holds for share in shares if share.node is node)
+
+    def unload(self, model: str) -> None:
+        """As `ollama stop` does."""
+        self.loaded.pop(model, None)
+        self.changed()
+
     def _still_loaded(self) -> list[str]:
         now = time.time()
         self.loaded = {m: (c, until) for m, (c, until) in self.loaded.items() if until > now}
@@ -176,10 +193,26 @@ class SimOllama(Sim):
         async with self._loading.setdefault(model, asyncio.Lock()):
             self._still_loaded()
             if self.loaded.get(model, (0, 0.0))[0] != window:
-                await asyncio.sleep(self.load_seconds / self.speedup)
+                await self._bring_in(model)
             self.loaded[model] = (window, time.time() + keep)
         self.changed()
         return window, time.monotonic() - started
+
+    async def _bring_in(self, model: str) -> None:
+        """Raises OllamaError when its memory is not free."""
+        self.unload(model)
+        for share in self.model_shares.get(model, ()):
+            if share.holds > share.node.free() and not self.engine.running:
+                self.loaded.clear()
+            free = share.node.free()
+            if share.holds > free:
+                wanted = f"{share.holds / GIB:.1f} GiB) than is available ({max(free, 0) / GIB:.1f} GiB)"
+                raise OllamaError(500, f"model requires more system memory ({wanted}")
+        self._being_loaded.add(model)
+        try:
+            await asyncio.sleep(self.load_seconds / self.speedup)
+        finally:
+            self._being_loaded.discard(model)
 
     # --- answers ---
 
@@ -242,7 +275,7 @@ class SimOllama(Sim):
         """A request without a prompt loads the model, or unloads it with `keep_alive: 0`."""
         unload = keep_alive_seconds(body.get("keep_alive", 300)) == 0
         if unload:
-            self.loaded.pop(body["model"], None)
+            self.unload(body["model"])
         head = {"model": body["model"], "created_at": stamp(time.time())}
         reason = "unload" if unload else "load"
         await exchange.send_json(200, {**head, **empty, "done": True, "done_reason": reason})

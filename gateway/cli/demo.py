@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -84,14 +85,17 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
     host, port = sock.getsockname()[:2]
     log = set_up_logs(loaded.snapshot.server.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        fleet = runner.run(start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port)))
+        holdings = memory_held(loaded.snapshot, config.parent)
+        start = start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port), holdings=holdings)
+        fleet = runner.run(start)
 
         async def adapt(edited: Snapshot) -> Snapshot:
-            await fleet.follow(edited)
-            return simulated(edited, fleet, fleet.exporters)
+            await fleet.follow(edited, await asyncio.to_thread(memory_held, edited, config.parent))
+            return with_start_commands(simulated(edited, fleet, fleet.exporters), fleet.control_url)
 
         try:
             snapshot = simulated(loaded.snapshot, fleet, fleet.exporters)
+            snapshot = with_start_commands(snapshot, fleet.control_url)
             server = replace(snapshot.server, host=host, port=port, data=data)
             snapshot = replace(snapshot, server=server)
             announce(snapshot, warnings=[])  # `gateway check` prints the warnings
@@ -120,8 +124,9 @@ def _control_port(port: int) -> int:
 
 def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, str] = NONE) -> Snapshot:
     """The same fleet at the simulated `urls` (backend → URL), with the exporters of its nodes at `exporters` (node →
-    URL). Backends without a URL (clouds) are left out, and so are aliases that have no other. Alerts, traces and
-    `server.shared` are removed, so that the demo does not reach the real receivers and gateways."""
+    URL). Backends without a URL (clouds) are left out, and so are aliases that have no other. Alerts, traces,
+    `server.shared` and the nodes' `ssh` are removed, so that the demo does not reach the real receivers, gateways and
+    machines."""
     from gateway.config.snapshot import Alerts
 
     backends = {name: replace(b, url=urls[name]) for name, b in snapshot.backends.items() if name in urls}
@@ -129,12 +134,50 @@ def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, 
     return replace(
         snapshot,
         backends=backends,
-        nodes={name: replace(node, exporter=exporters.get(name)) for name, node in snapshot.nodes.items()},
+        nodes={name: replace(node, exporter=exporters.get(name), ssh=None) for name, node in snapshot.nodes.items()},
         aliases={alias.name: alias for alias in cut if alias.steps or alias.ask_all},
         server=replace(snapshot.server, shared=None),
         alerts=Alerts(),
         traces=None,
     )
+
+
+def with_start_commands(snapshot: Snapshot, control_url: str) -> Snapshot:
+    """The simulated fleet, whose backends are started and stopped at the simulator's control port: `start` and `stop`
+    are command lines. Nothing changes where a backend has no such keys."""
+    backends = {}
+    for name, backend in snapshot.backends.items():
+        keys = {"start", "stop"} & {field.name for field in fields(backend)}
+        orders: dict[str, Any] = {key: sim_command(key, name, control_url) for key in sorted(keys)}
+        backends[name] = replace(backend, **orders)
+    return replace(snapshot, backends=backends)
+
+
+def sim_command(order: str, backend: str, control_url: str) -> str:
+    """`gateway sim start|stop BACKEND --control URL`, with the interpreter that runs the demo."""
+    return shlex.join((sys.executable, "-m", "gateway", "sim", order, "--control", control_url, "--", backend))
+
+
+def memory_held(snapshot: Snapshot, folder: Path) -> dict[str, dict[str, int]]:
+    """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only what it knows.
+
+    `folder`: where routes.yaml is; the path of the operator's own catalogue is relative to it."""
+    from gateway.config.snapshot import Mode
+    from gateway.fleet.memory.models import CatalogError, load_models
+    from gateway.fleet.memory.plan import plan
+
+    try:
+        catalog = load_models(folder / snapshot.own_catalog if snapshot.own_catalog is not None else None)
+    except CatalogError:  # `gateway check` reports it
+        catalog = load_models(None)
+    everything = Mode("", tuple(name for name, backend in snapshot.backends.items() if not backend.cloud))
+    nodes = plan(replace(snapshot, modes={"": everything}), "", catalog).nodes
+    held: dict[str, dict[str, int]] = {}
+    for node in nodes.values():
+        for name, demand in node.demands.items():
+            if demand.held is not None:
+                held.setdefault(name, {})[node.name] = round(demand.held * 2**30)
+    return held
 
 
 def _without(alias: Alias, kept: dict[str, str]) -> Alias:

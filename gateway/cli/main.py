@@ -26,7 +26,7 @@ COMMANDS = {
     "alerts": "Send a test message through every channel of `alerts`.",
     "schema": "Print the JSON schema of routes.yaml.",
     "completion": "Print the script that makes a shell complete commands and names.",
-    "sim": "Run one simulated backend.",
+    "sim": "Run one simulated backend, or start and stop those of the demo.",
 }
 MODULES = {"import": "import_"}  # a reserved word of Python
 

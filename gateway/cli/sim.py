@@ -1,14 +1,17 @@
-"""`gateway sim`: one simulated backend."""
+"""`gateway sim`: one simulated backend, or one of the demo's started and stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+from typing import Any
+from urllib.parse import quote
 
 import click
 
 from gateway.cli.options import examples
+from gateway.cli.output import fail
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
 from simulator.formats import FORMATS
@@ -19,7 +22,10 @@ _PARSERS = click.Choice([*sorted(FORMATS), "none"])
 @examples("gateway sim vllm --port 8001", "gateway sim ollama")
 @click.group(name="sim")
 def command() -> None:
-    """Run one simulated backend; its faults are controlled at /_sim (docs/simulator.md)."""
+    """Run one simulated backend, or start and stop those of `gateway demo`.
+
+    Faults are controlled at /_sim (docs/simulator.md).
+    """
 
 
 @examples(
@@ -103,3 +109,56 @@ async def serve_until_signal(sim: Sim, host: str, port: int) -> None:
         click.echo(f"{sim.name} on {url} (steer it at {url}/_sim)")
         await stopping.wait()
         await sim.terminate()
+
+
+# -- the backends of a running demo -----------------------------------------------------------------------------------
+
+_control_option = click.option(
+    "--control",
+    default="http://127.0.0.1:4001",
+    show_default=True,
+    help="The control port, as `gateway demo` prints it.",
+)
+
+
+@examples("gateway sim start ds4", "gateway sim start ds4 --control http://127.0.0.1:4101")
+@command.command()
+@click.argument("backend")
+@_control_option
+def start(backend: str, control: str) -> None:
+    """Start a backend of the demo, and wait until it serves.
+
+    Exit code 1: it could not start, and its last words say why; or there is no such backend or demo.
+    """
+    state = _order(control, backend, "start", {"wait": True})
+    if not state["alive"]:
+        fail(state["output"] or f"{backend} ended with exit code {state['exit_code']} before it served")
+    click.echo(f"{backend} serves at {state['url']}")
+
+
+@examples("gateway sim stop qwen36")
+@command.command()
+@click.argument("backend")
+@_control_option
+def stop(backend: str, control: str) -> None:
+    """Stop a backend of the demo by SIGTERM, and wait until its memory is free.
+
+    Exit code 1: there is no such backend or demo.
+    """
+    _order(control, backend, "stop", {})
+    click.echo(f"{backend} has stopped")
+
+
+def _order(control: str, backend: str, action: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The backend's state after the order (`GET /_sim`). Exits 1 when nothing was ordered."""
+    import httpx
+
+    url = f"{control.rstrip('/')}/_sim/{quote(backend, safe='')}/{action}"
+    try:
+        answer = httpx.post(url, json=body, timeout=httpx.Timeout(None, connect=5.0), trust_env=False).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        fail(f"no simulated fleet at {control} ({error}): see what `gateway demo` prints")
+    if not isinstance(answer, dict) or "alive" not in answer:
+        reason = answer.get("error") if isinstance(answer, dict) else None
+        fail(reason if isinstance(reason, str) else f"no simulated fleet at {control}: see what `gateway demo` prints")
+    return answer

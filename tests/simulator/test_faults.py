@@ -26,6 +26,19 @@ async def test_refuse_closes_the_port_and_clear_opens_it() -> None:
         assert (await ask(url, "/health")).status == 200
 
 
+async def test_die_loading_ends_a_start_in_the_place_of_serving() -> None:
+    spark = sim(cold_start=20.0, speedup=1000.0)
+    spark.fault("die_loading")
+    async with spark.serve() as url:
+        await spark.wait_for(lambda: not spark.alive)
+        assert (spark.state()["exit_code"], spark.listening) == (1, False)
+        assert spark.output.startswith("RuntimeError: Engine core initialization failed.")
+        spark.clear()
+        await spark.revive()
+        await spark.wait_for(lambda: spark.listening)
+        assert (await ask(url, "/health")).status == 200
+
+
 async def test_loading_refuses_until_the_cold_start_is_over() -> None:
     spark = sim(cold_start=100.0, speedup=1000.0)
     async with spark.serve() as url:

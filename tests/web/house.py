@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from simulator import SimVllm
 from simulator.exporter import SimExporter
+from simulator.memory import Share
 from simulator.ollama import SimOllama
 from tests.support import RunningGateway, running_gateway
 
@@ -57,9 +58,11 @@ async def house(more: str = "", declared: str = "") -> AsyncIterator[House]:
     }
     async with AsyncExitStack() as stack:
         url = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
-        exporters = [SimExporter([sims[name]], 120 * GIB) for name in ("qwen36", "gemma4")]
-        for exporter in exporters:
-            await stack.enter_async_context(exporter.server)
+        exporters = []
+        for name in ("qwen36", "gemma4"):
+            exporters.append(SimExporter([sims[name]], 120 * GIB))
+            sims[name].shares = [Share(exporters[-1], 48 * GIB)]
+            await stack.enter_async_context(exporters[-1].server)
         routes = f"""
 {FAST}
 nodes:
