@@ -68,14 +68,14 @@ class Launches:
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
-        entrypoint = (run.entrypoint,) if run.entrypoint else ()
-        words = self.secrets.words([*entrypoint, *run.command], path)
+        words = self.secrets.words([*([run.entrypoint] if run.entrypoint else []), *run.command], path)
         given = {
             name: (env or {}).get(name, f"${{{name}}}") if text is None else text for name, text in run.env.items()
         }
         at = {name: path if env_path is None else (*env_path, name) for name in given}
         variables = self._variables(given, at)
-        command = parse(shlex.join(words), image=run.image)
+        own = words[0] if run.entrypoint else None
+        command = parse(shlex.join(words[1:] if own else words), image=run.image, entrypoint=own)
         if not _starts_vllm(command, run.image):
             self._other(run, words, variables, path)
             return

@@ -20,6 +20,7 @@ from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.lint.finding import ORDER, Finding
 from gateway.fleet.lint.findings import catalog_of, findings, rule_names
 from gateway.launch.command import parse
+from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names
 
 DATA = Path(__file__).parents[1] / "data" / "fleet"
@@ -78,8 +79,7 @@ def test_a_launch_that_works_for_somebody_gives_no_error(name: str) -> None:
 def test_every_launch_that_works_is_read_as_a_vllm_with_a_model() -> None:
     for backend in WORKING.snapshot.backends.values():
         assert backend.launch is not None
-        entrypoint = "--entrypoint" in (backend.launch.docker or "")
-        assert entrypoint or backend.launch.parsed.model, backend.name
+        assert backend.launch.parsed.model, backend.name
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -235,7 +235,9 @@ WORDS = st.one_of(
 )
 def test_whatever_is_written_it_is_judged_without_a_crash(words: list[str], image: str | None, docker: str) -> None:
     text = shlex.join(["vllm", "serve", *words])
-    launch = Launch(image=image, command=text, docker=docker, parsed=parse(text, image=image))
+    container = read_docker_flags(docker)
+    parsed = parse(text, image=image, entrypoint=container.entrypoint)
+    launch = Launch(image=image, command=text, docker=docker, parsed=parsed, container=container)
     backend = Backend("b", url="http://h:1", launch=launch, nodes=("n",))
     snapshot = Snapshot({"b": backend}, {})
     assert all(one.message for one in findings(snapshot, catalog_of(snapshot)))

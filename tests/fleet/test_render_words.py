@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.fleet.render.docker_flags import DockerFlag, read_flags
 from gateway.launch.command import parse
+from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.fleet.blocks import ODD, fleet, messages, one_backend, render, text_of
 from tests.fleet.machine import Machine, after, started, variables
 
@@ -166,12 +166,12 @@ def test_flags_of_docker_are_read_however_they_are_spelled(flags: list[DockerFla
     words: list[str] = []
     for flag in flags:
         words += [f"--{flag.name}={flag.value}"] if joined and flag.value is not None else flag.words()
-    assert read_flags(shlex.join(words)) == tuple(flags)
+    assert read_docker_flags(shlex.join(words)).given == tuple(flags)
 
 
 def test_short_flags_of_docker_are_read_as_docker_reads_them() -> None:
     text = "-itp8001:8000 -p 1:2 -v=/a:/b -eA=1 -e B -u0 --net=host"
-    found = [flag.words() for flag in read_flags(text)]
+    found = [flag.words() for flag in read_docker_flags(text).given]
     assert found == [
         ("--interactive",),
         ("--tty",),

@@ -78,7 +78,7 @@ def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"without {' and '.join(missing)} the machines may talk over the slow network: 10 to 20 times slower"
         fix = "env: {" + ", ".join(f"{name}: bond0" for name in missing) + "}  (the interface of the fast link)"
         yield Remark("warning", message, fix, f"{DS4}; guide to vLLM on a Spark, 13", one.place)
-    if one.image is not None and not one.on_host_network and {"--network", "--publish"} & one.docker.keys():
+    if one.image is not None and not one.on_host_network and one.docker.has("network", "publish"):
         message = "an engine over two machines in a container with a network of its own: the machines do not meet"
         yield Remark(
             "warning", message, "docker: --network host --ipc=host", DS4, DOCKER if one.launch.docker else IMAGE

@@ -15,7 +15,7 @@ from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
 from gateway.fleet.memory.model_files import ModelFiles
 from gateway.fleet.memory.models import ModelCatalog
-from gateway.launch.command import ServeCommand, parse, with_changes
+from gateway.launch.command import ServeCommand, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Backend -> flag -> its value instead, as a profile writes them."""
@@ -144,17 +144,10 @@ class _Planner:
         command = backend.launch.parsed if backend.launch is not None else ServeCommand()
         profile = self.mode.profiles.get(backend.name) if self.mode is not None else None
         if profile is not None:
-            command = _changed(command, backend.profiles.get(profile, {}))
+            command = with_changes(command, backend.profiles.get(profile, {}))
         if backend.name in self.changes:
-            command = _changed(command, self.changes[backend.name])
+            command = with_changes(command, self.changes[backend.name])
         return command
-
-
-def _changed(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
-    """The command with other flags. Arguments alone, as some images take them, are those of `vllm serve`."""
-    if not command.program:
-        command = parse(f"vllm serve {command.text}")
-    return with_changes(command, changes)
 
 
 # -- one node ---------------------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ from typing import Any
 
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.preflight.terms import ExpectedBackend, ExpectedNode
-from gateway.launch.docker import read_docker_run
-from gateway.launch.words import split
 
 _PORT = 8000  # of vLLM where the command says none
 _MASTER_PORT = 29501  # on which the nodes of one engine meet
@@ -76,7 +74,7 @@ def _backend(backend: Backend, node: str) -> ExpectedBackend:
 def _port(launch: Launch) -> int:
     """The port of the node: `-p 8001:8000` leads from there to the engine's."""
     port = _whole(launch.parsed.flags.get("port"), _PORT)
-    return read_docker_run(split(launch.docker or "").words).host_port(port) if launch.image else port
+    return launch.container.host_port(port) if launch.image else port
 
 
 def _whole(value: Any, default: int) -> int:

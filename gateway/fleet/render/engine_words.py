@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.fleet.render.docker_flags import DockerFlag, values
 from gateway.launch.command import ServeCommand, is_serving_image
-
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+from gateway.launch.words import assignments
 
 
 @dataclass(frozen=True)
@@ -25,16 +22,18 @@ class EngineWords:
         return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
 
 
-def engine_words(command: ServeCommand, image: str | None, flags: tuple[DockerFlag, ...]) -> EngineWords:
-    """The command for its image. `flags` are those of `docker run`.
+def engine_words(command: ServeCommand) -> EngineWords:
+    """The command for its image.
 
     An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
     Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
     """
-    env, words = _without_assignments(command.words)
-    entrypoint = next(iter(values(flags, "entrypoint")), None)
-    if image is None or entrypoint is not None or not words:
-        return EngineWords(words, entrypoint, env)
+    env, start = assignments(command.words)
+    words, image = command.words[start:], command.image
+    if command.entrypoint is not None:
+        return EngineWords(words[1:] if command.entrypoint else words, command.entrypoint, env)
+    if image is None or not words:
+        return EngineWords(words, None, env)
     bare = not command.program
     if not is_serving_image(image):
         return EngineWords(("vllm", "serve", *words) if bare and _has_vllm(image) else words, None, env)
@@ -43,16 +42,6 @@ def engine_words(command: ServeCommand, image: str | None, flags: tuple[DockerFl
     if words[:2] == ("vllm", "serve"):
         return EngineWords(words[2:], None, env)
     return EngineWords(words[1:], words[0], env)
-
-
-def _without_assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(assignments, the words behind them) of `NAME=value ... program argument ...`."""
-    env = {}
-    start = 1 if words[:1] == ("env",) else 0
-    while start < len(words) and (match := _ASSIGNMENT.fullmatch(words[start])):
-        env[match[1]] = match[2]
-        start += 1
-    return env, words[start:]
 
 
 def _has_vllm(image: str) -> bool:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
-from gateway.fleet.render.docker_flags import DockerFlag, read_flags, values
 from gateway.fleet.render.engine_words import EngineWords, engine_words
 from gateway.fleet.render.words import NotAReference, pieces, referenced
-from gateway.launch.command import ServeCommand, parse, with_changes
+from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.docker import DockerFlag
 
 DEFAULT_PORT = 8000  # of vLLM
 MASTER_PORT = 29501
@@ -159,7 +158,7 @@ def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeComm
     if profile not in backend.profiles:
         known = ", ".join(backend.profiles) or "none"
         raise CannotRender(f"backends.{backend.name}.profiles", f"has no profile '{profile}' (there are: {known})")
-    return with_changes(launch.parsed, backend.profiles[profile], image=launch.image)
+    return with_changes(launch.parsed, backend.profiles[profile])
 
 
 def _takes_flags(command: ServeCommand) -> bool:
@@ -168,17 +167,16 @@ def _takes_flags(command: ServeCommand) -> bool:
 
 
 def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> NodeLaunch:
-    try:
-        given = read_flags(launch.docker or "")
-    except ValueError as error:
-        raise CannotRender(f"backends.{backend.name}.launch.docker", str(error)) from None
+    container = launch.container
+    if container.problem is not None:
+        raise CannotRender(f"backends.{backend.name}.launch.docker", container.problem)
     node = nodes[rank]
     several = len(nodes) > 1
     if several:
-        command = _of_rank(backend, launch, command, nodes, rank)
-    words = engine_words(command, launch.image, given)
-    command = _as_started(command, launch.image, given)
-    env = {**_env_of_flags(given), **launch.env, **words.env}
+        command = _of_rank(backend, command, nodes, rank)
+    words = engine_words(command)
+    given = {name: f"${{{name}}}" if value is None else value for name, value in container.env.items()}
+    env = {**given, **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
         env["VLLM_HOST_IP"] = node.address
     port = _engine_port(backend, command)
@@ -192,13 +190,13 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         rank=rank,
         words=words,
         env=env,
-        flags=tuple(f for f in given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
-        volumes=(*launch.volumes, *values(given, "volume")),
+        flags=tuple(f for f in container.given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
+        volumes=(*launch.volumes, *container.volumes),
         port=port,
         url=None,
         user=_user(node),
     )
-    return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made, given)))
+    return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made)))
 
 
 def _differs_by_node(env: Mapping[str, str]) -> bool:
@@ -206,14 +204,7 @@ def _differs_by_node(env: Mapping[str, str]) -> bool:
     return "${" in env.get("VLLM_HOST_IP", "")
 
 
-def _as_started(command: ServeCommand, image: str | None, given: tuple[DockerFlag, ...]) -> ServeCommand:
-    """The command as its process sees it: `--entrypoint /bin/bash` with `-c "... vllm serve ..."` starts vLLM too."""
-    for entrypoint in values(given, "entrypoint"):
-        return parse(shlex.join((entrypoint, *command.words)), image=image)
-    return command
-
-
-def _of_rank(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> ServeCommand:
+def _of_rank(backend: Backend, command: ServeCommand, nodes: list[Node], rank: int) -> ServeCommand:
     """The command of one node of several that make one engine. What the command states of the group stays; which
     position the node has does not."""
     changes: dict[str, Any] = {}
@@ -228,16 +219,7 @@ def _of_rank(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         changes["master-addr"] = nodes[0].address
     if "master-port" not in command.flags:
         changes["master-port"] = MASTER_PORT
-    return with_changes(command, {**changes, "headless": True if rank else "none"}, image=launch.image)
-
-
-def _env_of_flags(flags: tuple[DockerFlag, ...]) -> dict[str, str]:
-    """Variables given by `-e`; `-e NAME` alone takes the value from the machine, which a reference says as well."""
-    found = {}
-    for text in values(flags, "env"):
-        name, equals, value = text.partition("=")
-        found[name] = value if equals else f"${{{name}}}"
-    return found
+    return with_changes(command, {**changes, "headless": True if rank else "none"})
 
 
 def _engine_port(backend: Backend, command: ServeCommand) -> int | None:
@@ -262,11 +244,9 @@ def _url(launch: NodeLaunch) -> str | None:
 
 def published_port(launch: NodeLaunch) -> int | None:
     """The port of the node at which the engine is reached: `-p 8001:8000` changes it."""
-    for text in values(launch.flags, "publish"):
-        *_, host, inside = ("", *text.partition("/")[0].split(":"))
-        if inside == str(launch.port) and host.isdecimal():
-            return int(host)
-    return launch.port
+    if launch.port is None or not launch.launch.image:
+        return launch.port
+    return launch.launch.container.host_port(launch.port)
 
 
 def _user(node: Node) -> str | None:
@@ -287,8 +267,9 @@ def _check_references(launch: NodeLaunch) -> None:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _notes_of_flags(launch: NodeLaunch, given: tuple[DockerFlag, ...]) -> Iterator[Note]:
-    left_out = [f"--{flag.name}" for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
+def _notes_of_flags(launch: NodeLaunch) -> Iterator[Note]:
+    given = launch.launch.container.given
+    left_out = [flag.option for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
     if left_out:
         yield Note("warning", f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
 
