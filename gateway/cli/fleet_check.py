@@ -48,7 +48,8 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: Loaded) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
-    from gateway.fleet.lint.findings import catalog_of, findings
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.lint.findings import findings
 
     in_container = any(Path(mark).exists() for mark in _CONTAINER_MARKS)
     return findings(loaded.snapshot, catalog_of(loaded.snapshot), loaded.lines, in_container=in_container)

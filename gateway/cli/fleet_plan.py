@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.options import config_option, examples, fail_with, json_option, load_or_exit
 from gateway.cli.output import fail
+from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Snapshot
     from gateway.fleet.memory.demand import Demand
-    from gateway.fleet.memory.models import ModelCatalog
     from gateway.fleet.memory.plan import FleetPlan, NodePlan
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
@@ -54,6 +54,7 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
+    from gateway.fleet.catalog import catalog_of
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan, plan_json
 
@@ -61,7 +62,11 @@ def command(
     if mode is not None and mode not in snapshot.modes:
         raise click.UsageError(_no_mode(mode, snapshot))
     wanted = _changes(changes, snapshot)
-    fleet = plan(snapshot, mode, _catalog(snapshot, config), wanted, read_models(snapshot, folders))
+    try:
+        catalog = catalog_of(snapshot).memory
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+    fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
     if svg is not None:
         _draw(fleet, svg)
     if as_json:
@@ -74,16 +79,6 @@ def command(
 def _no_mode(mode: str, snapshot: Snapshot) -> str:
     there = ", ".join(snapshot.modes)
     return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
-
-
-def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
-    """The shipped catalogue with the operator's own file, whose path is relative to routes.yaml."""
-    from gateway.fleet.memory.models import CatalogError, load_models
-
-    try:
-        return load_models(config.parent / snapshot.own_catalog if snapshot.own_catalog is not None else None)
-    except CatalogError as error:
-        fail(str(error))
 
 
 def _draw(fleet: FleetPlan, file: Path) -> None:

@@ -17,8 +17,9 @@ from gateway.config.document import read_document
 from gateway.config.load import load, load_text
 from gateway.config.problems import Report
 from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.fleet.catalog import catalog_of
 from gateway.fleet.lint.finding import ORDER, Finding
-from gateway.fleet.lint.findings import catalog_of, findings, rule_names
+from gateway.fleet.lint.findings import findings, rule_names
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names

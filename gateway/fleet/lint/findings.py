@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
 
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import Catalog, load_catalog
+from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint import (
     rules_container,
     rules_drafts,
@@ -34,11 +33,6 @@ RULES: Mapping[str, Rule] = {
 def rule_names() -> tuple[str, ...]:
     """Every rule but those of the command line itself, which `parse` names (gateway/launch/)."""
     return (*RULES, *rules_routes.RULES)
-
-
-def catalog_of(snapshot: Snapshot) -> Catalog:
-    """The catalogue with the operator's rows, if routes.yaml names any. Raises ConfigError."""
-    return load_catalog(FilePath(snapshot.source).parent / snapshot.own_catalog if snapshot.own_catalog else None)
 
 
 def findings(
