@@ -123,6 +123,11 @@ class Launch:
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()
 
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        """Everything that is mounted, as for `docker run -v`."""
+        return (*self.volumes, *self.container.volumes)
+
 
 @dataclass(frozen=True)
 class Backend:

@@ -200,9 +200,9 @@ def test_every_field_is_documented() -> None:
         row = next(line for line in text.splitlines() if line.startswith(f"| `{section}` |"))
         named = {f.name for f in fields(kind)} - {"said", "written", "match"}
         assert named <= set(re.findall(r"`(\w+)`", row)), section
-    for section, named in {"models": MODEL_FIELDS, "field": REPORT_FIELDS}.items():
+    for section, known in {"models": MODEL_FIELDS, "field": REPORT_FIELDS}.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{section}` |"))
-        assert set(named) <= set(re.findall(r"`(\w+)`", row)), section
+        assert set(known) <= set(re.findall(r"`(\w+)`", row)), section
 
 
 @given(st.text(max_size=40))

@@ -108,6 +108,27 @@ def test_two_models_at_one_address_are_a_warning_and_an_error_when_both_are_laun
     assert rules(lint({**both, "modes": {"m": ["x"], "n": ["y"]}}))["same-url"] == "note"
 
 
+def test_a_mode_whose_backends_do_not_fit_together_is_an_error_that_says_which_to_take_out() -> None:
+    def launch(model: str, share: float, port: int) -> dict[str, Any]:
+        command = f"vllm serve {model} --gpu-memory-utilization {share} --max-model-len 16384 --port {port}"
+        return {"node": "spark1", "launch": {"command": command}}
+
+    backends = {
+        "big": launch("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 0.9, 8001),
+        "small": launch("Qwen/Qwen3-4B-Instruct-2507", 0.2, 8002),
+    }
+    data = {
+        "nodes": {"spark1": {"address": "192.168.1.11", "memory": "119.67GiB"}},
+        "modes": {"alone": ["big"], "both": ["big", "small"]},
+        "backends": backends,
+    }
+    (found,) = (one for one in lint(data) if one.rule == "mode-conflict")
+    assert (found.severity, found.path) == ("error", "modes.both")
+    assert "big, small cannot run together on spark1: the small needs 23.9 GiB free" in found.message
+    assert found.fix == "take small out of modes.both, or big"
+    assert "mode-conflict" not in rules(lint({**data, "modes": {"one": ["big"], "two": ["small"]}}))
+
+
 def test_one_model_under_two_names_is_no_mistake() -> None:
     assert "same-url" not in rules(lint({"backends": {"x": ONE, "y": {**ONE, "context": 65536}}}))
 

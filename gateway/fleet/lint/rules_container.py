@@ -84,7 +84,7 @@ def image_family(one: Subject, catalog: Catalog) -> Iterator[Remark]:
         source = one.image_facts.source_of("rejects_mixed_precision")
         yield Remark("warning", message, f"image: {one.image_facts.instead}", source, IMAGE)
     file = facts.patched_file
-    if file and one.is_nvfp4 and one.older_than("0.20") and not any(file in volume for volume in _volumes(one)):
+    if file and one.is_nvfp4 and one.older_than("0.20") and not any(file in volume for volume in one.launch.mounts):
         message = (
             f"this vLLM cannot map the experts' scales of {one.named}: KeyError '...experts.0.down_proj.input_scale'"
         )
@@ -168,8 +168,8 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Weights and compiled kernels outlive a container only in a mounted folder."""
     if one.image is None or one.profile is not None or not (one.whole or one.env.get("MODEL_PATH")):
         return
-    inside = [path for volume in _volumes(one) if (path := _inside(volume))]
-    if len(inside) < len(_volumes(one)) or one.docker.has("mount"):
+    inside = [path for volume in one.launch.mounts if (path := _inside(volume))]
+    if len(inside) < len(one.launch.mounts) or one.docker.has("mount"):
         return  # mounts that are not read here
     path = one.command.model or one.env.get("MODEL_PATH") or ""
     home = one.env.get("HF_HOME", "/root/.cache/huggingface")
@@ -190,10 +190,6 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = "/root/.cache/vllm is not mounted: a new container compiles again, and starts slower"
         fix = "volumes: [..., ~/.cache/vllm:/root/.cache/vllm]"
         yield Remark("note", message, fix, f"{GUIDE}, 4", where)
-
-
-def _volumes(one: Subject) -> tuple[str, ...]:
-    return (*one.launch.volumes, *one.docker.volumes)
 
 
 def _inside(volume: str) -> str | None:

@@ -213,7 +213,7 @@ def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping
     """Names of the model, the most telling first: the model itself, the folder on the host that is mounted at its path,
     the tokenizer, served names, what routes.yaml calls it."""
     found = [command.model or env.get("MODEL_PATH") or ""]
-    for volume in (*launch.volumes, *launch.container.volumes):
+    for volume in launch.mounts:
         host, _, inside = volume.partition(":")
         if inside.partition(":")[0].rstrip("/") == found[0].rstrip("/"):
             found.append(host)

@@ -63,7 +63,7 @@ def _backend(backend: Backend, node: str) -> ExpectedBackend:
         program=None if launch.image else program,
         models=_models(launch),
         served=backend.model,
-        volumes=tuple(launch.volumes),
+        volumes=launch.mounts,
         env=_environment(launch),
         nodes=spans,
         worker=worker,

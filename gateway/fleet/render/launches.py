@@ -191,7 +191,7 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         words=words,
         env=env,
         flags=tuple(f for f in container.given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
-        volumes=(*launch.volumes, *container.volumes),
+        volumes=launch.mounts,
         port=port,
         url=None,
         user=_user(node),

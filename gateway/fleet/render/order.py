@@ -39,8 +39,11 @@ class Start:
     before: tuple[Before, ...] = ()
 
 
-def starts(launches: Iterable[NodeLaunch], snapshot: Snapshot) -> dict[tuple[str, str], Start]:
-    """(backend, node) -> its Start. One order for the whole fleet, so that no two engines wait for each other."""
+def starts(
+    launches: Iterable[NodeLaunch], snapshot: Snapshot, weights: Mapping[str, float]
+) -> dict[tuple[str, str], Start]:
+    """(backend, node) -> its Start. One order for the whole fleet, so that no two engines wait for each other.
+    `weights`: backend -> GiB that it loads on one node, as far as they are known."""
     ordered = sorted(launches, key=_share, reverse=True)
     found: dict[tuple[str, str], Start] = {}
     for index, launch in enumerate(ordered):
@@ -49,19 +52,21 @@ def starts(launches: Iterable[NodeLaunch], snapshot: Snapshot) -> dict[tuple[str
             url = _seen_from(other, ordered)
             beside = other.node.name == launch.node.name and other.name != launch.name
             if beside and url and _run_together(other.backend.name, launch.backend.name, snapshot.modes):
-                before.append(Before(other.name, url + other.backend.health.path, start_seconds(other)))
-        seconds = max(start_seconds(launch), *(one.seconds for one in before), 0)
+                before.append(Before(other.name, url + other.backend.health.path, start_seconds(other, weights)))
+        seconds = max(start_seconds(launch, weights), *(one.seconds for one in before), 0)
         found[launch.backend.name, launch.node.name] = Start(seconds, tuple(before))
     return found
 
 
-def start_seconds(launch: NodeLaunch) -> int:
-    """How long a start may take, by what the engine holds in memory (`resident`), which is at least its weights."""
+def start_seconds(launch: NodeLaunch, weights: Mapping[str, float]) -> int:
+    """How long a start may take, by what the engine holds in memory (`resident`), which is at least its weights; else
+    by its weights alone."""
     extra = _SECONDS_BETWEEN_NODES if launch.nodes > 1 else 0
     resident = launch.launch.resident
-    if resident is None:
+    gib = weights.get(launch.backend.name) if resident is None else resident / GIB
+    if gib is None:
         return _UNKNOWN_SECONDS + extra
-    seconds = _BASE_SECONDS + extra + _SECONDS_PER_GIB * resident / GIB
+    seconds = _BASE_SECONDS + extra + _SECONDS_PER_GIB * gib
     return 60 * round(seconds / 60)
 
 
