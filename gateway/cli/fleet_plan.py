@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.cli.live_plan import LiveFleet
     from gateway.config.snapshot import Snapshot
     from gateway.fleet.memory.demand import Demand
     from gateway.fleet.memory.plan import FleetPlan, NodePlan
@@ -29,6 +31,7 @@ _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full wi
     "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85",
     "gateway fleet plan --svg plan.svg",
     "gateway fleet plan ds4 --json",
+    "gateway fleet plan --live                   # beside what the nodes and engines tell",
 )
 @click.command()
 @click.argument("mode", required=False)
@@ -44,9 +47,16 @@ _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full wi
     help="Where models are on this machine: DIR/ORG/NAME, or a cache of Hugging Face.",
 )
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the plan into this file.")
+@click.option("--live", is_flag=True, help="Also ask the nodes' exporters and the engines what they hold now.")
 @json_option
 def command(
-    mode: str | None, config: Path, changes: tuple[str, ...], folders: tuple[Path, ...], svg: Path | None, as_json: bool
+    mode: str | None,
+    config: Path,
+    changes: tuple[str, ...],
+    folders: tuple[Path, ...],
+    svg: Path | None,
+    live: bool,
+    as_json: bool,
 ) -> None:
     """Say whether the backends of MODE fit into the memory of their nodes, and in which order to load them.
 
@@ -55,6 +65,7 @@ def command(
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
     from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.live import with_observed
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan, plan_json
 
@@ -67,13 +78,25 @@ def command(
     except ConfigError as error:
         fail_with(error, as_json=as_json)
     fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
+    found = _ask(snapshot, fleet) if live else None
+    if found is not None:
+        fleet = with_observed(fleet, found.engines)
     if svg is not None:
         _draw(fleet, svg)
     if as_json:
-        click.echo(json.dumps(plan_json(fleet), indent=2))
+        written = plan_json(fleet)
+        if found is not None:
+            found.add_to(written)
+        click.echo(json.dumps(written, indent=2))
     else:
-        _print(fleet, snapshot)
+        _print(fleet, snapshot, found)
     sys.exit(0 if fleet.fits else 1)
+
+
+def _ask(snapshot: Snapshot, fleet: FleetPlan) -> LiveFleet:
+    from gateway.cli.live_plan import ask_plan
+
+    return asyncio.run(ask_plan(snapshot, fleet))
 
 
 def _no_mode(mode: str, snapshot: Snapshot) -> str:
@@ -124,7 +147,7 @@ def _target(place: str, snapshot: Snapshot) -> tuple[str, str]:
 # -- printing ---------------------------------------------------------------------------------------------------------
 
 
-def _print(fleet: FleetPlan, snapshot: Snapshot) -> None:
+def _print(fleet: FleetPlan, snapshot: Snapshot, live: LiveFleet | None) -> None:
     click.echo(f"Mode {fleet.mode}" if fleet.mode is not None else "Backends that always run")
     if not fleet.nodes:
         click.echo("\nNothing to plan: no backend is on a node, and no node has `memory`.")
@@ -133,6 +156,8 @@ def _print(fleet: FleetPlan, snapshot: Snapshot) -> None:
         if node.demands:
             click.echo(f"  load {', then '.join(node.order)}")
             _print_table(node)
+        for line in live.lines(node) if live is not None else ():
+            click.echo(f"  {visible(line)}")
     if loose := _without_node(fleet, snapshot):
         click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
 
