@@ -15,7 +15,6 @@ from gateway.config.suggest import did_you_mean
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.families import takes_images
 
-DEFAULT_PORT = 8000  # of vLLM
 # Key of a backend -> what of the command line it follows from, for messages.
 _SOURCES = {
     "url": "--port",
@@ -71,12 +70,12 @@ def _url(launch: Launch, node: Node | None) -> str | None:
     """Where the engine listens, seen from the LAN; None where the node has no address."""
     if node is None or node.address is None:
         return None
-    port = launch.parsed.flags.get("port", DEFAULT_PORT)
-    if not isinstance(port, int):
+    port = launch.parsed.port
+    if port is None:
         return None
     scheme = "https" if launch.parsed.flags.get("ssl-certfile") else "http"
     host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"{scheme}://{host}:{launch.container.host_port(port) if launch.image else port}"
+    return f"{scheme}://{host}:{launch.host_port(port)}"
 
 
 def _by_a_flag(key: str, command: ServeCommand) -> bool:

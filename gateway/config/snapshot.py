@@ -123,6 +123,10 @@ class Launch:
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()
 
+    def host_port(self, port: int) -> int:
+        """The port of the node that leads to `port` of the engine."""
+        return self.container.host_port(port) if self.image else port
+
     @property
     def mounts(self) -> tuple[str, ...]:
         """Everything that is mounted, as for `docker run -v`."""

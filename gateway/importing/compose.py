@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -13,6 +12,7 @@ from gateway.importing.draft import Draft
 from gateway.importing.launches import Launches
 from gateway.importing.source import Source, is_true, listed, mapping, read_source, text_of
 from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
+from gateway.launch.words import split
 
 _INTERPOLATED = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
 # key of a service -> flag of `docker run`, where they differ by more than a dash
@@ -95,11 +95,7 @@ def _words(value: Any) -> list[str]:
     """The words of a command: a list as it is, text as a shell splits it."""
     if isinstance(value, list):
         return [text for one in value if (text := _text(one)) is not None]
-    text = _text(value) or ""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+    return list(split(_text(value) or "").words)
 
 
 def _environment(value: Any) -> dict[str, str | None]:

@@ -22,6 +22,8 @@ from gateway.launch.words import Parts, assignments, is_vllm_program, parts_of, 
 
 # Images of this repository have `vllm serve` as their entrypoint.
 SERVING_IMAGES = ("vllm/vllm-openai",)
+DEFAULT_PORT = 8000  # of vLLM
+MASTER_PORT = 29501  # on which the nodes of one engine meet, where the command says none
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "sudo")
 
 
@@ -54,6 +56,12 @@ class ServeCommand:
     def is_vllm(self) -> bool:
         """Whether it starts a vLLM: its program is vLLM's, or there is no program (an image's entrypoint)."""
         return bool(self.words) and (not self.program or is_vllm_program(self.program))
+
+    @property
+    def port(self) -> int | None:
+        """The port on which its vLLM listens, in its container; None = only known where it is started (`${PORT}`)."""
+        port = self.flags.get("port", DEFAULT_PORT)
+        return port if isinstance(port, int) else None
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ IMAGE: Path = ("launch", "image")
 DOCKER: Path = ("launch", "docker")
 VOLUMES: Path = ("launch", "volumes")
 LOOPBACK = ("localhost", "::1")
-DEFAULT_PORT = 8000  # of vLLM
 _SHELLS = ("sh", "bash", "dash")
 
 
@@ -150,9 +149,9 @@ def listen_host(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     """The published port leads to the port where the engine listens, and is the one that is asked."""
-    port = one.flags.get("port", DEFAULT_PORT)
+    port = one.command.port
     pairs = [(outer, inner) for outer, inner in map(published, one.docker.ports) if outer and inner]
-    if not pairs or not isinstance(port, int) or one.on_host_network:
+    if not pairs or port is None or one.on_host_network:
         return
     inside = [outer for outer, inner in pairs if inner == port]
     if not inside:

@@ -11,11 +11,9 @@ from typing import Any, Literal
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.engine_words import EngineWords, engine_words
 from gateway.fleet.render.words import NotAReference, pieces, referenced
-from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.command import MASTER_PORT, ServeCommand, with_changes
 from gateway.launch.docker import DockerFlag
 
-DEFAULT_PORT = 8000  # of vLLM
-MASTER_PORT = 29501
 SECRET_FLAGS = ("api-key", "hf-token")
 # In names of variables: HF_TOKEN and APIKEY, but neither TOKENIZERS_PARALLELISM nor MAX_TOKENS.
 SECRET = re.compile(
@@ -225,8 +223,7 @@ def _of_rank(backend: Backend, command: ServeCommand, nodes: list[Node], rank: i
 def _engine_port(backend: Backend, command: ServeCommand) -> int | None:
     """The port on which the engine listens (in its container); None = not known."""
     if command.is_vllm:
-        port = command.flags.get("port", DEFAULT_PORT)
-        return port if isinstance(port, int) else None
+        return command.port
     return backend.origin[2] if backend.url else None
 
 
@@ -244,9 +241,7 @@ def _url(launch: NodeLaunch) -> str | None:
 
 def published_port(launch: NodeLaunch) -> int | None:
     """The port of the node at which the engine is reached: `-p 8001:8000` changes it."""
-    if launch.port is None or not launch.launch.image:
-        return launch.port
-    return launch.launch.container.host_port(launch.port)
+    return None if launch.port is None else launch.launch.host_port(launch.port)
 
 
 def _user(node: Node) -> str | None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.config.snapshot import Mode, Snapshot
+from gateway.fleet.memory.settings import UTILIZATION
 from gateway.fleet.render.launches import NodeLaunch
 
 GIB = 1024**3
-DEFAULT_SHARE = 0.9  # vLLM's --gpu-memory-utilization where the command has none
 # A cold start is weights, compilation and CUDA graphs: 8 to 10 minutes for most models, 10 to 15 for 75 GB of weights.
 _BASE_SECONDS = 600
 _SECONDS_PER_GIB = 12
@@ -77,7 +77,7 @@ def _share(launch: NodeLaunch) -> float:
         return float(share)
     if launch.launch.resident and launch.node.memory:
         return launch.launch.resident / launch.node.memory
-    return DEFAULT_SHARE if launch.command.is_vllm else 0.0
+    return UTILIZATION if launch.command.is_vllm else 0.0
 
 
 def _run_together(one: str, other: str, modes: Mapping[str, Mode]) -> bool:
