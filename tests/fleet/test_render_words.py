@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.fleet.catalog import load_catalog
+from gateway.fleet.lint.subject import subjects
+from gateway.fleet.render.launches import node_launches
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.fleet.blocks import ODD, fleet, messages, one_backend, render, text_of
@@ -151,6 +154,23 @@ def test_flags_that_would_take_the_container_from_the_unit_are_left_out_and_said
     assert not {"-itd", "--detach", "--restart", "--tty", "mine", "unless-stopped"} & set(call.arguments)
     assert call.arguments[call.arguments.index("--shm-size") + 1] == "1g"
     assert "--interactive, --tty, --name, --restart" in messages(render(snapshot))
+
+
+def test_under_an_entrypoint_everything_sees_the_same_command() -> None:
+    omni = fleet().backends["omni"]
+    assert omni.launch is not None
+    (launch,) = (one for one in node_launches(fleet(), {})[0] if one.backend.name == "omni")
+    (subject,) = (one for one in subjects(fleet(), load_catalog()) if one.backend.name == "omni")
+    assert launch.command == subject.command == omni.launch.parsed
+    assert (launch.url, omni.url) == ("http://127.0.0.1:8006", "http://192.168.1.12:8006")
+    assert omni.model == launch.command.model == "nvidia/Nemotron-3-Nano-Omni"
+    assert (launch.words.entrypoint, launch.words.arguments[0]) == ("/bin/bash", "-c")
+
+
+def test_on_the_network_of_the_host_no_port_is_mapped() -> None:
+    docker = "--network host -p 9001:8001"
+    (launch,) = node_launches(one_backend("m --port 8001", image="vllm/vllm-openai:v1", docker=docker), {})[0]
+    assert launch.url == "http://127.0.0.1:8001"
 
 
 @given(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
-from gateway.fleet.render.engine_words import EngineWords, engine_words
 from gateway.fleet.render.words import NotAReference, pieces, referenced
-from gateway.launch.command import MASTER_PORT, ServeCommand, with_changes
+from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
+from gateway.launch.words import assignments
 
 SECRET_FLAGS = ("api-key", "hf-token")
 # In names of variables: HF_TOKEN and APIKEY, but neither TOKENIZERS_PARALLELISM nor MAX_TOKENS.
@@ -42,6 +42,19 @@ class CannotRender(Exception):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+@dataclass(frozen=True)
+class EngineWords:
+    """`arguments`: what follows the image, or on the host the program and its arguments. `entrypoint`: what replaces
+    the image's own; None = it stays. `env`: the assignments in front of the program."""
+
+    arguments: tuple[str, ...]
+    entrypoint: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def all(self) -> tuple[str, ...]:
+        return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
 
 
 @dataclass(frozen=True)
@@ -172,7 +185,7 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
     several = len(nodes) > 1
     if several:
         command = _of_rank(backend, command, nodes, rank)
-    words = engine_words(command)
+    words = _engine_words(command)
     given = {name: f"${{{name}}}" if value is None else value for name, value in container.env.items()}
     env = {**given, **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
@@ -195,6 +208,33 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         user=_user(node),
     )
     return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made)))
+
+
+def _engine_words(command: ServeCommand) -> EngineWords:
+    """The command for its image.
+
+    An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
+    Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
+    """
+    env, start = assignments(command.words)
+    words, image = command.words[start:], command.image
+    if command.entrypoint is not None:
+        return EngineWords(words[1:] if command.entrypoint else words, command.entrypoint, env)
+    if image is None or not words:
+        return EngineWords(words, None, env)
+    bare = not command.program
+    if not is_serving_image(image):
+        return EngineWords(("vllm", "serve", *words) if bare and _has_vllm(image) else words, None, env)
+    if bare:
+        return EngineWords(words, None, env)
+    if words[:2] == ("vllm", "serve"):
+        return EngineWords(words[2:], None, env)
+    return EngineWords(words[1:], words[0], env)
+
+
+def _has_vllm(image: str) -> bool:
+    """Whether the image is one of vLLM, by its name without tag and digest."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0].startswith("vllm")
 
 
 def _differs_by_node(env: Mapping[str, str]) -> bool:
