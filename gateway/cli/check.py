@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
     """Say what is wrong or odd in FILE, and where each alias leads.
 
-    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, or
-    (--live) a backend differs from it; 2: there is no such file.
+    The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, a mode
+    cannot run, or (--live) a backend differs from it; 2: there is no such file.
     """
     from gateway.config.load import load
 
@@ -52,7 +52,13 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
         click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))
     else:
         _print_text(loaded, found, answers, path)
-    sys.exit(1 if any(answer.problems for answer in answers) else 0)
+    sys.exit(0 if _is_fine(found, answers) else 1)
+
+
+def _is_fine(found: list[Finding], answers: list[Answer]) -> bool:
+    from gateway.cli.fleet_check import mode_cannot_run
+
+    return not mode_cannot_run(found) and not any(answer.problems for answer in answers)
 
 
 def _findings(loaded: Loaded, as_json: bool) -> list[Finding]:
@@ -86,7 +92,7 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dic
 
     facts = alias_facts(loaded.snapshot)
     return {
-        "ok": not any(answer.problems for answer in answers),
+        "ok": _is_fine(found, answers),
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "findings": [one.as_json() for one in found],
         "aliases": [alias.as_json() for alias in facts],
@@ -97,12 +103,13 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dic
 
 def _print_text(loaded: Loaded, found: list[Finding], answers: list[Answer], path: Path) -> None:
     from gateway.cli.alias_facts import alias_facts
-    from gateway.cli.fleet_check import print_findings
+    from gateway.cli.fleet_check import mode_cannot_run, print_findings
 
     snapshot = loaded.snapshot
     facts = alias_facts(snapshot)
     kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
-    click.echo(f"{path}: fine ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
+    verdict = "a mode cannot run" if mode_cannot_run(found) else "fine"
+    click.echo(f"{path}: {verdict} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:

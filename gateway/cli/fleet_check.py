@@ -48,10 +48,21 @@ def command(config: Path, as_json: bool) -> None:
 
 def findings_of(loaded: Loaded) -> list[Finding]:
     """The findings of a file, with the catalogue it names. Raises ConfigError for mistakes in that catalogue."""
-    from gateway.fleet.lint.findings import catalog_of, findings
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.lint.findings import findings
+    from gateway.fleet.memory.model_files import read_models
 
+    snapshot = loaded.snapshot
+    catalog, files = catalog_of(snapshot), read_models(snapshot)
     in_container = any(Path(mark).exists() for mark in _CONTAINER_MARKS)
-    return findings(loaded.snapshot, catalog_of(loaded.snapshot), loaded.lines, in_container=in_container)
+    return findings(snapshot, catalog, loaded.lines, in_container=in_container, files=files)
+
+
+def mode_cannot_run(found: list[Finding]) -> bool:
+    """Whether a mode of the file holds backends that do not fit into one node together."""
+    from gateway.fleet.lint.rules_routes import MODE_CONFLICT
+
+    return any(one.rule == MODE_CONFLICT for one in found)
 
 
 def print_findings(found: list[Finding]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.options import config_option, examples, fail_with, json_option, load_or_exit
 from gateway.cli.output import fail
+from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
+    from gateway.cli.live_plan import LiveFleet
     from gateway.config.snapshot import Snapshot
     from gateway.fleet.memory.demand import Demand
-    from gateway.fleet.memory.models import ModelCatalog
     from gateway.fleet.memory.plan import FleetPlan, NodePlan
 
 _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
@@ -29,6 +31,7 @@ _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full wi
     "gateway fleet plan two-models --set qwen80b.gpu-memory-utilization=0.85",
     "gateway fleet plan --svg plan.svg",
     "gateway fleet plan ds4 --json",
+    "gateway fleet plan --live                   # beside what the nodes and engines tell",
 )
 @click.command()
 @click.argument("mode", required=False)
@@ -44,9 +47,16 @@ _COLUMNS = ("backend", "target", "holds", "weights", "cache", "tokens", "full wi
     help="Where models are on this machine: DIR/ORG/NAME, or a cache of Hugging Face.",
 )
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Also draw the plan into this file.")
+@click.option("--live", is_flag=True, help="Also ask the nodes' exporters and the engines what they hold now.")
 @json_option
 def command(
-    mode: str | None, config: Path, changes: tuple[str, ...], folders: tuple[Path, ...], svg: Path | None, as_json: bool
+    mode: str | None,
+    config: Path,
+    changes: tuple[str, ...],
+    folders: tuple[Path, ...],
+    svg: Path | None,
+    live: bool,
+    as_json: bool,
 ) -> None:
     """Say whether the backends of MODE fit into the memory of their nodes, and in which order to load them.
 
@@ -54,6 +64,8 @@ def command(
 
     Exit code 0: it fits, or it is not known; 1: a node does not fit; 2: there is no such mode, backend or file.
     """
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.live import with_observed
     from gateway.fleet.memory.model_files import read_models
     from gateway.fleet.memory.plan import plan, plan_json
 
@@ -61,29 +73,35 @@ def command(
     if mode is not None and mode not in snapshot.modes:
         raise click.UsageError(_no_mode(mode, snapshot))
     wanted = _changes(changes, snapshot)
-    fleet = plan(snapshot, mode, _catalog(snapshot, config), wanted, read_models(snapshot, folders))
+    try:
+        catalog = catalog_of(snapshot).memory
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
+    fleet = plan(snapshot, mode, catalog, wanted, read_models(snapshot, folders))
+    found = _ask(snapshot, fleet) if live else None
+    if found is not None:
+        fleet = with_observed(fleet, found.engines)
     if svg is not None:
         _draw(fleet, svg)
     if as_json:
-        click.echo(json.dumps(plan_json(fleet), indent=2))
+        written = plan_json(fleet)
+        if found is not None:
+            found.add_to(written)
+        click.echo(json.dumps(written, indent=2))
     else:
-        _print(fleet, snapshot)
+        _print(fleet, snapshot, found)
     sys.exit(0 if fleet.fits else 1)
+
+
+def _ask(snapshot: Snapshot, fleet: FleetPlan) -> LiveFleet:
+    from gateway.cli.live_plan import ask_plan
+
+    return asyncio.run(ask_plan(snapshot, fleet))
 
 
 def _no_mode(mode: str, snapshot: Snapshot) -> str:
     there = ", ".join(snapshot.modes)
     return f"no mode '{visible(mode)}': {f'there are {there}' if there else 'the file has no `modes`'}"
-
-
-def _catalog(snapshot: Snapshot, config: Path) -> ModelCatalog:
-    """The shipped catalogue with the operator's own file, whose path is relative to routes.yaml."""
-    from gateway.fleet.memory.models import CatalogError, load_models
-
-    try:
-        return load_models(config.parent / snapshot.own_catalog if snapshot.own_catalog is not None else None)
-    except CatalogError as error:
-        fail(str(error))
 
 
 def _draw(fleet: FleetPlan, file: Path) -> None:
@@ -129,7 +147,7 @@ def _target(place: str, snapshot: Snapshot) -> tuple[str, str]:
 # -- printing ---------------------------------------------------------------------------------------------------------
 
 
-def _print(fleet: FleetPlan, snapshot: Snapshot) -> None:
+def _print(fleet: FleetPlan, snapshot: Snapshot, live: LiveFleet | None) -> None:
     click.echo(f"Mode {fleet.mode}" if fleet.mode is not None else "Backends that always run")
     if not fleet.nodes:
         click.echo("\nNothing to plan: no backend is on a node, and no node has `memory`.")
@@ -138,6 +156,8 @@ def _print(fleet: FleetPlan, snapshot: Snapshot) -> None:
         if node.demands:
             click.echo(f"  load {', then '.join(node.order)}")
             _print_table(node)
+        for line in live.lines(node) if live is not None else ():
+            click.echo(f"  {visible(line)}")
     if loose := _without_node(fleet, snapshot):
         click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import config_option, counted, examples, json_option, load_or_exit
+from gateway.cli.options import config_option, counted, examples, fail_with, json_option, load_or_exit
+from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
@@ -49,13 +50,25 @@ def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ..
     for name in profiles:
         if name not in snapshot.backends or snapshot.backends[name].launch is None:
             raise click.UsageError(f"--profile: no backend '{name}' with a launch block")
-    rendering = render(snapshot, profiles)
+    rendering = render(snapshot, profiles, _weights(snapshot, as_json))
     fine = bool(rendering.files) and not any(note.severity == "error" for note in rendering.notes)
     if as_diff:
         fine = _compare(rendering, snapshot, as_json) and fine
     else:
         _list(rendering, _write(rendering, out) if out else {}, as_json)
     sys.exit(0 if fine else 1)
+
+
+def _weights(snapshot: Snapshot, as_json: bool) -> dict[str, float]:
+    """What each backend loads, which decides how long its start may take."""
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import weights_gib
+
+    try:
+        return weights_gib(snapshot, catalog_of(snapshot).memory, read_models(snapshot))
+    except ConfigError as error:
+        fail_with(error, as_json=as_json)
 
 
 def _profile(text: str) -> tuple[str, str]:

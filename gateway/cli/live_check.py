@@ -18,6 +18,7 @@ from gateway.transport.bounded import Oversized, async_client, fetch
 WAIT = 3.0  # seconds for each question
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
 NAME_SHOWN = 100  # characters of a model's name
+NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError)
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,24 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
         return Answer(backend.name, f"not asked ({backend.engine})")
     try:
         async with asyncio.timeout(2 * WAIT):
-            health = None if backend.cloud else await _health(client, backend, probe)
+            health = None if backend.cloud else await liveness(client, backend, probe)
             if probe.models is None:
                 return _only_health(backend, health)
-            models = await _get(client, backend, backend.api_path + "/models")
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
+            models = await get(client, backend, backend.api_path + "/models")
+    except NO_ANSWER as error:
         return _absent(backend, error)
     return _judge(backend, health, models)
 
 
-async def _health(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
+async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
+    """The status of the backend's liveness check. Raises as `get`."""
     below_root = probe.liveness is not None and probe.liveness.startswith("/")  # else it is `health.path`, also here
     path = probe.liveness if probe.liveness is not None and below_root else backend.health.path
-    return (await _get(client, backend, backend.root_path + path)).status_code
+    return (await get(client, backend, backend.root_path + path)).status_code
 
 
-async def _get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.Response:
+async def get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.Response:
+    """The answer to one question, asked with the backend's own key. Raises `httpx.HTTPError`."""
     parts = urlsplit(backend.url or "")
     headers = dict(authorized([], backend))
     url = f"{parts.scheme}://{parts.netloc}{path}"

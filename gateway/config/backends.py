@@ -27,6 +27,7 @@ from gateway.config.snapshot import (
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 from gateway.launch.command import parse
+from gateway.launch.docker import read_docker_flags
 
 ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
@@ -172,7 +173,9 @@ class _Resolver:
             return None
         if section.command is None and not self._dropped("launch"):
             self._error("launch", "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
-        return built(Launch, section, parsed=parse(section.command or "", image=section.image))
+        container = read_docker_flags(section.docker)
+        parsed = parse(section.command or "", image=section.image, entrypoint=container.entrypoint)
+        return built(Launch, section, parsed=parsed, container=container)
 
     def _with_launch(self, given: Backend) -> Backend:
         """`given` with the keys that follow from the launch command; what is stated beside it must agree."""

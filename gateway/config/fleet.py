@@ -6,7 +6,6 @@ error that names both lines.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from gateway.config.suggest import did_you_mean
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.families import takes_images
 
-DEFAULT_PORT = 8000  # of vLLM
 # Key of a backend -> what of the command line it follows from, for messages.
 _SOURCES = {
     "url": "--port",
@@ -72,32 +70,12 @@ def _url(launch: Launch, node: Node | None) -> str | None:
     """Where the engine listens, seen from the LAN; None where the node has no address."""
     if node is None or node.address is None:
         return None
-    port = launch.parsed.flags.get("port", DEFAULT_PORT)
-    if not isinstance(port, int):
+    port = launch.parsed.port
+    if port is None:
         return None
     scheme = "https" if launch.parsed.flags.get("ssl-certfile") else "http"
     host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"{scheme}://{host}:{_published(launch, port)}"
-
-
-def _published(launch: Launch, port: int) -> int:
-    """The port of the node that leads to `port` of the container: `-p 8001:8000` under `docker`; else the same."""
-    try:
-        words = shlex.split(launch.docker or "") if launch.image else []
-    except ValueError:
-        return port
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in ("-p", "--publish"):
-            value = value if equals else "".join(words[i + 1 : i + 2])
-        elif word.startswith("-p") and not word.startswith("--"):
-            value = word[2:]
-        else:
-            continue
-        *_, outside, inside = ("", *value.removesuffix("/tcp").split(":"))
-        if inside == str(port) and outside.isdigit():
-            return int(outside)
-    return port
+    return f"{scheme}://{host}:{launch.host_port(port)}"
 
 
 def _by_a_flag(key: str, command: ServeCommand) -> bool:
@@ -142,7 +120,7 @@ def check_profiles(backend: Backend, report: Report) -> None:
     for name, changes in backend.profiles.items():
         assert backend.launch is not None
         before = set(backend.launch.parsed.mistakes)
-        changed = with_changes(backend.launch.parsed, changes, image=backend.launch.image)
+        changed = with_changes(backend.launch.parsed, changes)
         for mistake in changed.mistakes:
             if mistake in before:
                 continue

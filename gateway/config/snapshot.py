@@ -24,6 +24,7 @@ from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
 from gateway.launch.command import ServeCommand
+from gateway.launch.docker import DockerRun
 from gateway.launch.families import family_of
 
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
@@ -110,7 +111,8 @@ class Node:
 class Launch:
     """The command that starts an engine, as it works by hand. What the gateway knows of the backend follows from it.
 
-    `parsed` is the command read as vLLM's own parser reads it. `resident` in bytes."""
+    `parsed` is the command read as vLLM's own parser reads it, `container` the flags of `docker`. `resident` in
+    bytes."""
 
     image: k.Text | None = setting(None, "Container image; omitted = the command runs on the host itself.")
     command: k.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
@@ -119,6 +121,16 @@ class Launch:
     docker: k.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
     resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
     parsed: ServeCommand = ServeCommand()
+    container: DockerRun = DockerRun()
+
+    def host_port(self, port: int) -> int:
+        """The port of the node that leads to `port` of the engine."""
+        return self.container.host_port(port) if self.image else port
+
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        """Everything that is mounted, as for `docker run -v`."""
+        return (*self.volumes, *self.container.volumes)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def flag_drift(backend: Backend, observed: ObservedFlags | None) -> tuple[str, .
     launch = backend.launch
     if launch is None or observed is None:
         return ()
-    profiles = (with_changes(launch.parsed, profile, image=launch.image).flags for profile in backend.profiles.values())
+    profiles = (with_changes(launch.parsed, profile).flags for profile in backend.profiles.values())
     return tuple(_differences([launch.parsed.flags, *profiles], observed))
 
 

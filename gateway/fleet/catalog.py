@@ -1,4 +1,4 @@
-"""The catalogue: what operators learned about models, images, variables and drafts, as rows of catalog.yaml.
+"""The catalogue: what operators learned about models, images, variables, drafts and memory, as rows of catalog.yaml.
 
 An operator may keep rows of their own in a second file (`catalog:` of routes.yaml). Their rows are looked at first.
 Several rows may take one model or image: for every field the first row that has it counts, so that a general row
@@ -18,8 +18,12 @@ from typing import Any, TypeVar
 
 from gateway.config.document import read_document
 from gateway.config.problems import ConfigError, Problem, Report
+from gateway.config.snapshot import Snapshot
 from gateway.config.sources import read_file
+from gateway.config.suggest import did_you_mean
 from gateway.fleet.catalog_rows import Draft, Family, Image, Publisher, Row, Variable, read_row
+from gateway.fleet.memory import models
+from gateway.fleet.memory.models import ModelCatalog
 
 R = TypeVar("R", bound=Row)
 Version = tuple[int, int]
@@ -31,18 +35,20 @@ SECTIONS: Mapping[str, type[Row]] = {
     "variables": Variable,
     "drafts": Draft,
 }
-OTHERS = ("models", "field")  # sections of the same file that the planner of memory reads
+ALL_SECTIONS = (*SECTIONS, *models.SECTIONS)  # with those that the planner of memory asks
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The rows by section and name, the operator's own first. `own`: their dotted names ("families.my-model")."""
+    """The rows by section and name, the operator's own first. `memory`: the models' sizes and the reports from the
+    field. `own`: dotted names of the operator's rows ("families.my-model")."""
 
     families: Mapping[str, Family] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
     images: Mapping[str, Image] = field(default_factory=dict)
     variables: Mapping[str, Variable] = field(default_factory=dict)
     drafts: Mapping[str, Draft] = field(default_factory=dict)
+    memory: ModelCatalog = field(default_factory=ModelCatalog)
     own: frozenset[str] = frozenset()
 
     def family(self, names: Iterable[str]) -> Family | None:
@@ -101,6 +107,13 @@ def version_of(text: str) -> Version | None:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
+def catalog_of(snapshot: Snapshot) -> Catalog:
+    """The catalogue with the rows of the file that routes.yaml names, whose path is relative to routes.yaml. Raises
+    ConfigError."""
+    own = snapshot.own_catalog
+    return load_catalog(Path(snapshot.source).parent / own if own is not None else None)
+
+
 def load_catalog(extra: Path | None = None) -> Catalog:
     """The gateway's rows, with those of the file `extra` before them. Raises ConfigError with every mistake in it."""
     shipped = _shipped()
@@ -131,18 +144,20 @@ def _read(text: str, name: str) -> Catalog:
     data = read_document(text, report) or {}
     found: dict[str, dict[str, Any]] = {}
     for section, rows in data.items():
-        if section in OTHERS:
+        if section in models.SECTIONS:
             continue
         if section not in SECTIONS:
-            report.error((section,), f"unknown section '{section}'", "there are " + ", ".join((*SECTIONS, *OTHERS)))
+            hint = did_you_mean(section, ALL_SECTIONS) or "there are " + ", ".join(ALL_SECTIONS)
+            report.error((section,), f"unknown section '{section}'", hint)
         elif rows is not None and not isinstance(rows, dict):
             report.error((section,), "must be a mapping of names to rows")
         else:
             read = {key: read_row(SECTIONS[section], row, (section, key), report) for key, row in (rows or {}).items()}
             found[section] = {key: row for key, row in read.items() if row is not None}
+    memory = models.read_models(data, report)
     report.finish()
     own = frozenset(f"{section}.{key}" for section, rows in found.items() for key in rows)
-    return Catalog(**found, own=own)
+    return Catalog(**found, memory=memory, own=own)
 
 
 def _joined(own: Catalog, shipped: Catalog) -> Catalog:
@@ -151,4 +166,4 @@ def _joined(own: Catalog, shipped: Catalog) -> Catalog:
     for name in SECTIONS:
         first, rest = getattr(own, name), getattr(shipped, name)
         sections[name] = {**first, **{key: row for key, row in rest.items() if key not in first}}
-    return Catalog(**sections, own=own.own)
+    return Catalog(**sections, memory=own.memory.before(shipped.memory), own=own.own)

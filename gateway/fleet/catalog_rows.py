@@ -34,7 +34,7 @@ class Family(Row):
     as the gateway's own table of families says (gateway/launch/families.py).
 
     `reported_parsers`: work for somebody, so they are no error. `auto_calls`: False = with tool_choice auto the model
-    ends its turn without a call. `media`: what it takes besides text; () = nothing. `window` in tokens, without YaRN.
+    ends its turn without a call. `media`: what it takes besides text; () = nothing.
     `mamba_block`: block size in tokens that prefix caching asks of its Mamba layers. `tensor_parallel`: the most.
     `..._until`: the first version of vLLM of which it is not true, or not known.
     `flags`, `variables`: what it needs; `helpful_flags`: what makes it better ("true" = a switch).
@@ -50,7 +50,6 @@ class Family(Row):
     mamba: bool = False
     moe: bool | None = None
     media: tuple[str, ...] | None = None
-    window: int | None = None
     mamba_block: int | None = None
     mamba_block_until: str | None = None
     tensor_parallel: int | None = None

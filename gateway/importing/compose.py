@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
@@ -12,7 +11,8 @@ from gateway.config.problems import Path
 from gateway.importing.draft import Draft
 from gateway.importing.launches import Launches
 from gateway.importing.source import Source, is_true, listed, mapping, read_source, text_of
-from gateway.launch.docker import DockerRun
+from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
+from gateway.launch.words import split
 
 _INTERPOLATED = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
 # key of a service -> flag of `docker run`, where they differ by more than a dash
@@ -62,16 +62,13 @@ def _service(name: str, service: dict[str, Any], path: Path, source: Source, lau
         launches.notes.left_out(path, f"{launches.secrets.mask(image)} is no vLLM", hint)
         return
     entrypoint = _words(service.get("entrypoint"))
-    run = DockerRun(
-        image=image,
-        env=_environment(service.get("environment")),
-        volumes=tuple(_volumes(service.get("volumes"), (*path, "volumes"), launches)),
-        ports=tuple(_ports(service.get("ports"), (*path, "ports"), launches)),
-        name=name,
-        entrypoint=entrypoint[0] if entrypoint else None,
-        flags=tuple(_flags(service, path, launches)),
-        command=(*entrypoint[1:], *_words(service.get("command"))),
-    )
+    env = _environment(service.get("environment"))
+    given = [DockerFlag("env", key if value is None else f"{key}={value}") for key, value in env.items()]
+    given += [DockerFlag("volume", one) for one in _volumes(service.get("volumes"), (*path, "volumes"), launches)]
+    given += [DockerFlag("publish", one) for one in _ports(service.get("ports"), (*path, "ports"), launches)]
+    given += [DockerFlag("name", name), *(DockerFlag("entrypoint", word) for word in entrypoint[:1])]
+    given += read_docker_run(tuple(_flags(service, path, launches))).given
+    run = DockerRun(image, tuple(given), (*entrypoint[1:], *_words(service.get("command"))))
     env_path = (*path, "environment") if isinstance(service.get("environment"), dict) else None
     launches.container(run, path, PurePath(source.file).stem, env_path=env_path)
 
@@ -98,11 +95,7 @@ def _words(value: Any) -> list[str]:
     """The words of a command: a list as it is, text as a shell splits it."""
     if isinstance(value, list):
         return [text for one in value if (text := _text(one)) is not None]
-    text = _text(value) or ""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+    return list(split(_text(value) or "").words)
 
 
 def _environment(value: Any) -> dict[str, str | None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
+
+from gateway.launch.words import split
 
 # flag -> the backend's key; the value is text or a count as the key wants it
 _VLLM = {
@@ -18,19 +19,9 @@ _COUNTS = ("context", "slots")
 _THOUSANDS = {"k": 1000, "K": 1024, "m": 1_000_000, "M": 1024 * 1024}
 
 
-def words_of(command: str) -> list[str]:
-    """The words of a shell command without its comment lines; split at spaces when a quote is never closed."""
-    lines = (line for line in command.splitlines() if not line.lstrip().startswith("#"))
-    text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
 def backend_keys(command: str) -> dict[str, Any]:
     """The backend's keys. vLLM is the default engine and not named; any other command gets `engine: openai`."""
-    words = words_of(command)
+    words = list(split(command).words)
     flags = _flags(words)
     if _is_vllm(words):
         keys: dict[str, Any] = {key: _value(key, flags[flag]) for flag, key in _VLLM.items() if flag in flags}

@@ -14,11 +14,10 @@ from gateway.importing.draft import Draft, Entry, Note, Notes, backend_name, uni
 from gateway.importing.secrets import Secrets
 from gateway.importing.server_draft import short
 from gateway.importing.source import count_of
-from gateway.launch.command import ServeCommand, is_serving_image, parse
+from gateway.launch.command import DEFAULT_PORT, ServeCommand, is_serving_image, parse
 from gateway.launch.docker import DockerRun
 
 PLACEHOLDER = "SPARK_ADDRESS"  # the variable that stands for an address that nobody has said
-_PORT = 8000  # of vLLM
 # What the unit of a launch block decides itself.
 _OF_THE_UNIT = frozenset(
     ("--detach", "--rm", "--restart", "--interactive", "--tty", "--attach", "--pull", "--quiet", "--cidfile"),
@@ -68,14 +67,14 @@ class Launches:
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
-        entrypoint = (run.entrypoint,) if run.entrypoint else ()
-        words = self.secrets.words([*entrypoint, *run.command], path)
+        words = self.secrets.words([*([run.entrypoint] if run.entrypoint else []), *run.command], path)
         given = {
             name: (env or {}).get(name, f"${{{name}}}") if text is None else text for name, text in run.env.items()
         }
         at = {name: path if env_path is None else (*env_path, name) for name in given}
         variables = self._variables(given, at)
-        command = parse(shlex.join(words), image=run.image)
+        own = words[0] if run.entrypoint else None
+        command = parse(shlex.join(words[1:] if own else words), image=run.image, entrypoint=own)
         if not _starts_vllm(command, run.image):
             self._other(run, words, variables, path)
             return
@@ -88,7 +87,7 @@ class Launches:
         port = self._port(command, path)
         if port is not None and run.network == "bridge" and not run.ports:
             self.notes.to_do(path, f"no port is published: nobody reaches port {port} of the container", "add -p")
-        self._backend(launch, command, variables, path, run.name or stem, run.host_port(port or _PORT))
+        self._backend(launch, command, variables, path, run.name or stem, run.host_port(port or DEFAULT_PORT))
 
     def host(self, words: Sequence[str], env: Mapping[str, str], path: Path, stem: str) -> None:
         """A command that runs on the machine itself."""
@@ -97,7 +96,7 @@ class Launches:
         text = shlex.join(kept)
         command = parse(text)
         launch = {"command": text, **({"env": variables} if variables else {})}
-        self._backend(launch, command, variables, path, stem, self._port(command, path) or _PORT)
+        self._backend(launch, command, variables, path, stem, self._port(command, path) or DEFAULT_PORT)
 
     def _variables(self, env: Mapping[str, str], at: Mapping[str, Path]) -> dict[str, str]:
         """The engine's variables as a launch block can hold them. `at`: where each stands."""
@@ -130,9 +129,8 @@ class Launches:
 
     def _port(self, command: ServeCommand, path: Path) -> int | None:
         """The port on which the engine listens; None when only a shell knows it."""
-        port = command.flags.get("port", _PORT)
-        if isinstance(port, int):
-            return port
+        if command.port is not None:
+            return command.port
         self.notes.to_do(path, "the port is in a variable", "write --port NUMBER into launch.command, and remove url")
         return None
 
@@ -140,7 +138,7 @@ class Launches:
         """A container whose command line starts no vLLM that could be read."""
         model = env.get("SERVED_MODEL_NAME")
         if not words and model and "$" not in model:
-            port = run.host_port(_PORT)
+            port = run.host_port(DEFAULT_PORT)
             name = self._name(run.name or model, model)
             node, address = self._node(env, path)
             hint = "write launch: with the image and the command that its entrypoint runs, if you want it planned"
@@ -173,7 +171,7 @@ class Launches:
         node, address = self._node({**command.env, **env}, path)
         nodes = self._further_nodes(node, command, path)
         keys: dict[str, Any] = {"node": nodes if len(nodes) > 1 else node}
-        if not isinstance(command.flags.get("port", _PORT), int):
+        if command.port is None:
             keys["url"] = f"http://{_host(address)}:{port}"
         keys["launch"] = launch
         keys |= _api_key(command.flags.get("api-key") or env.get("VLLM_API_KEY"))

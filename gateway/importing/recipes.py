@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway.config.document import read_document
 from gateway.config.problems import Report
-from gateway.launch.command import parse
+from gateway.launch.command import ServeCommand, parse
+from gateway.launch.docker import read_docker_flags
 
 _ADDRESS = re.compile(r"(?m)^(  \w+: \{address: )[^,}]+")
 
@@ -35,5 +37,10 @@ def recipe_for(model: str) -> str | None:
 def _models(file: Path) -> set[str]:
     data = read_document(file.read_text("utf-8"), Report(file.name)) or {}
     launches = [backend.get("launch") or {} for backend in (data.get("backends") or {}).values()]
-    commands = [parse(str(launch.get("command", "")), image=launch.get("image")) for launch in launches]
+    commands = [_command(launch) for launch in launches]
     return {name for command in commands for name in (command.model, *command.served_names) if name}
+
+
+def _command(launch: Mapping[str, Any]) -> ServeCommand:
+    entrypoint = read_docker_flags(launch.get("docker")).entrypoint
+    return parse(str(launch.get("command", "")), image=launch.get("image"), entrypoint=entrypoint)

@@ -1,8 +1,9 @@
 """The command line of an engine, read as the engine's own parser reads it.
 
 `parse` takes the text an operator would type (`vllm serve MODEL --port 8001 ...`, or the arguments alone where the
-image's entrypoint is `vllm serve`) and gives a `ServeCommand`: the model, every flag by its full name with a typed
-value, and what is wrong with the line. The flags that exist, their types and choices are data (`flags.py`).
+image's entrypoint is `vllm serve`, or those of the program that `docker run --entrypoint` names) and gives a
+`ServeCommand`: the model, every flag by its full name with a typed value, and what is wrong with the line. The flags
+that exist, their types and choices are data (`flags.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 from gateway.launch.arguments import Arguments, read_arguments
 from gateway.launch.arguments import Mistake as Mistake
 from gateway.launch.flags import vllm_flags
-from gateway.launch.words import Parts, is_vllm_program, parts_of, split
+from gateway.launch.words import Parts, assignments, is_vllm_program, parts_of, split
 
 # Images of this repository have `vllm serve` as their entrypoint.
 SERVING_IMAGES = ("vllm/vllm-openai",)
+DEFAULT_PORT = 8000  # of vLLM
+MASTER_PORT = 29501  # on which the nodes of one engine meet, where the command says none
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "sudo")
 
 
@@ -28,8 +31,10 @@ _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "sudo")
 class ServeCommand:
     """One command line that starts an engine.
 
-    `words`: the words as a shell splits them. `env`: the NAME=value words before the program. `program`: what is run,
-    ("vllm", "serve"), or () where the words are only arguments. `model`: the positional argument, or --model.
+    `text`: as it is written. `words`: what is run, as a shell splits it, with `entrypoint` as its program. `image`:
+    None = it runs on the host. `entrypoint`: that of `docker run`; "" = the image's own is switched off, None = it
+    stays. `env`: the NAME=value words before the program. `program`: what is run, ("vllm", "serve"), or () where the
+    words are only arguments. `model`: the positional argument, or --model.
     `flags`: full name without dashes ("max-model-len") -> value: int, float, str, bool for switches, plain data for
     JSON, a list for flags that take several words; a value that holds a reference such as ${PORT} is kept as text. The
     last of a repeated flag counts, as in argparse. `unknown`: flags that the known version of vLLM does not have -> the
@@ -44,11 +49,19 @@ class ServeCommand:
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
     parts: Parts = field(default_factory=Parts)
+    image: str | None = None
+    entrypoint: str | None = None
 
     @property
     def is_vllm(self) -> bool:
         """Whether it starts a vLLM: its program is vLLM's, or there is no program (an image's entrypoint)."""
         return bool(self.words) and (not self.program or is_vllm_program(self.program))
+
+    @property
+    def port(self) -> int | None:
+        """The port on which its vLLM listens, in its container; None = only known where it is started (`${PORT}`)."""
+        port = self.flags.get("port", DEFAULT_PORT)
+        return port if isinstance(port, int) else None
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -69,12 +82,22 @@ def is_serving_image(image: str | None) -> bool:
     return repository.removeprefix("docker.io/") in SERVING_IMAGES
 
 
-def parse(text: str, *, image: str | None = None) -> ServeCommand:
-    """Read a command line that runs in `image` (None = on the host). Never raises: what is wrong is a mistake."""
+def parse(text: str, *, image: str | None = None, entrypoint: str | None = None) -> ServeCommand:
+    """Read a command line that runs in `image` (None = on the host), under the `--entrypoint` of `docker run` (None =
+    the image's own). Never raises: what is wrong is a mistake."""
     words, problem = split(text)
-    parts = parts_of(words, entrypoint=image is not None)
+    entrypoint = entrypoint if image is not None else None
+    if entrypoint:
+        start = 0 if words[:1] == ("env",) else assignments(words)[1]
+        words = (*words[:start], entrypoint, *words[start:])
     mistakes = [] if problem is None else [Mistake("error", "command-quotes", "", problem, "close the quote")]
-    command = ServeCommand(text, words, parts.env, parts.program, parts=parts)
+    return _read(ServeCommand(text, words, image=image, entrypoint=entrypoint), mistakes)
+
+
+def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
+    """The command with what its words mean. `mistakes`: what is known to be wrong with it already."""
+    parts = parts_of(command.words, serving=command.image is not None and command.entrypoint is None)
+    command = replace(command, env=parts.env, program=parts.program, parts=parts)
     if parts.program and parts.program[0].rsplit("/", 1)[-1] in _CONTAINER_TOOLS:
         message = f"'{parts.program[0]}' starts a container, and the launch block describes one"
         fix = "put the image in `image` and what follows it in `command`; `gateway import FILE` reads a docker line"
@@ -103,7 +126,7 @@ def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
     return model
 
 
-def with_changes(command: ServeCommand, changes: Mapping[str, Any], *, image: str | None = None) -> ServeCommand:
+def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
     """The command with flags set as a profile says: {"max-model-len": 200000}; the value "none" leaves a flag out, true
     and false set a switch. Underscores in names count as dashes. New flags stand at the end."""
     arguments = _without(command.parts.arguments, {_name(flag) for flag in changes})
@@ -114,7 +137,8 @@ def with_changes(command: ServeCommand, changes: Mapping[str, Any], *, image: st
     if parts.script is not None:
         script = _with_new_arguments(command.words[parts.script], parts, arguments)
         words = (*command.words[: parts.script], script, *command.words[parts.script + 1 :])
-    return parse(shlex.join(words), image=image)
+    plain = ServeCommand(shlex.join(words), tuple(words), image=command.image, entrypoint=command.entrypoint)
+    return _read(plain, [])
 
 
 def _name(flag: str) -> str:

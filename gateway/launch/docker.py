@@ -1,13 +1,17 @@
 """The words of a `docker run`, read as docker's own parser reads them.
 
 Docker's flags end at the first word that is neither a flag nor a flag's value: that word is the image, and everything
-behind it is the container's command. Data about the flags: `docker run --help` of Docker 28.
+behind it is the container's command. The `docker` text of a launch block is such a line without the image. Data about
+the flags: `docker run --help` of Docker 28.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.launch.words import split
 
 # Flags that take no value; `--rm=false` is allowed, `--rm false` is not.
 _SWITCH_NAMES = (
@@ -39,29 +43,89 @@ _OTHER_NAMES = {"--net": "--network", "--net-alias": "--network-alias", "--dns-o
 _GLOBAL_VALUES = frozenset(("--config", "-c", "--context", "-H", "--host", "-l", "--log-level"))
 
 
+class DockerFlag(NamedTuple):
+    """`name`: the long name without dashes (`-X` for a letter that docker does not have); `value`: None where the flag
+    has none, as a switch."""
+
+    name: str
+    value: str | None = None
+
+    @property
+    def option(self) -> str:
+        return self.name if self.name.startswith("-") else f"--{self.name}"
+
+    def words(self) -> tuple[str, ...]:
+        if self.value is None:
+            return (self.option,)
+        return (str(self),) if self.option in _SWITCHES else (self.option, self.value)
+
+    def __str__(self) -> str:
+        """`--flag`, or `--flag=value`."""
+        return self.option if self.value is None else f"{self.option}={self.value}"
+
+
+_OF_THEIR_OWN = ("env", "volume", "publish", "name", "entrypoint")  # flags that a DockerRun has a property for
+
+
 @dataclass(frozen=True, slots=True)
 class DockerRun:
-    """One `docker run`.
+    """One `docker run`, or the flags of one.
 
-    `env`: name -> value; None = taken from the caller's environment (`-e NAME`). `volumes`: as for `-v`, `ports`: as
-    for `-p`. `flags`: the other flags by their long names, each as `--flag` or `--flag=value`, in order. `command`: the
-    words behind the image. `unknown`: flags that docker does not have; what follows one is taken for its value unless
-    it begins with a dash. `image` is None when the line has none."""
+    `given`: its flags in order; what follows one that docker does not have is taken for its value unless it begins with
+    a dash. `command`: the words behind the image. `image` is None when the line has none. `problem`: why docker would
+    not take the flags, in words; None = it would, as far as is known here."""
 
     image: str | None = None
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    volumes: tuple[str, ...] = ()
-    ports: tuple[str, ...] = ()
-    name: str | None = None
-    entrypoint: str | None = None
-    flags: tuple[str, ...] = ()
+    given: tuple[DockerFlag, ...] = ()
     command: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    problem: str | None = None
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """The values of a flag, by its long name without dashes."""
+        return tuple(flag.value for flag in self.given if flag.name == name and flag.value is not None)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these flags is given."""
+        return any(flag.name in names for flag in self.given)
+
+    @property
+    def env(self) -> dict[str, str | None]:
+        """Name -> value; None = taken from the caller's environment (`-e NAME`)."""
+        pairs = (text.partition("=") for text in self.values("env"))
+        return {name: value if equals else None for name, equals, value in pairs}
+
+    @property
+    def volumes(self) -> tuple[str, ...]:
+        return self.values("volume")
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """As for `-p`."""
+        return self.values("publish")
+
+    @property
+    def name(self) -> str | None:
+        return next(reversed(self.values("name")), None)
+
+    @property
+    def entrypoint(self) -> str | None:
+        """What replaces the image's own entrypoint; "" = nothing does, None = the image's own stays."""
+        return next(reversed(self.values("entrypoint")), None)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that no other property tells, each as `--flag` or `--flag=value`."""
+        return tuple(str(flag) for flag in self.given if flag.name not in _OF_THEIR_OWN)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Flags that docker does not have."""
+        return tuple(flag.option for flag in self.given if not _is_known(flag))
 
     @property
     def network(self) -> str:
         """The value of `--network`; "bridge" where it is not said."""
-        return next((f.partition("=")[2] for f in reversed(self.flags) if f.startswith("--network=")), "bridge")
+        return next(reversed(self.values("network")), "bridge")
 
     def host_port(self, port: int) -> int:
         """The port of the host that leads to `port` of the container: the same port where none is published."""
@@ -72,14 +136,21 @@ class DockerRun:
 
 def published(text: str) -> tuple[int | None, int | None]:
     """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for what is not said,
-    is a range or is no port."""
-    parts = text.partition("/")[0].rsplit(":", 2)
+    is a range or is no port of TCP."""
+    ports, _, protocol = text.partition("/")
+    if protocol not in ("", "tcp"):
+        return None, None
+    parts = ports.rsplit(":", 2)
     host = parts[-2] if len(parts) > 1 else ""
     return _port(host), _port(parts[-1])
 
 
 def _port(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
+def _is_known(flag: DockerFlag) -> bool:
+    return flag.option in _SWITCHES or flag.option in _VALUES
 
 
 def is_docker_run(words: Sequence[str]) -> bool:
@@ -106,71 +177,69 @@ def read_docker_run(words: Sequence[str]) -> DockerRun:
     """Read a `docker run`, given with these words in front or from its first flag on. Never raises."""
     inside = run_arguments(words)
     words = words if inside is None else inside
-    env: dict[str, str | None] = {}
-    lists: dict[str, list[str]] = {"--volume": [], "--publish": []}
-    single: dict[str, str] = {}
-    flags: list[str] = []
-    unknown: list[str] = []
-    position = 0
-    for flag, value, end in _flags(words):
-        position = end
-        if flag == "--env":
-            name, given, text = (value or "").partition("=")
-            env[name] = text if given else None
-        elif flag in lists:
-            lists[flag].append(value or "")
-        elif flag in ("--name", "--entrypoint"):
-            single[flag] = value or ""
-        else:
-            flags.append(flag if value is None else f"{flag}={value}")
-            if flag not in _SWITCHES and flag not in _VALUES:
-                unknown.append(flag)
-    rest = tuple(words[position:])
+    found = list(_flags(words))
+    given = [flag for flag, _ in found]
+    rest = tuple(words[found[-1][1] :] if found else words)
     rest = rest[1:] if rest[:1] == ("--",) else rest
-    return DockerRun(
-        image=rest[0] if rest else None,
-        env=env,
-        volumes=tuple(lists["--volume"]),
-        ports=tuple(lists["--publish"]),
-        name=single.get("--name"),
-        entrypoint=single.get("--entrypoint"),
-        flags=tuple(flags),
-        command=rest[1:],
-        unknown=tuple(unknown),
-    )
+    return DockerRun(rest[0] if rest else None, tuple(given), rest[1:], _problem(given))
 
 
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
-    """(long name, value or None, index of the word behind it) of each flag, up to the image or `--`."""
+def read_docker_flags(text: str | None) -> DockerRun:
+    """Read the flags of a `docker run` alone, as a launch block has them. Never raises."""
+    words, problem = split(text or "")
+    if problem is not None:
+        return DockerRun(problem=problem)
+    run = read_docker_run(words)
+    if run.image is not None and run.problem is None:
+        problem = f"'{run.image}' is no flag of `docker run`; the image and its command have keys of their own"
+        return DockerRun(given=run.given, problem=problem)
+    return DockerRun(given=run.given, problem=run.problem)
+
+
+def _problem(given: Sequence[DockerFlag]) -> str | None:
+    for flag in given:
+        if flag.name.startswith("-"):
+            return f"'{flag.option}' is no flag of `docker run`"
+        if flag.value is None and flag.option in _VALUES:
+            return f"'{flag.option}' has no value"
+    return None
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[DockerFlag, int]]:
+    """Each flag up to the image or `--`, with the index of the word behind it."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         word = words[at]
         at += 1
         if not word.startswith("--"):
-            for flag, value in _bundle(word[1:]):
-                if value is None and flag not in _SWITCHES and at < len(words):
+            for option, value in _bundle(word[1:]):
+                if value is None and option not in _SWITCHES and at < len(words):
                     value, at = words[at], at + 1
-                yield flag, value, at
+                yield _flag(option, value), at
             continue
         name, equals, text = word.partition("=")
-        flag = _OTHER_NAMES.get(name, name)
+        option = _OTHER_NAMES.get(name, name)
         value = text if equals else None
-        if value is None and at < len(words) and _takes_next(flag, words[at]):
+        if value is None and at < len(words) and _takes_next(option, words[at]):
             value, at = words[at], at + 1
-        yield flag, value, at
+        yield _flag(option, value), at
 
 
-def _takes_next(flag: str, word: str) -> bool:
-    return flag in _VALUES or (flag not in _SWITCHES and not word.startswith("-"))
+def _flag(option: str, value: str | None) -> DockerFlag:
+    return DockerFlag(option.removeprefix("--"), value)
+
+
+def _takes_next(option: str, word: str) -> bool:
+    return option in _VALUES or (option not in _SWITCHES and not word.startswith("-"))
 
 
 def _bundle(letters: str) -> Iterator[tuple[str, str | None]]:
     """The flags in a word such as `it`, `dp8001:8000`, `e=X=1`: a flag with a value takes the rest of the word."""
     for index, letter in enumerate(letters):
-        flag = _SHORT.get(letter, f"-{letter}")
+        option = _SHORT.get(letter, f"-{letter}")
         rest = letters[index + 1 :]
-        if flag in _SWITCHES and not rest.startswith("="):
-            yield flag, None
+        if option in _SWITCHES and not rest.startswith("="):
+            yield option, None
             continue
-        yield flag, rest.removeprefix("=") or None
+        yield option, rest.removeprefix("=") or None
         return

@@ -95,24 +95,28 @@ class Parts:
     script: int | None = None
 
 
-def parts_of(words: tuple[str, ...], *, entrypoint: bool) -> Parts:
-    """Take a command apart. `entrypoint`: the image starts `vllm serve` itself, so a first word that is no program is
-    the model already."""
+def assignments(words: tuple[str, ...]) -> tuple[dict[str, str], int]:
+    """(variables, index of the word behind them) of `NAME=value ... program argument ...`, with or without `env`."""
     env: dict[str, str] = {}
-    start = 0
-    if words[:1] == ("env",):
-        start = 1
+    start = 1 if words[:1] == ("env",) else 0
     while start < len(words) and (match := _ASSIGNMENT.fullmatch(words[start])):
         env[match[1]] = match[2]
         start += 1
-    length = _program_length(words[start:], entrypoint=entrypoint)
+    return env, start
+
+
+def parts_of(words: tuple[str, ...], *, serving: bool) -> Parts:
+    """Take a command apart. `serving`: the image may start `vllm serve` itself, so a first word that is no program is
+    the model already."""
+    env, start = assignments(words)
+    length = _program_length(words[start:], serving=serving)
     program = words[start : start + length]
     if program and _base(program[0]) in _SHELLS:
         return _in_a_shell(words, start, env, program)
     return Parts(env, program, words[start + length :], words[: start + length])
 
 
-def _program_length(words: tuple[str, ...], *, entrypoint: bool) -> int:
+def _program_length(words: tuple[str, ...], *, serving: bool) -> int:
     """How many of the words are the program: 2 for `vllm serve`, 3 for `python -m vllm...`, 0 for arguments alone."""
     if not words or words[0].startswith("-"):
         return 0
@@ -123,7 +127,7 @@ def _program_length(words: tuple[str, ...], *, entrypoint: bool) -> int:
         return 4 if words[2] == "vllm" and words[3:4] == ("serve",) else 3
     if base in _SHELLS or base.startswith("python"):
         return 1
-    return 0 if entrypoint else 1
+    return 0 if serving else 1
 
 
 def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program: tuple[str, ...]) -> Parts:
@@ -140,7 +144,7 @@ def _in_a_shell(words: tuple[str, ...], start: int, env: dict[str, str], program
             commands[-1].append(word)
     for command in commands:
         command = _without_redirections(command[1:] if command[:1] == ["exec"] else command)
-        inner = parts_of(tuple(command), entrypoint=False)
+        inner = parts_of(tuple(command), serving=False)
         if is_vllm_program(inner.program):
             return Parts({**env, **inner.env}, inner.program, inner.arguments, inner.before, index + 1)
     return found

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
+from gateway.fleet.catalog import catalog_of
 from gateway.fleet.memory.live import beside_the_plan
 from gateway.fleet.memory.model_files import read_models
-from gateway.fleet.memory.models import CatalogError, load_models
 from gateway.fleet.memory.plan import FleetPlan, plan, plan_json
 from gateway.fleet.memory.plan_svg import plan_svg
 from gateway.health.nodes import Machine
@@ -56,10 +56,9 @@ class PlanView:
 
 def _planned(snapshot: Snapshot, mode: str | None) -> tuple[FleetPlan | str, str]:
     """(the plan, its picture); a text instead of the plan says what is wrong with the operator's catalogue."""
-    own = snapshot.own_catalog
     try:
-        catalog = load_models(Path(snapshot.source).parent / own if own is not None else None)
-    except CatalogError as error:
+        catalog = catalog_of(snapshot).memory
+    except ConfigError as error:
         return str(error), ""
     fleet = plan(snapshot, mode, catalog, {}, read_models(snapshot))
     return fleet, plan_svg(fleet, style=False) if fleet.nodes else ""

@@ -84,6 +84,25 @@ def test_check_shows_the_same_findings_and_the_file_is_fine_all_the_same() -> No
     assert told["findings"] == json.loads(run("fleet", "check", "--json").output)["findings"]
 
 
+def test_a_mode_that_cannot_run_is_no_fine_file() -> None:
+    serve = "vllm serve Qwen/Qwen3-4B-Instruct-2507 --max-model-len 16384 --gpu-memory-utilization"
+    text = f"""\
+nodes: {{spark1: {{address: 192.168.1.11, memory: 119.67GiB}}}}
+backends:
+  a: {{node: spark1, launch: {{command: {serve} 0.6 --port 8001}}}}
+  b: {{node: spark1, launch: {{command: {serve} 0.5 --port 8002}}}}
+modes:
+  both: [a, b]
+"""
+    for command in (("fleet", "check"), ("check",)):
+        result = run(*command, text=text)
+        assert result.exit_code == 1
+        assert "error  line 6  modes.both  [mode-conflict]" in result.output
+    assert "routes.yaml: a mode cannot run (" in result.output
+    assert json.loads(run("check", "--json", text=text).output)["ok"] is False
+    assert run("check", text=text.replace("[a, b]", "[a]")).exit_code == 0
+
+
 def test_in_a_container_localhost_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "backends: {a: {url: 'http://localhost:8001'}}\n"
     assert run("fleet", "check", text=text).output == "nothing found\n"

@@ -37,8 +37,8 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def with_own_rows() -> Snapshot:
-    return replace(FLEET, own_catalog="own.yaml")
+def with_own_rows(folder: Path) -> Snapshot:
+    return replace(FLEET, own_catalog="own.yaml", source=str(folder / "routes.yaml"))
 
 
 def run(*arguments: str) -> Result:
@@ -165,33 +165,33 @@ def test_models_on_disk_are_read(tmp_path: Path) -> None:
 
 
 def test_a_catalogue_of_ones_own_wins(routes: Any, tmp_path: Path) -> None:
-    own = 'families: [not this command]\nmodels: {mine: {match: ["qwen3-4b*"], weights: {"*": 2GiB}}}\n'
+    own = 'models: {mine: {match: ["qwen3-4b*"], weights: {"*": 2GiB}}}\n'
     (tmp_path / "own.yaml").write_text(own)
-    routes(with_own_rows())
-    config = str(tmp_path / "routes.yaml")
-    assert answer("--config", config)["nodes"]["spark1"]["backends"]["qwen4b"]["weights_gib"] == 2.0
+    routes(with_own_rows(tmp_path))
+    assert answer()["nodes"]["spark1"]["backends"]["qwen4b"]["weights_gib"] == 2.0
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("models: []", "`models` is a mapping"),
-        ("models: {a: {weights: {x: much}}}", "models, row 1: 'much' is not a size"),
-        ("models: {a: 5}", "models, row 1"),
+        ("models: []", "models: must be a mapping"),
+        ("models: {a: {weights: {x: much}}}", "models.a: 'much' is not a size"),
+        ("models: {a: 5}", "models.a: must be a mapping"),
         ("models: {a: {measured: {nodes: 1}}}", "`token` is missing"),
         ("field: [{verdict: maybe}]", "`verdict` is yes or no"),
         ("field: [{verdict: no}]", "`model` is missing"),
         ("models: {", "own.yaml"),
+        ("families: {a: {tool_parser: x}}", "families.a.tool_parser: unknown field"),
     ],
 )
 def test_a_broken_catalogue_is_a_problem(routes: Any, tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "own.yaml").write_text(content)
-    routes(with_own_rows())
-    done = run("--config", str(tmp_path / "routes.yaml"))
+    routes(with_own_rows(tmp_path))
+    done = run()
     assert done.exit_code == 1
     assert why in done.output
 
 
 def test_a_missing_catalogue_is_a_problem(routes: Any, tmp_path: Path) -> None:
-    routes(with_own_rows())
-    assert run("--config", str(tmp_path / "routes.yaml")).exit_code == 1
+    routes(with_own_rows(tmp_path))
+    assert run().exit_code == 1

@@ -65,11 +65,20 @@ def test_the_first_node_of_a_list_is_the_one_that_is_asked() -> None:
 @pytest.mark.parametrize(
     ("docker", "port"),
     [("-p 9001:8001", 9001), ("--publish=9001:8001", 9001), ("-p 0.0.0.0:9001:8001/tcp", 9001), ("-p9001:8001", 9001),
-     ("-p 9001:8000", 8001), ("--ipc=host", 8001)],
+     ("-p 9001:8000", 8001), ("--ipc=host", 8001), ("-dp9001:8001", 9001),
+     ("--network host -p 9001:8001", 8001), ("--net=host -p 9001:8001", 8001)],
 )  # fmt: skip
 def test_a_published_port_is_the_one_to_ask(docker: str, port: int) -> None:
     found = backend("m --port 8001", launch=f"      image: vllm/vllm-openai:x\n      docker: '{docker}'\n")
     assert found.url == f"http://192.168.1.11:{port}"
+
+
+def test_under_an_entrypoint_of_docker_the_keys_follow_from_what_it_starts() -> None:
+    image = "      image: vllm/vllm-openai:x\n      docker: --entrypoint /bin/bash\n"
+    found = backend(
+        "-c \"pip install 'vllm[audio]' && vllm serve org/m --port 8006 --max-model-len 4096\"", launch=image
+    )
+    assert (found.url, found.model, found.context) == ("http://192.168.1.11:8006", "org/m", 4096)
 
 
 def test_a_reference_gives_no_key_and_stays_a_reference() -> None:

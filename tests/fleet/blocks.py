@@ -8,6 +8,7 @@ from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.fleet.render.rendering import Rendering, render
 from gateway.launch.command import parse
+from gateway.launch.docker import read_docker_flags
 
 # What shells, systemd, YAML and docker would each make something of.
 ODD = [
@@ -160,7 +161,9 @@ def one_backend(
 ) -> Snapshot:
     """A fleet of one backend, which is on `nodes` nodes."""
     machines = {f"n{i}": Node(f"n{i}", address=f"10.0.0.{i + 1}", ssh=ssh) for i in range(nodes)}
-    launch = Launch(image, command, env or {}, volumes, docker, resident, parse(command, image=image))
+    container = read_docker_flags(docker)
+    parsed = parse(command, image=image, entrypoint=container.entrypoint)
+    launch = Launch(image, command, env or {}, volumes, docker, resident, parsed, container)
     return Snapshot({name: Backend(name, nodes=tuple(machines), launch=launch)}, {}, nodes=machines)
 
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import ConfigError
-from gateway.fleet.catalog import SECTIONS, load_catalog, plain, version_of
+from gateway.config.snapshot import Snapshot
+from gateway.fleet.catalog import SECTIONS, catalog_of, load_catalog, plain, version_of
+from gateway.fleet.memory.models import MODEL_FIELDS, REPORT_FIELDS
 from gateway.launch.families import family_of
 from gateway.launch.flags import flag_names
 
@@ -69,6 +71,20 @@ def test_flags_of_the_catalogue_are_vllms() -> None:
         assert set(row.flags) <= set(flag_names())
 
 
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", 262144), ("Qwen/Qwen3-Coder-Next-FP8", 262144), ("Qwen/Qwen3-8B", 40960),
+        ("nvidia/Gemma-4-31B-IT-NVFP4", 262144), ("x/gemma-4-12B-coder", 262144),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", 262144), ("deepseek-ai/DeepSeek-V4-Flash", 1048576),
+    ],
+)  # fmt: skip
+def test_the_window_that_a_model_was_made_for_is_known(name: str, window: int) -> None:
+    found = SHIPPED.memory.own_window(["nobody/knows-it", name])
+    assert found is not None
+    assert found[0] == window
+
+
 def test_every_row_names_its_source() -> None:
     for section in SECTIONS:
         assert [name for name, row in getattr(SHIPPED, section).items() if not row.source] == []
@@ -111,8 +127,42 @@ def test_own_rows_come_first_and_replace_those_of_the_same_name(tmp_path: Path) 
     assert found.own == {"families.mine", "variables.VLLM_USE_V1"}
 
 
-def test_sections_of_the_planner_are_left_to_it(tmp_path: Path) -> None:
-    assert load_catalog(own(tmp_path, "models: {m: {}}\nfield: [1]\n")).families == SHIPPED.families
+def test_own_models_and_reports_come_before_the_gateways(tmp_path: Path) -> None:
+    report = "{model: M, utilization: 0.5, window: 1, sequences: 1, verdict: no}"
+    found = load_catalog(own(tmp_path, f'models: {{M: {{match: ["qwen3-4b*"]}}}}\nfield: [{report}]\n'))
+    assert [row.name for row in found.memory.models[:2]] == ["M", SHIPPED.memory.models[0].name]
+    assert [one.model for one in found.memory.field[:2]] == ["m", SHIPPED.memory.field[0].model]
+    assert found.families == SHIPPED.families
+
+
+def test_the_rows_of_the_planner_have_their_mistakes_told_too(tmp_path: Path) -> None:
+    text = """\
+modles: {}
+models:
+  a: {weight: {x: 1GiB}}
+  b: 5
+  c: {match: x}
+field:
+  - {model: x, utilisation: 0.5}
+  - 1
+"""
+    assert mistakes(tmp_path, text) == [
+        "mine.yaml:1  modles: unknown section 'modles' - did you mean 'models'?",
+        "mine.yaml:3  models.a.weight: unknown field 'weight' - did you mean 'weights'?",
+        "mine.yaml:4  models.b: must be a mapping of fields - there are match, config, weights, quantized, measured, "
+        "window, source",
+        "mine.yaml:5  models.c: `match` must be a list",
+        "mine.yaml:7  field.utilisation: unknown field 'utilisation' - did you mean 'utilization'?",
+        "mine.yaml:8  field: must be a mapping of fields - there are model, utilization, memory, window, sequences, "
+        "cache_dtype, verdict, reason, resident, overhead, source",
+    ]
+
+
+def test_the_path_of_the_own_file_is_relative_to_routes_yaml(tmp_path: Path) -> None:
+    own(tmp_path, "models: {mine: {}}")
+    snapshot = Snapshot({}, {}, source=str(tmp_path / "routes.yaml"), own_catalog="mine.yaml")
+    assert catalog_of(snapshot).memory.models[0].name == "mine"
+    assert catalog_of(Snapshot({}, {})) == SHIPPED
 
 
 def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
@@ -120,7 +170,7 @@ def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
 familes: {}
 families:
   a: {match: "(", tool_parser: [x]}
-  b: {moe: yes, window: many, tool_parsers: hermes}
+  b: {moe: yes, mamba_block: many, tool_parsers: hermes}
   c: 3
   d: {draft_counts: [1]}
 images:
@@ -131,7 +181,7 @@ images:
         "mine.yaml:3  families.a.tool_parser: unknown field 'tool_parser'",
         "mine.yaml:3  families.a.match: is no regular expression: missing ), unterminated subpattern at position 0",
         "mine.yaml:4  families.b.moe: must be true or false",
-        "mine.yaml:4  families.b.window: must be a whole number",
+        "mine.yaml:4  families.b.mamba_block: must be a whole number",
         "mine.yaml:4  families.b.tool_parsers: must be a list",
         "mine.yaml:5  families.c: must be a mapping of fields",
         "mine.yaml:6  families.d.draft_counts: must be two numbers",
@@ -150,6 +200,9 @@ def test_every_field_is_documented() -> None:
         row = next(line for line in text.splitlines() if line.startswith(f"| `{section}` |"))
         named = {f.name for f in fields(kind)} - {"said", "written", "match"}
         assert named <= set(re.findall(r"`(\w+)`", row)), section
+    for section, known in {"models": MODEL_FIELDS, "field": REPORT_FIELDS}.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{section}` |"))
+        assert set(known) <= set(re.findall(r"`(\w+)`", row)), section
 
 
 @given(st.text(max_size=40))

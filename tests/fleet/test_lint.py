@@ -17,9 +17,11 @@ from gateway.config.document import read_document
 from gateway.config.load import load, load_text
 from gateway.config.problems import Report
 from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.fleet.catalog import catalog_of
 from gateway.fleet.lint.finding import ORDER, Finding
-from gateway.fleet.lint.findings import catalog_of, findings, rule_names
+from gateway.fleet.lint.findings import findings, rule_names
 from gateway.launch.command import parse
+from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names
 
 DATA = Path(__file__).parents[1] / "data" / "fleet"
@@ -78,8 +80,7 @@ def test_a_launch_that_works_for_somebody_gives_no_error(name: str) -> None:
 def test_every_launch_that_works_is_read_as_a_vllm_with_a_model() -> None:
     for backend in WORKING.snapshot.backends.values():
         assert backend.launch is not None
-        entrypoint = "--entrypoint" in (backend.launch.docker or "")
-        assert entrypoint or backend.launch.parsed.model, backend.name
+        assert backend.launch.parsed.model, backend.name
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -105,6 +106,27 @@ def test_two_models_at_one_address_are_a_warning_and_an_error_when_both_are_laun
     both = {"backends": {"x": line, "y": second}}
     assert rules(lint(both))["same-url"] == "error"
     assert rules(lint({**both, "modes": {"m": ["x"], "n": ["y"]}}))["same-url"] == "note"
+
+
+def test_a_mode_whose_backends_do_not_fit_together_is_an_error_that_says_which_to_take_out() -> None:
+    def launch(model: str, share: float, port: int) -> dict[str, Any]:
+        command = f"vllm serve {model} --gpu-memory-utilization {share} --max-model-len 16384 --port {port}"
+        return {"node": "spark1", "launch": {"command": command}}
+
+    backends = {
+        "big": launch("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 0.9, 8001),
+        "small": launch("Qwen/Qwen3-4B-Instruct-2507", 0.2, 8002),
+    }
+    data = {
+        "nodes": {"spark1": {"address": "192.168.1.11", "memory": "119.67GiB"}},
+        "modes": {"alone": ["big"], "both": ["big", "small"]},
+        "backends": backends,
+    }
+    (found,) = (one for one in lint(data) if one.rule == "mode-conflict")
+    assert (found.severity, found.path) == ("error", "modes.both")
+    assert "big, small cannot run together on spark1: the small needs 23.9 GiB free" in found.message
+    assert found.fix == "take small out of modes.both, or big"
+    assert "mode-conflict" not in rules(lint({**data, "modes": {"one": ["big"], "two": ["small"]}}))
 
 
 def test_one_model_under_two_names_is_no_mistake() -> None:
@@ -235,7 +257,9 @@ WORDS = st.one_of(
 )
 def test_whatever_is_written_it_is_judged_without_a_crash(words: list[str], image: str | None, docker: str) -> None:
     text = shlex.join(["vllm", "serve", *words])
-    launch = Launch(image=image, command=text, docker=docker, parsed=parse(text, image=image))
+    container = read_docker_flags(docker)
+    parsed = parse(text, image=image, entrypoint=container.entrypoint)
+    launch = Launch(image=image, command=text, docker=docker, parsed=parsed, container=container)
     backend = Backend("b", url="http://h:1", launch=launch, nodes=("n",))
     snapshot = Snapshot({"b": backend}, {})
     assert all(one.message for one in findings(snapshot, catalog_of(snapshot)))

@@ -9,7 +9,6 @@ import pytest
 from gateway.config.load import load
 from gateway.fleet.catalog import load_catalog
 from gateway.fleet.lint.findings import findings
-from gateway.fleet.memory.models import load_models
 from gateway.fleet.memory.plan import plan
 from gateway.fleet.render.rendering import render
 from gateway.importing.recipes import recipe_files
@@ -29,7 +28,7 @@ def test_the_check_finds_no_error(name: str) -> None:
 def test_every_mode_fits(name: str) -> None:
     snapshot = load(FILES[name], environ={}).snapshot
     for mode in snapshot.modes or (None,):
-        verdicts = {node.fits for node in plan(snapshot, mode, load_models()).nodes.values()}
+        verdicts = {node.fits for node in plan(snapshot, mode, load_catalog().memory).nodes.values()}
         assert verdicts <= ({"unknown"} if name in UNKNOWN else {"yes", "barely"}), mode
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Mode, Node, Snapshot
+from gateway.fleet.catalog import load_catalog
+from gateway.fleet.memory.plan import weights_gib
 from gateway.fleet.render.launches import unit_name
 from gateway.launch.command import parse
 from tests.fleet.blocks import fleet, fleets, messages, one_backend, render, text_of
@@ -160,6 +162,19 @@ def test_the_times_that_operators_measured_fit() -> None:
     assert timeout(76 * GIB, nodes=2) > 1200
     assert timeout(None) >= 1800
     assert timeout(None, nodes=2) > timeout(None)
+
+
+def test_without_a_measured_residency_the_weights_decide_how_long_a_start_may_take() -> None:
+    snapshot = one_backend("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", image="img")
+    known = weights_gib(snapshot, load_catalog().memory)
+    unit = text_of(render(snapshot, weights=known), ".service", "n0")
+    assert known == {"it": pytest.approx(74.9, abs=0.1)}
+    assert seconds(unit, "TimeoutStartSec") == seconds(timed(75 * GIB), "TimeoutStartSec")
+    assert weights_gib(one_backend("vllm serve m", image="img"), load_catalog().memory) == {}
+
+
+def timed(resident: int) -> str:
+    return text_of(render(one_backend("vllm serve m", image="img", resident=resident)), ".service", "n0")
 
 
 def test_the_script_gives_up_before_systemd_does() -> None:

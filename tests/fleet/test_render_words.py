@@ -11,8 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.fleet.render.docker_flags import DockerFlag, read_flags
+from gateway.fleet.catalog import load_catalog
+from gateway.fleet.lint.subject import subjects
+from gateway.fleet.render.launches import node_launches
 from gateway.launch.command import parse
+from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.fleet.blocks import ODD, fleet, messages, one_backend, render, text_of
 from tests.fleet.machine import Machine, after, started, variables
 
@@ -153,6 +156,23 @@ def test_flags_that_would_take_the_container_from_the_unit_are_left_out_and_said
     assert "--interactive, --tty, --name, --restart" in messages(render(snapshot))
 
 
+def test_under_an_entrypoint_everything_sees_the_same_command() -> None:
+    omni = fleet().backends["omni"]
+    assert omni.launch is not None
+    (launch,) = (one for one in node_launches(fleet(), {})[0] if one.backend.name == "omni")
+    (subject,) = (one for one in subjects(fleet(), load_catalog()) if one.backend.name == "omni")
+    assert launch.command == subject.command == omni.launch.parsed
+    assert (launch.url, omni.url) == ("http://127.0.0.1:8006", "http://192.168.1.12:8006")
+    assert omni.model == launch.command.model == "nvidia/Nemotron-3-Nano-Omni"
+    assert (launch.words.entrypoint, launch.words.arguments[0]) == ("/bin/bash", "-c")
+
+
+def test_on_the_network_of_the_host_no_port_is_mapped() -> None:
+    docker = "--network host -p 9001:8001"
+    (launch,) = node_launches(one_backend("m --port 8001", image="vllm/vllm-openai:v1", docker=docker), {})[0]
+    assert launch.url == "http://127.0.0.1:8001"
+
+
 @given(
     st.lists(
         st.one_of(
@@ -166,12 +186,12 @@ def test_flags_of_docker_are_read_however_they_are_spelled(flags: list[DockerFla
     words: list[str] = []
     for flag in flags:
         words += [f"--{flag.name}={flag.value}"] if joined and flag.value is not None else flag.words()
-    assert read_flags(shlex.join(words)) == tuple(flags)
+    assert read_docker_flags(shlex.join(words)).given == tuple(flags)
 
 
 def test_short_flags_of_docker_are_read_as_docker_reads_them() -> None:
     text = "-itp8001:8000 -p 1:2 -v=/a:/b -eA=1 -e B -u0 --net=host"
-    found = [flag.words() for flag in read_flags(text)]
+    found = [flag.words() for flag in read_docker_flags(text).given]
     assert found == [
         ("--interactive",),
         ("--tty",),

@@ -184,6 +184,11 @@ def test_without_an_address_a_variable_stands_for_it() -> None:
     assert (note.kind, "--address HOST" in (note.problem.hint or "")) == ("to_do", True)
 
 
+def test_an_entrypoint_that_is_a_script_is_not_taken_for_a_model() -> None:
+    (note,) = notes_of("shell", "docker run --entrypoint /run.sh x/vllm:1 --port 8001")
+    assert note.endswith("a container of x/vllm:1 runs '/run.sh --port': no vLLM")
+
+
 def test_a_port_that_only_the_shell_knows_and_one_that_is_not_published() -> None:
     unknown = started("shell", "vllm serve m --port $PORT")
     assert unknown.note("vllm serve").problem.message == "the port is in a variable"

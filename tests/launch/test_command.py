@@ -40,6 +40,30 @@ def test_assignments_before_the_program_are_its_environment() -> None:
     assert parse("A=1 B='x y' vllm serve m").env == {"A": "1", "B": "x y"}
 
 
+@pytest.mark.parametrize(
+    ("entrypoint", "text", "program"),
+    [
+        ("/bin/bash", "-c 'pip install vllm[audio] && vllm serve org/m --port 8006'", ("vllm", "serve")),
+        ("vllm", "serve org/m --port 8006", ("vllm", "serve")),
+        ("python3", "-m vllm.entrypoints.openai.api_server --model org/m --port 8006",
+         ("python3", "-m", "vllm.entrypoints.openai.api_server")),
+        ("", "vllm serve org/m --port 8006", ("vllm", "serve")),
+    ],
+)  # fmt: skip
+def test_an_entrypoint_is_the_program_of_the_command(entrypoint: str, text: str, program: tuple[str, ...]) -> None:
+    command = parse(text, image=IMAGE, entrypoint=entrypoint)
+    changed = with_changes(command, {"port": 8007})
+    assert (command.model, command.flags["port"], command.program, command.mistakes) == ("org/m", 8006, program, ())
+    assert (changed.model, changed.flags["port"], changed.program, changed.mistakes) == ("org/m", 8007, program, ())
+    assert (changed.image, changed.entrypoint) == (IMAGE, entrypoint)
+
+
+def test_under_another_entrypoint_the_image_serves_nothing_by_itself() -> None:
+    assert not parse("org/m --port 8006", image=IMAGE, entrypoint="/run.sh").is_vllm
+    assert not parse("org/m --port 8006", image=IMAGE, entrypoint="").is_vllm
+    assert parse("vllm serve org/m", entrypoint="/run.sh").model == "org/m"  # of the host, where docker has no say
+
+
 @pytest.mark.parametrize("text", ["llama-server -m x.gguf", "/workspace/run.sh", "bash run.sh", "", "sh -c 'echo hi'"])
 def test_another_program_is_no_vllm(text: str) -> None:
     command = parse(text)
@@ -99,7 +123,7 @@ def test_a_profile_changes_leaves_out_and_adds_flags() -> None:
 
 def test_a_profile_changes_the_command_inside_a_shell() -> None:
     command = parse("bash -c 'pip install vllm[audio] && vllm serve m --port 1; echo done'", image=IMAGE)
-    changed = with_changes(command, {"port": 2}, image=IMAGE)
+    changed = with_changes(command, {"port": 2})
     assert changed.words == ("bash", "-c", "pip install vllm[audio] && vllm serve m --port 2 ; echo done")
 
 

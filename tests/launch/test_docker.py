@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.launch.docker import DockerRun, is_docker_run, published, read_docker_run
+from gateway.launch.docker import DockerRun, is_docker_run, published, read_docker_flags, read_docker_run
 
 
 def read(line: str) -> DockerRun:
@@ -66,6 +66,7 @@ def test_a_line_without_an_image() -> None:
         ("8000-8002:8000-8002", (None, None)),
         ("", (None, None)),
         ("[::1]:8001:8000", (8001, 8000)),
+        ("8001:8000/udp", (None, None)),
     ],
 )
 def test_published_ports(text: str, ports: tuple[int | None, int | None]) -> None:
@@ -81,6 +82,27 @@ def test_the_port_of_the_host_follows_from_the_mapping_unless_the_network_is_the
 @pytest.mark.parametrize("line", ["docker ps", "docker exec a run", "vllm serve m", "", "sudo", "docker"])
 def test_other_commands_are_not_a_docker_run(line: str) -> None:
     assert not is_docker_run(shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("--ipc=host img", "'img' is no flag of `docker run`; the image and its command have keys of their own"),
+        ("--shm-size", "'--shm-size' has no value"),
+        ("-Z", "'-Z' is no flag of `docker run`"),
+        ("--label 'a", "a quote is never closed"),
+        ("--ipc=host -it --gpus all", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_what_is_wrong_with_the_flags_of_a_launch_block_is_said(text: str | None, problem: str | None) -> None:
+    assert read_docker_flags(text).problem == problem
+
+
+def test_the_last_of_a_flag_counts_where_docker_takes_one() -> None:
+    run = read("docker run --name a --name b --entrypoint sh --entrypoint '' --network x --network host img")
+    assert (run.name, run.entrypoint, run.network) == ("b", "", "host")
 
 
 WORDS = st.lists(

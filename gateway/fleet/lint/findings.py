@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
 
 from gateway.config.problems import Path, dotted
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.catalog import Catalog, load_catalog
+from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint import (
     rules_container,
     rules_drafts,
@@ -19,6 +18,7 @@ from gateway.fleet.lint import (
 )
 from gateway.fleet.lint.finding import ORDER, Finding, Remark
 from gateway.fleet.lint.subject import Rule, Subject, subjects
+from gateway.fleet.memory.model_files import ModelFiles
 
 RULES: Mapping[str, Rule] = {
     **rules_tools.RULES,
@@ -33,25 +33,27 @@ RULES: Mapping[str, Rule] = {
 
 def rule_names() -> tuple[str, ...]:
     """Every rule but those of the command line itself, which `parse` names (gateway/launch/)."""
-    return (*RULES, *rules_routes.RULES)
-
-
-def catalog_of(snapshot: Snapshot) -> Catalog:
-    """The catalogue with the operator's rows, if routes.yaml names any. Raises ConfigError."""
-    return load_catalog(FilePath(snapshot.source).parent / snapshot.own_catalog if snapshot.own_catalog else None)
+    return (*RULES, *rules_routes.RULES, rules_routes.MODE_CONFLICT)
 
 
 def findings(
-    snapshot: Snapshot, catalog: Catalog, lines: Mapping[Path, int] | None = None, *, in_container: bool = False
+    snapshot: Snapshot,
+    catalog: Catalog,
+    lines: Mapping[Path, int] | None = None,
+    *,
+    in_container: bool = False,
+    files: Mapping[str, ModelFiles] | None = None,
 ) -> list[Finding]:
     """What is wrong or odd, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
-    `in_container`: the gateway itself runs in one."""
+    `in_container`: the gateway itself runs in one. `files`: what was found of the models on this machine."""
     every = list(subjects(snapshot, catalog))
     known = _Lines(lines or {})
     found = [known.finding(*one) for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}
     for rule, judge in rules_routes.RULES.items():
         found += [known.finding(rule, one, one.where) for one in judge(snapshot, whole, catalog, in_container)]
+    conflicts = rules_routes.mode_conflict(snapshot, catalog, files or {})
+    found += [known.finding(rules_routes.MODE_CONFLICT, one, one.where) for one in conflicts]
     found = _without_repeats(found)
     return sorted(found, key=lambda one: (ORDER.index(one.severity), one.line or 0))
 

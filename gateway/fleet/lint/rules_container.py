@@ -12,13 +12,13 @@ from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.subject import Rule, Subject
+from gateway.launch.docker import published
 
 GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")
 DOCKER: Path = ("launch", "docker")
 VOLUMES: Path = ("launch", "volumes")
 LOOPBACK = ("localhost", "::1")
-DEFAULT_PORT = 8000  # of vLLM
 _SHELLS = ("sh", "bash", "dash")
 
 
@@ -36,7 +36,7 @@ def image_entrypoint(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = "`vllm serve` twice: vllm: error: unrecognized arguments: serve"
         yield Remark("error", message, "write it once", f"{GUIDE}, 6", one.place)
         return
-    if facts is None or "--entrypoint" in one.docker:
+    if facts is None or one.docker.has("entrypoint"):
         return
     source, program = facts.source_of("entrypoint"), one.command.program
     if facts.entrypoint == "vllm serve" and words[0].rsplit("/", 1)[-1] in _SHELLS:
@@ -83,7 +83,7 @@ def image_family(one: Subject, catalog: Catalog) -> Iterator[Remark]:
         source = one.image_facts.source_of("rejects_mixed_precision")
         yield Remark("warning", message, f"image: {one.image_facts.instead}", source, IMAGE)
     file = facts.patched_file
-    if file and one.is_nvfp4 and one.older_than("0.20") and not any(file in volume for volume in _volumes(one)):
+    if file and one.is_nvfp4 and one.older_than("0.20") and not any(file in volume for volume in one.launch.mounts):
         message = (
             f"this vLLM cannot map the experts' scales of {one.named}: KeyError '...experts.0.down_proj.input_scale'"
         )
@@ -110,7 +110,7 @@ def image_audio(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
     """vLLM's processes talk through /dev/shm, of which a container has 64 MB."""
-    if one.image is None or one.profile is not None or {"--ipc", "--shm-size"} & one.docker.keys():
+    if one.image is None or one.profile is not None or one.docker.has("ipc", "shm-size"):
         return
     message = (
         "a container has 64 MB of shared memory, through which vLLM's processes talk (`fleet render` adds the flag)"
@@ -120,7 +120,7 @@ def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def docker_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
     """A limit of the container's memory counts the GPU's, too."""
-    if one.profile is None and (limit := one.docker.get("--memory")):
+    if one.profile is None and (limit := one.docker.values("memory")):
         message = f"--memory {limit[-1]}: the GPU's memory counts too, so the container may be killed while it loads"
         fix = "take out --memory; --gpu-memory-utilization bounds it"
         yield Remark("warning", message, fix, f"{GUIDE}, 7.3.1", DOCKER)
@@ -128,7 +128,7 @@ def docker_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def docker_gpus(one: Subject, _: Catalog) -> Iterator[Remark]:
     """A container that asks for a part of the GPUs, or for none."""
-    given = one.docker.get("--gpus", ())
+    given = one.docker.values("gpus")
     if one.profile is None and given and given[-1] in ("0", "none"):
         yield Remark("error", "a container without a GPU", "docker: --gpus all", f"{GUIDE}, 6", DOCKER)
 
@@ -149,9 +149,9 @@ def listen_host(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     """The published port leads to the port where the engine listens, and is the one that is asked."""
-    port = one.flags.get("port", DEFAULT_PORT)
-    pairs = [found for value in one.docker.get("--publish", ()) if (found := _pair(value)) is not None]
-    if not pairs or not isinstance(port, int) or one.on_host_network:
+    port = one.command.port
+    pairs = [(outer, inner) for outer, inner in map(published, one.docker.ports) if outer and inner]
+    if not pairs or port is None or one.on_host_network:
         return
     inside = [outer for outer, inner in pairs if inner == port]
     if not inside:
@@ -163,18 +163,12 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("warning", message, f"docker: -p {one.backend.origin[2]}:{port}", "", DOCKER)
 
 
-def _pair(value: str) -> tuple[int, int] | None:
-    """`8001:8000`, `0.0.0.0:8001:8000/tcp` -> (8001, 8000)."""
-    found = re.fullmatch(r"(?:.*:)?(\d+):(\d+)(?:/tcp)?", value)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Weights and compiled kernels outlive a container only in a mounted folder."""
     if one.image is None or one.profile is not None or not (one.whole or one.env.get("MODEL_PATH")):
         return
-    inside = [path for volume in _volumes(one) if (path := _inside(volume))]
-    if len(inside) < len(_volumes(one)) or "--mount" in one.docker:
+    inside = [path for volume in one.launch.mounts if (path := _inside(volume))]
+    if len(inside) < len(one.launch.mounts) or one.docker.has("mount"):
         return  # mounts that are not read here
     path = one.command.model or one.env.get("MODEL_PATH") or ""
     home = one.env.get("HF_HOME", "/root/.cache/huggingface")
@@ -195,10 +189,6 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = "/root/.cache/vllm is not mounted: a new container compiles again, and starts slower"
         fix = "volumes: [..., ~/.cache/vllm:/root/.cache/vllm]"
         yield Remark("note", message, fix, f"{GUIDE}, 4", where)
-
-
-def _volumes(one: Subject) -> tuple[str, ...]:
-    return (*one.launch.volumes, *one.docker.get("--volume", ()))
 
 
 def _inside(volume: str) -> str | None:

@@ -57,7 +57,7 @@ def env_global(one: Subject, catalog: Catalog) -> Iterator[Remark]:
         if row.local:
             fix = f"keep {name} here, and out of /etc/environment"
             yield Remark("note", f"{name} belongs to this launch alone: {row.why}", fix, row.source, place)
-    if one.profile is None and "/etc/environment" in one.docker.get("--env-file", ()):
+    if one.profile is None and "/etc/environment" in one.docker.values("env-file"):
         message = "/etc/environment brings the variables of every other engine into this one"
         source = "what broke on two Sparks, exit code 7"
         yield Remark("warning", message, "take out --env-file /etc/environment", source, DOCKER)
@@ -67,7 +67,7 @@ def dev_mode(one: Subject, _: Catalog) -> Iterator[Remark]:
     """vLLM's development endpoints, open to the LAN."""
     if one.profile is not None or one.env.get("VLLM_SERVER_DEV_MODE", "0").lower() not in ("1", "true"):
         return
-    published = one.docker.get("--publish", ())
+    published = one.docker.ports
     inside = bool(published) and all(is_loopback(value.partition(":")[0]) for value in published)
     if inside or is_loopback(one.text("host")):
         return

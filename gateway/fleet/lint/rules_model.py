@@ -171,16 +171,17 @@ def expert_parallel(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("note", message, "--enable-expert-parallel", source, one.place)
 
 
-def long_window(one: Subject, _: Catalog) -> Iterator[Remark]:
+def long_window(one: Subject, catalog: Catalog) -> Iterator[Remark]:
     """A window beyond what the model was trained for."""
-    window, native = one.number("max-model-len"), one.facts.window
+    window, known = one.number("max-model-len"), catalog.memory.own_window(one.names)
     allowed = one.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "false", "")
     stretched = "rope" in json.dumps(one.flags.get("hf-overrides") or "", default=str)
-    if not one.whole or window is None or native is None or window <= native or allowed or stretched:
+    if not one.whole or window is None or known is None or window <= known[0] or allowed or stretched:
         return
+    native, source = known
     message = f"--max-model-len {window} is beyond the model's own {native}: vLLM does not start"
     fix = f"--max-model-len {native}, or VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 and YaRN in --hf-overrides"
-    yield Remark("error", message, fix, one.facts.source_of("window"), one.place)
+    yield Remark("error", message, fix, source, one.place)
 
 
 def media(one: Subject, _: Catalog) -> Iterator[Remark]:

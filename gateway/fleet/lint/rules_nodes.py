@@ -9,6 +9,7 @@ from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.rules_container import DOCKER, IMAGE, is_loopback
 from gateway.fleet.lint.subject import Rule, Subject
+from gateway.launch.command import MASTER_PORT
 
 DS4 = "DeepSeek V4 Flash on two Sparks"
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -29,7 +30,8 @@ def two_node_ray(one: Subject, _: Catalog) -> Iterator[Remark]:
     lacks = one.image_facts is not None and "ray" in one.image_facts.lacks
     more = f"; {one.image} has no Ray" if lacks else ""
     message = f"Ray's head falls out under memory pressure, and the whole job with it{more}"
-    fix = "--nnodes 2 --node-rank 0 --master-addr HEAD --master-port 29501, without --distributed-executor-backend ray"
+    fix = f"--nnodes 2 --node-rank 0 --master-addr HEAD --master-port {MASTER_PORT}"
+    fix += ", without --distributed-executor-backend ray"
     yield Remark("warning", message, fix, "what broke on two Sparks; " + DS4, one.place)
 
 
@@ -42,7 +44,7 @@ def two_node_address(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = (
             f"{one.nodes} machines, and no --nnodes: by hand each starts an engine of its own (`fleet render` adds it)"
         )
-        fix = f"--nnodes {one.nodes} --node-rank 0 --master-addr HEAD --master-port 29501"
+        fix = f"--nnodes {one.nodes} --node-rank 0 --master-addr HEAD --master-port {MASTER_PORT}"
         yield Remark("note", message, fix, DS4, one.place)
         return
     if machines and nnodes != machines:
@@ -65,7 +67,7 @@ def two_node_headless(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = "--headless on the head: nothing serves the API"
         yield Remark("error", message, "take out --headless: only the worker has it", f"{DS4}, failure 5", one.place)
     elif rank > 0 and not headless:
-        message = "a worker without --headless: both machines bind port 29501, and one dies"
+        message = f"a worker without --headless: both machines bind port {MASTER_PORT}, and one dies"
         yield Remark("error", message, "--headless", f"{DS4}, failure 5", one.place)
 
 
@@ -78,7 +80,7 @@ def two_node_network(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"without {' and '.join(missing)} the machines may talk over the slow network: 10 to 20 times slower"
         fix = "env: {" + ", ".join(f"{name}: bond0" for name in missing) + "}  (the interface of the fast link)"
         yield Remark("warning", message, fix, f"{DS4}; guide to vLLM on a Spark, 13", one.place)
-    if one.image is not None and not one.on_host_network and {"--network", "--publish"} & one.docker.keys():
+    if one.image is not None and not one.on_host_network and one.docker.has("network", "publish"):
         message = "an engine over two machines in a container with a network of its own: the machines do not meet"
         yield Remark(
             "warning", message, "docker: --network host --ipc=host", DS4, DOCKER if one.launch.docker else IMAGE

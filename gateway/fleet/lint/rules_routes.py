@@ -13,6 +13,8 @@ from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.rules_container import is_loopback
 from gateway.fleet.lint.subject import Subject
+from gateway.fleet.memory.model_files import ModelFiles
+from gateway.fleet.memory.plan import mode_conflicts
 from gateway.launch.families import family_of
 
 FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
@@ -154,6 +156,20 @@ def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___:
             )
             fix = "run it elsewhere, on the CPU, or while that engine is down"
             yield Remark("note", message, fix, "what broke on two Sparks", ("backends", backend.name))
+
+
+MODE_CONFLICT = "mode-conflict"
+
+
+def mode_conflict(snapshot: Snapshot, catalog: Catalog, files: Mapping[str, ModelFiles]) -> Iterator[Remark]:
+    """A mode that cannot run: its backends do not fit into the memory of one node together. `files`: what was found of
+    the models on this machine."""
+    for conflict in mode_conflicts(snapshot, catalog.memory, files):
+        beside = " and ".join(name for name in conflict.backends if name not in conflict.failed)
+        message = f"{', '.join(conflict.backends)} cannot run together on {conflict.node}: {conflict.reason}"
+        fix = f"take {' and '.join(conflict.failed)} out of modes.{conflict.mode}"
+        fix += f", or {beside}" if beside else ""
+        yield Remark("error", message, fix, "gateway fleet plan", ("modes", conflict.mode))
 
 
 RULES: Mapping[str, FleetRule] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,8 @@ from gateway.domain.engine_traits import TRAITS
 from gateway.fleet.catalog import Catalog, Version, version_of
 from gateway.fleet.catalog_rows import Family, Image
 from gateway.fleet.lint.finding import Remark
-from gateway.launch.command import ServeCommand, parse, with_changes
+from gateway.launch.command import ServeCommand, with_changes
+from gateway.launch.docker import DockerRun
 from gateway.launch.families import Family as NamedFamily
 from gateway.launch.families import family_of
 
@@ -27,22 +27,6 @@ DECLARED_BY: Mapping[str, str] = {
     "max-model-len": "context",
     "max-num-seqs": "slots",
 }
-# Options of `docker run` that rules read, by their full name; the value is what else they are written as.
-_DOCKER = {
-    "--publish": ("-p",),
-    "--env": ("-e",),
-    "--env-file": (),
-    "--network": ("--net",),
-    "--ipc": (),
-    "--shm-size": (),
-    "--gpus": (),
-    "--runtime": (),
-    "--memory": ("-m",),
-    "--entrypoint": (),
-    "--volume": ("-v",),
-    "--mount": (),
-}
-_DOCKER_NAMES = {short: full for full, shorts in _DOCKER.items() for short in (full, *shorts)}
 _ACTIVE = re.compile(r"(?<![a-z])a\d+(\.\d+)?b(?![a-z])")  # A3B: experts, three billion active parameters
 
 
@@ -52,13 +36,13 @@ class Subject:
 
     `launched`: it has a launch command; otherwise `flags` are what its keys declare. `whole`: `flags` are all that it
     is started with, so what is missing is missing. `names`: every name of the model. `facts`: the row of the
-    catalogue, `family` the gateway's own table. `version` of vLLM, None = not known. `docker`: option -> values."""
+    catalogue, `family` the gateway's own table. `version` of vLLM, None = not known. `docker`: its flags."""
 
     backend: Backend
     command: ServeCommand = field(default_factory=ServeCommand)
     flags: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    docker: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    docker: DockerRun = field(default_factory=DockerRun)
     image: str | None = None
     image_facts: Image | None = None
     names: tuple[str, ...] = ()
@@ -169,7 +153,7 @@ class Subject:
 
     @property
     def on_host_network(self) -> bool:
-        return self.image is None or "host" in self.docker.get("--network", ())
+        return self.image is None or self.docker.network == "host"
 
 
 Rule = Callable[[Subject, Catalog], Iterator[Remark]]
@@ -188,7 +172,7 @@ def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
         if backend.launch.parsed.words or backend.launch.image:
             yield _launched(backend, backend.launch.parsed, catalog)
         for name, changes in backend.profiles.items():
-            changed = with_changes(backend.launch.parsed, changes, image=backend.launch.image)
+            changed = with_changes(backend.launch.parsed, changes)
             yield replace(_launched(backend, changed, catalog), profile=name)
 
 
@@ -202,9 +186,9 @@ def _declared(backend: Backend, catalog: Catalog) -> Subject:
 def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subject:
     launch = backend.launch
     assert launch is not None
-    docker = docker_options(launch.docker)
-    command = _under_entrypoint(command, docker.get("--entrypoint", ()), launch.image)
-    env = {**_variables(docker.get("--env", ())), **launch.env, **command.env}
+    docker = launch.container
+    given = {name: value for name, value in docker.env.items() if value is not None}
+    env = {**given, **launch.env, **command.env}
     image = _tagged(launch.image)
     subject = Subject(
         backend,
@@ -214,17 +198,10 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
         docker=docker,
         image=image,
         image_facts=catalog.image(image) if image else None,
-        names=_names(backend, launch, command, env, docker),
+        names=_names(backend, launch, command, env),
         launched=True,
     )
     return _known(subject, catalog)
-
-
-def _under_entrypoint(command: ServeCommand, entrypoint: tuple[str, ...], image: str | None) -> ServeCommand:
-    """The command as it runs under `--entrypoint bash`: `-c "..."` alone are the shell's words, not vLLM's."""
-    if not entrypoint or not entrypoint[-1] or command.words[:1] != ("-c",):
-        return command
-    return parse(shlex.join((entrypoint[-1], *command.words)), image=image)
 
 
 def _known(subject: Subject, catalog: Catalog) -> Subject:
@@ -233,17 +210,11 @@ def _known(subject: Subject, catalog: Catalog) -> Subject:
     return replace(subject, facts=facts or Family(match=""), family=family)
 
 
-def _names(
-    backend: Backend,
-    launch: Launch,
-    command: ServeCommand,
-    env: Mapping[str, str],
-    docker: Mapping[str, tuple[str, ...]],
-) -> tuple[str, ...]:
+def _names(backend: Backend, launch: Launch, command: ServeCommand, env: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the model, the most telling first: the model itself, the folder on the host that is mounted at its path,
     the tokenizer, served names, what routes.yaml calls it."""
     found = [command.model or env.get("MODEL_PATH") or ""]
-    for volume in (*launch.volumes, *docker.get("--volume", ())):
+    for volume in launch.mounts:
         host, _, inside = volume.partition(":")
         if inside.partition(":")[0].rstrip("/") == found[0].rstrip("/"):
             found.append(host)
@@ -259,26 +230,3 @@ def _tagged(image: str | None) -> str | None:
     if not image or "@" in image or "$" in image or ":" in image.rsplit("/", 1)[-1]:
         return image or None
     return f"{image}:latest"
-
-
-def _variables(pairs: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
-
-
-def docker_options(line: str | None) -> dict[str, tuple[str, ...]]:
-    """The options of a `docker run` line that rules read: full name -> its values, in order."""
-    try:
-        words = shlex.split(line or "")
-    except ValueError:
-        return {}
-    found: dict[str, tuple[str, ...]] = {}
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name not in _DOCKER_NAMES and word[:2] in ("-p", "-e", "-v", "-m") and word[2:3] not in ("", "-"):
-            name, equals, value = word[:2], "=", word[2:]
-        if (full := _DOCKER_NAMES.get(name)) is None:
-            continue
-        if not equals:
-            value = "".join(words[i + 1 : i + 2])
-        found[full] = (*found.get(full, ()), value)
-    return found

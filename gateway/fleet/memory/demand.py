@@ -190,7 +190,7 @@ class _Vllm:
     @property
     def window(self) -> int | None:
         own = self.geometry.window if isinstance(self.geometry, Geometry) else None
-        return self.settings.window or own or (self.row.window if self.row is not None else None)
+        return self.settings.window or own or (self.row.own_window if self.row is not None else None)
 
     def demand(self) -> Demand:
         target = self.target

@@ -88,7 +88,7 @@ def _mounted(model: str, launch: Launch) -> Iterator[Path]:
 
 def _volumes(launch: Launch) -> Iterator[tuple[Path, str]]:
     """(folder on the host, path in the container); named volumes and references are none."""
-    for volume in launch.volumes:
+    for volume in launch.mounts:
         host, _, rest = volume.partition(":")
         if rest and host.startswith(("/", "~/")) and "${" not in volume:
             yield Path(os.path.expanduser(host)), rest.split(":")[0]

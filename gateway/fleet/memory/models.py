@@ -1,31 +1,22 @@
-"""The catalogue's models and what was reported from the field: `catalog.yaml`, sections `models` and `field`.
-
-Other sections of the file are none of this module's business. Rows of the operator's own file come first, so they win.
-"""
+"""The catalogue's models and what was reported from the field: `catalog.yaml`, sections `models` and `field`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gateway.config.document import read_document
-from gateway.config.problems import Report
-from gateway.config.sources import read_file
+from gateway.config.problems import Path, Report
+from gateway.config.suggest import did_you_mean
 from gateway.config.units import parse_size
 from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.geometry import Geometry, read_geometry
 
 SPARK_GIB = 119.67
 """Memory of the machines that the reports come from."""
-_SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
-
-
-class CatalogError(Exception):
-    """A file of the catalogue cannot be used; the message names the file and the place in it."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class ModelRow:
     """`geometry`: or the sentence why it is not known. `weights`: glob over the name -> GiB; `quantized`: value of
-    --quantization -> GiB."""
+    --quantization -> GiB. `window` in tokens, where the geometry does not tell it."""
 
     name: str
     match: tuple[str, ...]
@@ -52,6 +43,12 @@ class ModelRow:
     measured: Measured | None = None
     window: int | None = None
     source: str = ""
+
+    @property
+    def own_window(self) -> int | None:
+        """The longest context in tokens that the model was made for; None = not known."""
+        own = self.geometry.window if isinstance(self.geometry, Geometry) else None
+        return own or self.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +92,15 @@ class ModelCatalog:
         name = plain_name(model)
         return next((row for row in self.models if any(fnmatchcase(name, glob) for glob in row.match)), None)
 
+    def own_window(self, names: Iterable[str]) -> tuple[int, str] | None:
+        """(the window that a model of one of these names was made for, who says so); None = not known."""
+        rows = (row for name in names if (row := self.row(name)) is not None)
+        return next(((row.own_window, row.source) for row in rows if row.own_window), None)
+
+    def before(self, other: ModelCatalog) -> ModelCatalog:
+        """These rows, and behind them those of the other."""
+        return ModelCatalog((*self.models, *other.models), (*self.field, *other.field))
+
     def reports(self, model: str, cache_dtype: str) -> tuple[FieldReport, ...]:
         return tuple(report for report in self.field if report.takes(model, cache_dtype))
 
@@ -113,53 +119,58 @@ def plain_name(model: str) -> str:
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
+SECTIONS = ("models", "field")
+MODEL_FIELDS = ("match", "config", "weights", "quantized", "measured", "window", "source")
+REPORT_FIELDS = (
+    *("model", "utilization", "memory", "window", "sequences", "cache_dtype"),
+    *("verdict", "reason", "resident", "overhead", "source"),
+)
+_MISTAKES = (KeyError, TypeError, ValueError, AttributeError)
 
-def load_models(extra: Path | None = None) -> ModelCatalog:
-    """The shipped rows, behind those of the operator's file. Raises CatalogError."""
-    files = [extra, _SHIPPED] if extra is not None else [_SHIPPED]
-    read = [_read(path) for path in files]
-    models = [row for one in read for row in one.models]
-    return ModelCatalog(tuple(models), tuple(report for one in read for report in one.field))
+
+def read_models(document: Mapping[str, Any], report: Report) -> ModelCatalog:
+    """The rows of a catalogue's `models` and `field`. A row with a mistake is reported, and left out."""
+    models, reports = document.get("models"), document.get("field")
+    if models is not None and not isinstance(models, Mapping):
+        report.error(("models",), "must be a mapping of names to rows")
+        models = None
+    if reports is not None and not isinstance(reports, list):
+        report.error(("field",), "must be a list of reports")
+        reports = None
+    rows = (_checked(("models", str(name)), row, MODEL_FIELDS, _model, report) for name, row in (models or {}).items())
+    found = (_checked(("field", at), row, REPORT_FIELDS, _report, report) for at, row in enumerate(reports or ()))
+    return ModelCatalog(tuple(row for row in rows if row), tuple(one for one in found if one))
 
 
-def _read(path: Path) -> ModelCatalog:
-    report = Report(str(path))
+def _checked(
+    path: Path, row: Any, known: Sequence[str], read: Callable[[Path, Mapping[str, Any]], R], report: Report
+) -> R | None:
+    if not isinstance(row, Mapping):
+        report.error(path, "must be a mapping of fields", "there are " + ", ".join(known))
+        return None
+    unknown = [str(key) for key in row if key not in known]
+    for key in unknown:
+        hint = did_you_mean(key, known) or "there are " + ", ".join(known)
+        report.error((*path, key), f"unknown field '{key}'", hint)
     try:
-        document = read_document(read_file(path, patience=0.0).decode("utf-8-sig"), report)
-    except (OSError, ValueError) as error:
-        raise CatalogError(f"{path} cannot be read: {error}") from error
-    if document is None or report.errors:
-        raise CatalogError("\n".join(str(problem) for problem in report.errors))
-    return _catalog(document, str(path))
-
-
-def _catalog(document: Mapping[str, Any], path: str) -> ModelCatalog:
-    models, reports = document.get("models", {}), document.get("field", [])
-    if not isinstance(models, Mapping) or not isinstance(reports, list):
-        raise CatalogError(f"{path}: `models` is a mapping of rows, `field` a list of reports")
-    read_models = _each(models.items(), lambda item: _model(str(item[0]), item[1]), f"{path}: models")
-    return ModelCatalog(read_models, _each(reports, _report, f"{path}: field"))
-
-
-def _each(rows: Iterable[Any], read: Any, where: str) -> tuple[Any, ...]:
-    found = []
-    for at, row in enumerate(rows, 1):
-        try:
-            found.append(read(row))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CatalogError(f"{where}, row {at}: {_why(error)}") from error
-    return tuple(found)
+        return read(path, row) if not unknown else None
+    except _MISTAKES as error:
+        report.error(path, _why(error))
+        return None
 
 
 def _why(error: Exception) -> str:
     return f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _model(name: str, row: Mapping[str, Any]) -> ModelRow:
-    config, measured = row.get("config"), row.get("measured")
+def _model(path: Path, row: Mapping[str, Any]) -> ModelRow:
+    name, config, measured = str(path[-1]), row.get("config"), row.get("measured")
+    globs = row.get("match", [name])
+    if not isinstance(globs, list):
+        raise ValueError("`match` must be a list")
     return ModelRow(
         name,
-        tuple(str(glob).lower() for glob in row.get("match", [name])),
+        tuple(str(glob).lower() for glob in globs),
         read_geometry(config) if config else "its layers are not known here",
         _sizes(row.get("weights")),
         _sizes(row.get("quantized")),
@@ -176,7 +187,7 @@ def _measured(row: Mapping[str, Any]) -> Measured:
     return Measured(int(row["nodes"]), _gib(row["weights"]), _gib(row["besides"]), token)
 
 
-def _report(row: Mapping[str, Any]) -> FieldReport:
+def _report(_: Path, row: Mapping[str, Any]) -> FieldReport:
     if row["verdict"] not in ("yes", "no"):
         raise ValueError("`verdict` is yes or no")
     return FieldReport(

@@ -14,8 +14,8 @@ from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
 from gateway.fleet.memory.model_files import ModelFiles
-from gateway.fleet.memory.models import ModelCatalog
-from gateway.launch.command import ServeCommand, parse, with_changes
+from gateway.fleet.memory.models import SPARK_GIB, ModelCatalog
+from gateway.launch.command import ServeCommand, with_changes
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Backend -> flag -> its value instead, as a profile writes them."""
@@ -37,6 +37,11 @@ class NodePlan:
     @property
     def order(self) -> tuple[str, ...]:
         return tuple(self.demands)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """`failed`, in the order of loading."""
+        return tuple(name for name in self.demands if name in self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,13 @@ def _always(snapshot: Snapshot) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ModeConflict:
-    """Backends of one mode that cannot run together on a node, each of which could run there alone."""
+    """Backends of one mode that cannot run together on a node, each of which could run there alone. `failed`: those of
+    them that cannot start beside the others."""
 
     mode: str
     node: str
     backends: tuple[str, ...]
+    failed: tuple[str, ...]
     reason: str
 
 
@@ -96,12 +103,22 @@ def mode_conflicts(
         alone = [name for name in mode.backends if _fits_alone(planner, name)]
         for node in planner.nodes(alone).values():
             if node.fits == "no":
-                found.append(ModeConflict(mode.name, node.name, node.order, node.reason))
+                found.append(ModeConflict(mode.name, node.name, node.order, node.refused, node.reason))
     return found
 
 
 def _fits_alone(planner: _Planner, backend: str) -> bool:
     return all(node.fits != "no" for node in planner.nodes([backend]).values())
+
+
+def weights_gib(
+    snapshot: Snapshot, catalog: ModelCatalog, files: Mapping[str, ModelFiles] | None = None
+) -> dict[str, float]:
+    """GiB of weights that each launched backend loads on one of its nodes, as far as they are known."""
+    planner = _Planner(snapshot, None, catalog, {}, files or {})
+    launched = (backend for backend in snapshot.backends.values() if backend.launch is not None and backend.nodes)
+    found = {backend.name: planner.weights(backend) for backend in launched}
+    return {name: weights for name, weights in found.items() if weights is not None}
 
 
 # -- one plan ---------------------------------------------------------------------------------------------------------
@@ -140,21 +157,19 @@ class _Planner:
         place = Place(memory, tuple(known for known in memories if known is not None))
         return demand_of(backend, self._command(backend), place, self.catalog, self.files.get(backend.name))
 
+    def weights(self, backend: Backend) -> float | None:
+        memories = tuple(self._memory(node) or SPARK_GIB for node in backend.nodes)
+        place = Place(memories[0], memories)
+        return demand_of(backend, self._command(backend), place, self.catalog, self.files.get(backend.name)).weights
+
     def _command(self, backend: Backend) -> ServeCommand:
         command = backend.launch.parsed if backend.launch is not None else ServeCommand()
         profile = self.mode.profiles.get(backend.name) if self.mode is not None else None
         if profile is not None:
-            command = _changed(command, backend.profiles.get(profile, {}))
+            command = with_changes(command, backend.profiles.get(profile, {}))
         if backend.name in self.changes:
-            command = _changed(command, self.changes[backend.name])
+            command = with_changes(command, self.changes[backend.name])
         return command
-
-
-def _changed(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
-    """The command with other flags. Arguments alone, as some images take them, are those of `vllm serve`."""
-    if not command.program:
-        command = parse(f"vllm serve {command.text}")
-    return with_changes(command, changes)
 
 
 # -- one node ---------------------------------------------------------------------------------------------------------

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.snapshot import Backend, Launch, Snapshot
+from gateway.fleet.memory.settings import UTILIZATION
 from gateway.fleet.preflight.terms import ExpectedBackend, ExpectedNode
-from gateway.launch.docker import read_docker_run
-from gateway.launch.words import split
+from gateway.fleet.render.launches import unit_name
+from gateway.launch.command import DEFAULT_PORT, MASTER_PORT
 
-_PORT = 8000  # of vLLM where the command says none
-_MASTER_PORT = 29501  # on which the nodes of one engine meet
-_UTILIZATION = 0.9  # of vLLM where the command says none
 # The variables that the checks read; nothing else of the environment leaves this machine.
 _READ = (
     "HF_HOME",
@@ -58,25 +55,19 @@ def _backend(backend: Backend, node: str) -> ExpectedBackend:
     program = launch.parsed.program[0] if launch.parsed.program else "vllm"
     return ExpectedBackend(
         name=backend.name,
-        port=_port(launch),
-        master_port=_whole(flags.get("master-port"), _MASTER_PORT) if spans > 1 else None,
+        port=launch.host_port(launch.parsed.port or DEFAULT_PORT),
+        master_port=_whole(flags.get("master-port"), MASTER_PORT) if spans > 1 else None,
         utilization=_utilization(launch),
         image=launch.image,
         program=None if launch.image else program,
         models=_models(launch),
         served=backend.model,
-        volumes=tuple(launch.volumes),
+        volumes=launch.mounts,
         env=_environment(launch),
         nodes=spans,
         worker=worker,
-        unit=f"spark-{re.sub(r'[^A-Za-z0-9_.-]', '-', backend.name)}.service",
+        unit=f"{unit_name(backend.name)}.service",
     )
-
-
-def _port(launch: Launch) -> int:
-    """The port of the node: `-p 8001:8000` leads from there to the engine's."""
-    port = _whole(launch.parsed.flags.get("port"), _PORT)
-    return read_docker_run(split(launch.docker or "").words).host_port(port) if launch.image else port
 
 
 def _whole(value: Any, default: int) -> int:
@@ -87,7 +78,7 @@ def _utilization(launch: Launch) -> float | None:
     """None where the command starts no vLLM, or a variable holds the figure."""
     if not launch.parsed.is_vllm:
         return None
-    value = launch.parsed.flags.get("gpu-memory-utilization", _UTILIZATION)
+    value = launch.parsed.flags.get("gpu-memory-utilization", UTILIZATION)
     return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
 
 

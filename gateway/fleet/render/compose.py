@@ -13,13 +13,13 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from gateway.config.snapshot import Mode
-from gateway.fleet.render.docker_flags import DockerFlag
 from gateway.fleet.render.launches import NodeLaunch, Note
 from gateway.fleet.render.order import Start
 from gateway.fleet.render.paths import COMPOSE, MARK, env_path
 from gateway.fleet.render.script import docker_flags
 from gateway.fleet.render.unit import ATTEMPTS, STOP_SECONDS
 from gateway.fleet.render.words import compose_text
+from gateway.launch.docker import DockerFlag
 
 _NAMES = {  # flag of `docker run` -> key with one value
     "cpus": "cpus",
@@ -180,6 +180,6 @@ def _healthcheck(launch: NodeLaunch, start: Start) -> dict[str, Any]:
 def compose_notes(launch: NodeLaunch) -> Iterator[Note]:
     """Flags of `docker run` that a compose file has no key for, as far as this module knows them."""
     known = {*_NAMES, *_LISTS, *_SWITCHES, *_ELSEWHERE}
-    unknown = [f"--{flag.name}" for flag in launch.flags if flag.name not in known]
+    unknown = [flag.option for flag in launch.flags if flag.name not in known]
     if unknown and launch.launch.image:
         yield Note("warning", f"{launch.path}.docker", f"not in compose.yaml, only in the unit: {', '.join(unknown)}")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
-from gateway.fleet.render.docker_flags import DockerFlag, read_flags, values
-from gateway.fleet.render.engine_words import EngineWords, engine_words
 from gateway.fleet.render.words import NotAReference, pieces, referenced
-from gateway.launch.command import ServeCommand, parse, with_changes
+from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
+from gateway.launch.docker import DockerFlag
+from gateway.launch.words import assignments
 
-DEFAULT_PORT = 8000  # of vLLM
-MASTER_PORT = 29501
 SECRET_FLAGS = ("api-key", "hf-token")
 # In names of variables: HF_TOKEN and APIKEY, but neither TOKENIZERS_PARALLELISM nor MAX_TOKENS.
 SECRET = re.compile(
@@ -45,6 +42,19 @@ class CannotRender(Exception):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+@dataclass(frozen=True)
+class EngineWords:
+    """`arguments`: what follows the image, or on the host the program and its arguments. `entrypoint`: what replaces
+    the image's own; None = it stays. `env`: the assignments in front of the program."""
+
+    arguments: tuple[str, ...]
+    entrypoint: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def all(self) -> tuple[str, ...]:
+        return self.arguments if self.entrypoint is None else (self.entrypoint, *self.arguments)
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeComm
     if profile not in backend.profiles:
         known = ", ".join(backend.profiles) or "none"
         raise CannotRender(f"backends.{backend.name}.profiles", f"has no profile '{profile}' (there are: {known})")
-    return with_changes(launch.parsed, backend.profiles[profile], image=launch.image)
+    return with_changes(launch.parsed, backend.profiles[profile])
 
 
 def _takes_flags(command: ServeCommand) -> bool:
@@ -168,17 +178,16 @@ def _takes_flags(command: ServeCommand) -> bool:
 
 
 def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> NodeLaunch:
-    try:
-        given = read_flags(launch.docker or "")
-    except ValueError as error:
-        raise CannotRender(f"backends.{backend.name}.launch.docker", str(error)) from None
+    container = launch.container
+    if container.problem is not None:
+        raise CannotRender(f"backends.{backend.name}.launch.docker", container.problem)
     node = nodes[rank]
     several = len(nodes) > 1
     if several:
-        command = _of_rank(backend, launch, command, nodes, rank)
-    words = engine_words(command, launch.image, given)
-    command = _as_started(command, launch.image, given)
-    env = {**_env_of_flags(given), **launch.env, **words.env}
+        command = _of_rank(backend, command, nodes, rank)
+    words = _engine_words(command)
+    given = {name: f"${{{name}}}" if value is None else value for name, value in container.env.items()}
+    env = {**given, **launch.env, **words.env}
     if several and node.address and not _differs_by_node(env):
         env["VLLM_HOST_IP"] = node.address
     port = _engine_port(backend, command)
@@ -192,13 +201,40 @@ def _on_node(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         rank=rank,
         words=words,
         env=env,
-        flags=tuple(f for f in given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
-        volumes=(*launch.volumes, *values(given, "volume")),
+        flags=tuple(f for f in container.given if f.name not in (*_OF_THE_UNIT, "env", "volume", "entrypoint")),
+        volumes=launch.mounts,
         port=port,
         url=None,
         user=_user(node),
     )
-    return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made, given)))
+    return replace(made, url=None if rank else _url(made), notes=tuple(_notes_of_flags(made)))
+
+
+def _engine_words(command: ServeCommand) -> EngineWords:
+    """The command for its image.
+
+    An image whose entrypoint is `vllm serve` gets the arguments alone; another program there replaces the entrypoint.
+    Other images run the words as they are; vLLM's (nvcr.io/nvidia/vllm) get a `vllm serve` in front of bare arguments.
+    """
+    env, start = assignments(command.words)
+    words, image = command.words[start:], command.image
+    if command.entrypoint is not None:
+        return EngineWords(words[1:] if command.entrypoint else words, command.entrypoint, env)
+    if image is None or not words:
+        return EngineWords(words, None, env)
+    bare = not command.program
+    if not is_serving_image(image):
+        return EngineWords(("vllm", "serve", *words) if bare and _has_vllm(image) else words, None, env)
+    if bare:
+        return EngineWords(words, None, env)
+    if words[:2] == ("vllm", "serve"):
+        return EngineWords(words[2:], None, env)
+    return EngineWords(words[1:], words[0], env)
+
+
+def _has_vllm(image: str) -> bool:
+    """Whether the image is one of vLLM, by its name without tag and digest."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0].startswith("vllm")
 
 
 def _differs_by_node(env: Mapping[str, str]) -> bool:
@@ -206,14 +242,7 @@ def _differs_by_node(env: Mapping[str, str]) -> bool:
     return "${" in env.get("VLLM_HOST_IP", "")
 
 
-def _as_started(command: ServeCommand, image: str | None, given: tuple[DockerFlag, ...]) -> ServeCommand:
-    """The command as its process sees it: `--entrypoint /bin/bash` with `-c "... vllm serve ..."` starts vLLM too."""
-    for entrypoint in values(given, "entrypoint"):
-        return parse(shlex.join((entrypoint, *command.words)), image=image)
-    return command
-
-
-def _of_rank(backend: Backend, launch: Launch, command: ServeCommand, nodes: list[Node], rank: int) -> ServeCommand:
+def _of_rank(backend: Backend, command: ServeCommand, nodes: list[Node], rank: int) -> ServeCommand:
     """The command of one node of several that make one engine. What the command states of the group stays; which
     position the node has does not."""
     changes: dict[str, Any] = {}
@@ -228,23 +257,13 @@ def _of_rank(backend: Backend, launch: Launch, command: ServeCommand, nodes: lis
         changes["master-addr"] = nodes[0].address
     if "master-port" not in command.flags:
         changes["master-port"] = MASTER_PORT
-    return with_changes(command, {**changes, "headless": True if rank else "none"}, image=launch.image)
-
-
-def _env_of_flags(flags: tuple[DockerFlag, ...]) -> dict[str, str]:
-    """Variables given by `-e`; `-e NAME` alone takes the value from the machine, which a reference says as well."""
-    found = {}
-    for text in values(flags, "env"):
-        name, equals, value = text.partition("=")
-        found[name] = value if equals else f"${{{name}}}"
-    return found
+    return with_changes(command, {**changes, "headless": True if rank else "none"})
 
 
 def _engine_port(backend: Backend, command: ServeCommand) -> int | None:
     """The port on which the engine listens (in its container); None = not known."""
     if command.is_vllm:
-        port = command.flags.get("port", DEFAULT_PORT)
-        return port if isinstance(port, int) else None
+        return command.port
     return backend.origin[2] if backend.url else None
 
 
@@ -262,11 +281,7 @@ def _url(launch: NodeLaunch) -> str | None:
 
 def published_port(launch: NodeLaunch) -> int | None:
     """The port of the node at which the engine is reached: `-p 8001:8000` changes it."""
-    for text in values(launch.flags, "publish"):
-        *_, host, inside = ("", *text.partition("/")[0].split(":"))
-        if inside == str(launch.port) and host.isdecimal():
-            return int(host)
-    return launch.port
+    return None if launch.port is None else launch.launch.host_port(launch.port)
 
 
 def _user(node: Node) -> str | None:
@@ -287,8 +302,9 @@ def _check_references(launch: NodeLaunch) -> None:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def _notes_of_flags(launch: NodeLaunch, given: tuple[DockerFlag, ...]) -> Iterator[Note]:
-    left_out = [f"--{flag.name}" for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
+def _notes_of_flags(launch: NodeLaunch) -> Iterator[Note]:
+    given = launch.launch.container.given
+    left_out = [flag.option for flag in given if flag.name in _OF_THE_UNIT and flag.name not in ("rm", "detach")]
     if left_out:
         yield Note("warning", f"{launch.path}.docker", f"left out, the unit sees to it: {', '.join(left_out)}")
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.config.snapshot import Mode, Snapshot
+from gateway.fleet.memory.settings import UTILIZATION
 from gateway.fleet.render.launches import NodeLaunch
 
 GIB = 1024**3
-DEFAULT_SHARE = 0.9  # vLLM's --gpu-memory-utilization where the command has none
 # A cold start is weights, compilation and CUDA graphs: 8 to 10 minutes for most models, 10 to 15 for 75 GB of weights.
 _BASE_SECONDS = 600
 _SECONDS_PER_GIB = 12
@@ -39,8 +39,11 @@ class Start:
     before: tuple[Before, ...] = ()
 
 
-def starts(launches: Iterable[NodeLaunch], snapshot: Snapshot) -> dict[tuple[str, str], Start]:
-    """(backend, node) -> its Start. One order for the whole fleet, so that no two engines wait for each other."""
+def starts(
+    launches: Iterable[NodeLaunch], snapshot: Snapshot, weights: Mapping[str, float]
+) -> dict[tuple[str, str], Start]:
+    """(backend, node) -> its Start. One order for the whole fleet, so that no two engines wait for each other.
+    `weights`: backend -> GiB that it loads on one node, as far as they are known."""
     ordered = sorted(launches, key=_share, reverse=True)
     found: dict[tuple[str, str], Start] = {}
     for index, launch in enumerate(ordered):
@@ -49,19 +52,21 @@ def starts(launches: Iterable[NodeLaunch], snapshot: Snapshot) -> dict[tuple[str
             url = _seen_from(other, ordered)
             beside = other.node.name == launch.node.name and other.name != launch.name
             if beside and url and _run_together(other.backend.name, launch.backend.name, snapshot.modes):
-                before.append(Before(other.name, url + other.backend.health.path, start_seconds(other)))
-        seconds = max(start_seconds(launch), *(one.seconds for one in before), 0)
+                before.append(Before(other.name, url + other.backend.health.path, start_seconds(other, weights)))
+        seconds = max(start_seconds(launch, weights), *(one.seconds for one in before), 0)
         found[launch.backend.name, launch.node.name] = Start(seconds, tuple(before))
     return found
 
 
-def start_seconds(launch: NodeLaunch) -> int:
-    """How long a start may take, by what the engine holds in memory (`resident`), which is at least its weights."""
+def start_seconds(launch: NodeLaunch, weights: Mapping[str, float]) -> int:
+    """How long a start may take, by what the engine holds in memory (`resident`), which is at least its weights; else
+    by its weights alone."""
     extra = _SECONDS_BETWEEN_NODES if launch.nodes > 1 else 0
     resident = launch.launch.resident
-    if resident is None:
+    gib = weights.get(launch.backend.name) if resident is None else resident / GIB
+    if gib is None:
         return _UNKNOWN_SECONDS + extra
-    seconds = _BASE_SECONDS + extra + _SECONDS_PER_GIB * resident / GIB
+    seconds = _BASE_SECONDS + extra + _SECONDS_PER_GIB * gib
     return 60 * round(seconds / 60)
 
 
@@ -72,7 +77,7 @@ def _share(launch: NodeLaunch) -> float:
         return float(share)
     if launch.launch.resident and launch.node.memory:
         return launch.launch.resident / launch.node.memory
-    return DEFAULT_SHARE if launch.command.is_vllm else 0.0
+    return UTILIZATION if launch.command.is_vllm else 0.0
 
 
 def _run_together(one: str, other: str, modes: Mapping[str, Mode]) -> bool:

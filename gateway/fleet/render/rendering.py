@@ -25,11 +25,13 @@ class Rendering:
     secrets: frozenset[str] = frozenset()
 
 
-def render(snapshot: Snapshot, profiles: Mapping[str, str] | None = None) -> Rendering:
+def render(
+    snapshot: Snapshot, profiles: Mapping[str, str] | None = None, weights: Mapping[str, float] | None = None
+) -> Rendering:
     """The files of every node that has launch blocks. `profiles`: backend -> the profile to render instead of the plain
-    command."""
+    command. `weights`: backend -> GiB that it loads on one node, as far as they are known."""
     launches, notes = node_launches(snapshot, profiles or {})
-    order = starts(launches, snapshot)
+    order = starts(launches, snapshot, weights or {})
     files: list[RenderedFile] = []
     for node in dict.fromkeys(launch.node.name for launch in launches):
         own = [launch for launch in launches if launch.node.name == node]

@@ -10,12 +10,12 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from gateway.fleet.render.docker_flags import DockerFlag
 from gateway.fleet.render.launches import SECRET, NodeLaunch, published_port
 from gateway.fleet.render.order import Start
 from gateway.fleet.render.paths import MARK, env_path
 from gateway.fleet.render.unit import STOP_SECONDS, served_name, warms_up
 from gateway.fleet.render.words import OTHERWISE, comment_lines, required, shell_path, shell_word
+from gateway.launch.docker import DockerFlag
 
 # What shellcheck says of words that are meant literally: quotes, backslashes, dollar signs, tildes, typographic quotes.
 _LITERAL_WORDS = "SC1003,SC1110,SC1111,SC1112,SC2016,SC2088"
