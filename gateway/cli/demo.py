@@ -85,12 +85,12 @@ def _run(config: Path, loaded: Loaded, sock: socket.socket, data: str, speedup: 
     host, port = sock.getsockname()[:2]
     log = set_up_logs(loaded.snapshot.server.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        holdings = memory_held(loaded.snapshot, config.parent)
+        holdings = memory_held(loaded.snapshot)
         start = start_fleet(loaded.snapshot, speedup=speedup, control_port=_control_port(port), holdings=holdings)
         fleet = runner.run(start)
 
         async def adapt(edited: Snapshot) -> Snapshot:
-            await fleet.follow(edited, await asyncio.to_thread(memory_held, edited, config.parent))
+            await fleet.follow(edited, await asyncio.to_thread(memory_held, edited))
             return with_start_commands(simulated(edited, fleet, fleet.exporters), fleet.control_url)
 
         try:
@@ -158,18 +158,17 @@ def sim_command(order: str, backend: str, control_url: str) -> str:
     return shlex.join((sys.executable, "-m", "gateway", "sim", order, "--control", control_url, "--", backend))
 
 
-def memory_held(snapshot: Snapshot, folder: Path) -> dict[str, dict[str, int]]:
-    """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only what it knows.
-
-    `folder`: where routes.yaml is; the path of the operator's own catalogue is relative to it."""
+def memory_held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """Bytes that each backend holds on each of its nodes once it runs, by the memory plan; only what it knows."""
+    from gateway.config.problems import ConfigError
     from gateway.config.snapshot import Mode
-    from gateway.fleet.memory.models import CatalogError, load_models
+    from gateway.fleet.catalog import catalog_of, load_catalog
     from gateway.fleet.memory.plan import plan
 
     try:
-        catalog = load_models(folder / snapshot.own_catalog if snapshot.own_catalog is not None else None)
-    except CatalogError:  # `gateway check` reports it
-        catalog = load_models(None)
+        catalog = catalog_of(snapshot).memory
+    except ConfigError:  # `gateway check` reports it
+        catalog = load_catalog().memory
     everything = Mode("", tuple(name for name, backend in snapshot.backends.items() if not backend.cloud))
     nodes = plan(replace(snapshot, modes={"": everything}), "", catalog).nodes
     held: dict[str, dict[str, int]] = {}

@@ -13,7 +13,7 @@ from gateway.cli.demo import memory_held, sim_command, simulated, with_start_com
 from gateway.cli.sim import command
 from gateway.config.load import load, load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.fleet.memory.models import load_models
+from gateway.fleet.catalog import load_catalog
 from gateway.fleet.memory.plan import plan
 from gateway.launch.command import parse
 from gateway.launch.words import split
@@ -23,7 +23,7 @@ from tests.demo_process import ROOT, free_ports
 from tests.simulator.wire import ask
 
 SHIPPED = load(ROOT / "routes.yaml", {}).snapshot
-HELD = memory_held(SHIPPED, ROOT)
+HELD = memory_held(SHIPPED)
 
 
 async def ordered(order: str, backend: str, control: str) -> Result:
@@ -126,12 +126,12 @@ def test_no_machine_is_reached_by_ssh_from_the_demo() -> None:
 
 
 def test_the_demo_takes_what_a_backend_holds_from_the_memory_plan() -> None:
-    planned = plan(SHIPPED, "ds4", load_models(None)).nodes["spark2"].demands["ds4"]
+    planned = plan(SHIPPED, "ds4", load_catalog().memory).nodes["spark2"].demands["ds4"]
     assert planned.held is not None
     assert HELD["ds4"] == dict.fromkeys(("spark1", "spark2"), round(planned.held * GIB))
     assert "parakeet" not in HELD, "what is not known is not made up"
     odd = replace(SHIPPED, own_catalog="none.yaml")
-    assert memory_held(odd, ROOT) == HELD, "a catalogue that cannot be read is left out"
+    assert memory_held(odd) == HELD, "a catalogue that cannot be read is left out"
 
 
 async def test_the_shipped_fleet_switches_from_daily_to_ds4_and_back_as_its_plan_says() -> None:
@@ -160,5 +160,5 @@ def _free(nodes: Mapping[str, Node]) -> dict[str, float]:
 
 
 def _planned_free(mode: str) -> dict[str, float]:
-    nodes = plan(SHIPPED, mode, load_models(None)).nodes
+    nodes = plan(SHIPPED, mode, load_catalog().memory).nodes
     return {name: round(node.free, 1) for name, node in nodes.items() if node.free is not None}
