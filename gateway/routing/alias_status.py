@@ -55,8 +55,8 @@ class BackendView:
 class AliasView:
     """Which backends serve the ordinary requests of an alias. `course`:
 
-    - home: the first required step serves. A step is not required if all its backends are parked (`run: on_demand`), or
-      can serve no request of this alias.
+    - home: the first required step serves. A step is not required if all its backends are parked (by the mode in force,
+      or with `run: on_demand`), or can serve no request of this alias.
     - fallback: a later step serves.
     - cloud: a cloud serves although an earlier step is in the LAN, even if that step is parked.
     - nothing: no backend serves.
@@ -104,7 +104,7 @@ def _line(text: str) -> str:
 
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = tuple(shown(line) for line in drift(state, now))
+    differs = () if health.outside else tuple(shown(line) for line in drift(state, now))
     on_demand = state.backend.run == "on_demand"
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
@@ -138,7 +138,7 @@ def _is_not_required(member: Member) -> bool:
 
 
 def _parked(member: Member) -> bool:
-    return member.state.backend.run == "on_demand" and _is_unhealthy(member)
+    return member.state.health.outside or (member.state.backend.run == "on_demand" and _is_unhealthy(member))
 
 
 def _is_unhealthy(member: Member) -> bool:
@@ -151,7 +151,7 @@ def _why(member: Member, now: float) -> str:
     health, why = member.state.health, member.why
     if why is not None and not _is_unhealthy(member):
         return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
-    reason = "" if _parked(member) else shown(health.reason)
+    reason = "" if _parked(member) and not health.outside else shown(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
 
 

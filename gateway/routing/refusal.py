@@ -24,7 +24,7 @@ MISLEADING = re.compile(
 )
 
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
-PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
+PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
@@ -88,6 +88,8 @@ def _would_serve_if_paid(plan: Plan) -> bool:
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
     """True if this request found a closed port of a backend that is expected back."""
     if not any(t.backend == state.name and t.gone for t in tried):
+        return False
+    if state.health.outside:
         return False
     return state.health.state not in (State.DOWN, State.WARMING) or state.health.starting(now)
 
