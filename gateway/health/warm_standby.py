@@ -198,9 +198,14 @@ def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendS
 
 def is_taken(state: BackendState, states: Mapping[str, BackendState]) -> bool:
     """Does another backend of the mode in force run on a machine of this one? It needs the memory, there or not."""
-    hosts = {*state.backend.nodes, state.backend.origin[1]}
     others = (other for other in states.values() if other is not state and not other.backend.cloud)
-    return any(not other.health.outside and hosts & {*other.backend.nodes, other.backend.origin[1]} for other in others)
+    return any(not other.health.outside and _share_machine(state.backend, other.backend) for other in others)
+
+
+def _share_machine(one: Backend, other: Backend) -> bool:
+    """Where one of them has no node, the hosts of their URLs count too."""
+    same_host = not (one.nodes and other.nodes) and one.origin[1] == other.origin[1]
+    return same_host or bool(hosts_of(one) & hosts_of(other))
 
 
 def _free_of(machine: Machine | None) -> float | None:

@@ -19,7 +19,7 @@ from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.routing.plan import KINDS
-from gateway.routing.serving import UNHEALTHY, Member, members_now, reason_of
+from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, Member, members_now, reason_of
 from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
@@ -120,8 +120,16 @@ def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> 
         if serving:
             course = _course([member for member in members if member.step < step], serving)
             return AliasView(alias.name, course, step, tuple(m.state.name for m in serving), "; ".join(out))
-    parked = all(map(_is_not_required, members)) and any(map(_parked, members))
+    parked = all(map(_is_not_required, _without_shut_clouds(members))) and any(map(_parked, members))
     return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
+
+
+def _without_shut_clouds(members: Sequence[Member]) -> Sequence[Member]:
+    """If all local backends are outside the mode in force, the mode keeps the clouds behind them shut: they do not
+    count, as the local ones do not."""
+    if not all(member.state.health.outside for member in members if not member.state.backend.cloud):
+        return members
+    return [member for member in members if member.why is None or member.why.kind != NOT_ENTERED]
 
 
 def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:

@@ -121,8 +121,10 @@ class Plan:
         """Why a later step serves: ("fallback", reason) when the first step is unhealthy or has just failed,
         ("routed", too_long | incapable | busy) when the cause is this request. None on the first step. Backends
         outside the mode in force do not count: the first step is the first one with another."""
+        if candidate.step == 0:
+            return None
         home = self._first_step()
-        if candidate.step == 0 or (candidate.step <= home and not candidate.state.backend.cloud):
+        if candidate.step <= home and not candidate.state.backend.cloud:
             return None
         kinds = [s.kind for s in self.skipped if s.step == home and KINDS[s.kind] != OUTSIDE]
         first = [c for c in self.candidates if c.step == home]
