@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.startup_report import startup_report
 from gateway.domain.health_state import State
 from simulator import SimOllama, SimVllm
 from tests.editing import edited
@@ -163,6 +165,21 @@ async def test_a_parked_backend_is_checked_and_gets_no_request_of_ours() -> None
         report = (await s.gateway.client.post("/admin/backends/qwen8b/probe", json={})).json()
         assert {seen["result"] for seen in report["checks"].values()} == {"untested"}
         assert (report["problems"], s.ollama.loaded) == ([], {})
+
+
+async def test_a_failed_request_of_a_parked_ollama_is_not_followed_by_one_that_loads_its_model() -> None:
+    async with sparks() as s:
+        await s.switch("ds4")
+        found = await s.gateway.gateway.prober.suspicion.probe(s.gateway.gateway.fleet["qwen8b"])
+        assert (found.lives, s.ollama.loaded, s.ollama.requests) == (None, {}, [])
+
+
+async def test_the_report_at_the_start_names_what_is_parked_and_nothing_as_lost() -> None:
+    async with sparks("modes: {ds4: [ds4]}\n") as s:
+        await s.gateway.until_ready("ds4")
+        gateway = s.gateway.gateway
+        summary, wrong = startup_report(gateway.snapshot, gateway.fleet.states, time.monotonic())
+        assert (summary, wrong) == ("first look: ready: ds4; parked: qwen36, gemma4, qwen8b", [])
 
 
 # -- a change of the mode ---------------------------------------------------------------------------------------------

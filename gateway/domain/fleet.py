@@ -62,7 +62,8 @@ class Fleet:
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
-        for state in self.states.values():
+        # First the backends that enter the mode in force: what waits for one that leaves it then finds them.
+        for state in sorted(self.states.values(), key=lambda state: state.backend.parked is not None):
             state.evidence.follow_mode(state.backend.parked)
             if state.backend.identity in self._drained:
                 self._drain_again(state)

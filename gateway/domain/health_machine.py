@@ -318,7 +318,7 @@ class Health:
 
     def remove(self, now: float) -> None:
         """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""
-        self.half_open = False
+        self.half_open = self.outside = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
