@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -199,8 +200,7 @@ async def test_requests_under_way_end_by_themselves_and_those_that_wait_go_on() 
             )
             lines = streaming.aiter_lines()
             assert (await anext(lines)).startswith("data:")
-            waiting = [stack.enter_async_context(_asking(gateway, model)) for model in ("x", "y")]
-            tasks = [await one for one in waiting]
+            tasks = [asyncio.create_task(ask(gateway, model)) for model in ("x", "y")]
             await gateway.until(lambda: gateway.gateway.admission.queue_depth().get("a", 0) == 2)
             await gateway.gateway.put_mode_in_force("two")
             assert [await task for task in tasks] == [(200, "b", None), (503, "no_backend_available", None)]
@@ -209,17 +209,6 @@ async def test_requests_under_way_end_by_themselves_and_those_that_wait_go_on() 
             rest = [line async for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert gateway.state("a") is State.PARKED, "an answered request does not bring it back"
-
-
-@asynccontextmanager
-async def _asking(gateway: RunningGateway, model: str):  # type: ignore[no-untyped-def]  # a task of `ask`
-    import asyncio
-
-    task = asyncio.create_task(ask(gateway, model))
-    try:
-        yield task
-    finally:
-        await task
 
 
 async def test_a_change_is_an_event_a_log_line_and_a_metric(caplog: pytest.LogCaptureFixture) -> None:

@@ -121,7 +121,7 @@ class StateSync:
             if known is None or known.at < at:
                 fact = self._facts[field] = Fact(at, until, msgspec.json.decode(value))
                 if field == MODE:
-                    self.on_mode(fact.value, at)
+                    self.on_mode(str(fact.value), at)
                 else:
                     self._unfit[field] = None
         if self._unfit:

@@ -58,7 +58,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     why = MISLEADING.sub("[...]", "; ".join(reasons)) or "it names no backend that could serve this"
     last = tried[-1] if tried else None
     gone = [c.state for c in plan.candidates if _just_gone(c.state, tried, now)]
-    names = {state.name for state in gone}
+    names = {state.name for state in gone} | _stopped(plan, tried)
     failures = [t for t in tried if t.kind in ("failed", "misconfigured") and t.backend not in names]
     kinds = {t.kind for t in tried} | {s.kind for s in skipped} | ({"warming"} if gone else set())
     disobeyed = last is not None and last.kind == "disobeyed"
@@ -83,6 +83,13 @@ def _would_serve_if_paid(plan: Plan) -> bool:
     spent = [Candidate(s.state, s.step) for s in plan.skipped if s.kind == "budget"]
     spent += [c for c in plan.candidates if plan.outcomes.get(c.state.name) == "budget"]
     return any(plan.may_enter(candidate) for candidate in spent)
+
+
+def _stopped(plan: Plan, tried: Sequence[Tried]) -> set[str]:
+    """The backends whose closed port this request found after they had left the mode in force: they were stopped, which
+    is no failure."""
+    outside = {c.state.name for c in plan.candidates if c.state.health.outside}
+    return {t.backend for t in tried if t.gone and t.backend in outside}
 
 
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ GRACE = SETTINGS.start_grace
 
 
 @given(st.lists(st.sampled_from([*EVENTS.items(), *OPERATOR.items()]), max_size=12), st.booleans(), st.booleans())
-def test_no_evidence_moves_a_backend_outside_the_mode(events: list, on_demand: bool, canary: bool) -> None:  # type: ignore[type-arg]
+def test_no_evidence_moves_a_backend_outside_the_mode(events: list[Any], on_demand: bool, canary: bool) -> None:
     health = canaried() if canary else ready()
     health.on_demand = on_demand
     health.park(WHY, 1.0)
