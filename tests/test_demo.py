@@ -22,11 +22,12 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from gateway.cli.demo import command, shipped_routes, simulated
 from gateway.config.load import load, load_text
+from gateway.config.modes import in_mode
 from gateway.config.snapshot import Alias
 from tests.demo_process import GATEWAY, PATIENCE, ROOT, Demo, free_ports, needs_curl, running_demo
 from tests.waiting import wait_until
 
-SNAPSHOT = load(ROOT / "routes.yaml", {}).snapshot
+SNAPSHOT = in_mode(load(ROOT / "routes.yaml", {}).snapshot, None)
 CHAT = [
     alias
     for alias in SNAPSHOT.aliases.values()
@@ -78,9 +79,11 @@ async def test_every_alias_answers_streaming_or_not_with_tools_or_not(demo: Demo
 
 
 def _runs(demo: Demo, alias: Alias) -> bool:
-    """Does the simulation run any backend of it? Those with `run: on_demand` wait to be started."""
+    """Does the simulation run any backend of it that is in the mode in force? Those with `run: on_demand` wait to be
+    started."""
     listening = {name for name, sim in _get(f"{demo.control}/_sim").items() if sim["listening"]}
-    return any(name in listening for step in alias.steps for name in step)
+    there = {name for name in listening if SNAPSHOT.backends[name].parked is None}
+    return any(name in there for step in alias.steps for name in step)
 
 
 def _refused_as_parked(demo: Demo, alias: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.snapshot import HealthSettings
-from gateway.domain.health_machine import QUIET_LEAST, STEADY, Health
-from gateway.domain.health_state import State
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import QUIET_LEAST, STEADY, State
 
 EVERY = 5.0
 

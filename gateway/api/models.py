@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from gateway.admission.access import Identity, find_alias, identify
+from gateway.config.aliases import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import TRAITS
 from gateway.proxy.header_map import header_map
@@ -74,10 +75,10 @@ def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str,
 
 
 def first_window(gateway: Gateway, alias: Alias) -> int | None:
-    """The window that the first step always has: the smallest one of its backends; None if one is not known yet."""
-    if not alias.steps:
-        return None
+    """The window that the first step (in the mode in force) always has: the smallest one of its backends; None if one
+    is not known yet."""
     now = time.monotonic()
-    windows = [gateway.fleet.states[name].window(now) for name in alias.steps[0]]
+    first = first_step(alias.steps, gateway.snapshot.backends)
+    windows = [gateway.fleet.states[name].window(now) for name in first]
     known = [window for window in windows if window]
     return min(known) if known and len(known) == len(windows) else None

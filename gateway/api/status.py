@@ -83,7 +83,7 @@ def router(gateway: Gateway) -> APIRouter:
         """The memory plan of the fleet, beside what the nodes hold."""
         admitted(request)
         fleet, machines = gateway.fleet.states, gateway.prober.machines
-        return JSONResponse(await plan_view.read(gateway.snapshot, None, fleet, machines), headers=fresh)
+        return JSONResponse(await plan_view.read(gateway.snapshot, gateway.snapshot.mode, fleet, machines), headers=fresh)
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
@@ -112,8 +112,9 @@ class Viewer(NamedTuple):
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...}, aliases:
-    {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. Without the backends' own error texts."""
+    """`{version, started, now, mode, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...},
+    aliases: {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. `mode`: the one in force; None
+    without modes. Without the backends' own error texts."""
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
@@ -122,6 +123,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "version": __version__,
         "started": gateway.started,
         "now": time.time(),
+        "mode": gateway.snapshot.mode,
         "stopping": gateway.stopping,
         "memory": gateway.memory.describe(),
         "short": list(gateway.alerter.short),
@@ -153,7 +155,7 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
         answer["backends"][name] |= {
             "reason": shown_to_admin(state.health.reason),
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
-            "drift": [shown_to_admin(line) for line in drift(state, time.monotonic())],
+            "drift": [] if state.health.outside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
     answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
@@ -238,6 +240,8 @@ def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
     fields = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
+    if event.kind == "mode":
+        return {k: v for k, v in fields.items() if k != "backend"}
     return fields if event.kind == "state" else {k: v for k, v in fields.items() if k not in ("before", "after")}
 
 
@@ -269,7 +273,7 @@ async def _encode_history(gateway: Gateway) -> bytes:
 
 
 class EventStream(Response):
-    """One `event: state|drift|config` with its JSON for each event from now on; a comment after every 15 s without
+    """One `event: state|drift|config|mode` with its JSON for each event from now on; a comment after every 15 s without
     an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event: sample` every few
     seconds, always the newest one. Ends when the reader leaves or stalls, or when the gateway stops."""
 

@@ -161,6 +161,9 @@ def _skipped(
     alias: Alias, states: Mapping[str, BackendState], state: BackendState, number: int, unmet: Mapping[Need, Unmet]
 ) -> Iterator[str]:
     backend = state.backend
+    if backend.parked is not None:
+        yield f"always: it is parked ({backend.parked})"
+        return
     if not _serves_models(backend):
         yield f"for anything but {', '.join(backend.serves)}"
         return

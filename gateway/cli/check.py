@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gateway.cli.options import config_option, counted, examples, fail_with, json_option, no_file, problem_json
+from gateway.cli.options import (
+    config_option,
+    counted,
+    examples,
+    fail_with,
+    in_mode_or_exit,
+    json_option,
+    mode_option,
+    no_file,
+    problem_json,
+)
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
@@ -24,14 +35,16 @@ if TYPE_CHECKING:
 @examples(
     "gateway check",
     "gateway check --live                    # are they there, and do they serve what the file says?",
+    "gateway check --mode ds4                # the second of the file's modes",
     "gateway check new.yaml --json",
 )
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @config_option
 @click.option("--live", is_flag=True, help="Also ask every backend whether it is there and what it serves.")
+@mode_option
 @json_option
-def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
+def command(file: Path | None, config: Path, live: bool, mode: str | None, as_json: bool) -> None:
     """Say what is wrong or odd in FILE, and where each alias leads.
 
     The findings of `gateway fleet check` are shown, too. Exit code 0: it can be served; 1: it has a mistake, a mode
@@ -46,6 +59,7 @@ def command(file: Path | None, config: Path, live: bool, as_json: bool) -> None:
         loaded = load(path)
     except ConfigError as error:
         _fail(error, as_json)
+    loaded = replace(loaded, snapshot=in_mode_or_exit(loaded.snapshot, mode))
     found = _findings(loaded, as_json)
     answers = _ask(loaded) if live else []
     if as_json:
@@ -93,6 +107,7 @@ def _as_json(loaded: Loaded, found: list[Finding], answers: list[Answer]) -> dic
     facts = alias_facts(loaded.snapshot)
     return {
         "ok": _is_fine(found, answers),
+        "mode": loaded.snapshot.mode,
         "problems": [problem_json(p, "warning") for p in loaded.warnings],
         "findings": [one.as_json() for one in found],
         "aliases": [alias.as_json() for alias in facts],
@@ -110,6 +125,8 @@ def _print_text(loaded: Loaded, found: list[Finding], answers: list[Answer], pat
     kinds = {"backend": snapshot.backends, "alias": snapshot.aliases, "client": snapshot.clients}
     verdict = "a mode cannot run" if mode_cannot_run(found) else "fine"
     click.echo(f"{path}: {verdict} ({', '.join(counted(len(found), kind) for kind, found in kinds.items())})")
+    if snapshot.mode is not None:
+        click.echo(f"in mode {snapshot.mode} of {', '.join(snapshot.modes)}")
     if loaded.warnings:
         click.echo("\nWarnings")
         for warning in loaded.warnings:

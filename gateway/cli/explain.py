@@ -15,8 +15,10 @@ from gateway.cli.options import (
     complete_client,
     config_option,
     examples,
+    in_mode_or_exit,
     json_option,
     load_or_exit,
+    mode_option,
 )
 from gateway.config.sources import read_file
 from gateway.printable import visible, visible_all
@@ -46,6 +48,7 @@ _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 @click.option("--request", "file", type=click.Path(dir_okay=False, path_type=Path), help="The request body, as JSON.")
 @click.option("--client", shell_complete=complete_client, help="By the rules of this client of routes.yaml.")
 @click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
+@mode_option
 @json_option
 def command(
     alias: str,
@@ -55,19 +58,24 @@ def command(
     file: Path | None,
     client: str | None,
     key: str | None,
+    mode: str | None,
     as_json: bool,
 ) -> None:
     """Print the plan for a request to ALIAS, with the reason for each backend.
 
     Asks the running gateway, which knows the backends' health and what was learned; where none runs, the plan is made
-    from the file alone. Exit code 0: some backend may serve it; 1: none; 2: wrong usage.
+    from the file alone (with --mode always). Exit code 0: some backend may serve it; 1: none; 2: wrong usage.
     """
     if file is not None and (tools or tokens is not None):
         raise click.UsageError("--request says it all: leave out --tools and --tokens")
     asked: dict[str, Any] = {"alias": alias, "client": client}
     asked |= {"request": _read(file)} if file is not None else {"tools": tools, "tokens": tokens}
-    snapshot = load_or_exit(config, as_json=as_json).snapshot
-    explanation, source = _ask(snapshot, asked, key)
+    snapshot = in_mode_or_exit(load_or_exit(config, as_json=as_json).snapshot, mode)
+    if mode is None:
+        explanation, source = _ask(snapshot, asked, key)
+    else:
+        explanation = _from_file(snapshot, asked)
+        source = f"{snapshot.source} alone: every backend in mode {mode} is taken as ready"
     try:
         served = bool(explanation["served"])
         if as_json:
@@ -99,9 +107,9 @@ def _ask(snapshot: Snapshot, asked: dict[str, Any], key: str | None) -> tuple[Ex
         running = False  # something else listens there
     if running:
         return _from_gateway(url, asked, key), f"the running gateway at {url}"
-    return _from_file(
-        snapshot, asked
-    ), f"{snapshot.source} alone (no gateway runs at {url}): every backend is taken as ready"
+    where = f" in mode {snapshot.mode}" if snapshot.mode is not None else ""
+    source = f"{snapshot.source} alone (no gateway runs at {url}): every backend{where} is taken as ready"
+    return _from_file(snapshot, asked), source
 
 
 def _from_gateway(url: str, asked: dict[str, Any], key: str | None) -> Explanation:

@@ -74,6 +74,8 @@ async def get(client: httpx.AsyncClient, backend: Backend, path: str) -> httpx.R
 def _absent(backend: Backend, error: Exception) -> Answer:
     late = isinstance(error, httpx.TimeoutException | TimeoutError)
     reason = f"no answer within {WAIT:.0f} s" if late else "not reachable"
+    if backend.parked is not None:
+        return Answer(backend.name, f"{reason}: parked ({backend.parked})")
     if backend.run != "always":
         return Answer(backend.name, f"{reason}: parked (on_demand)")
     return Answer(backend.name, reason, (reason,))

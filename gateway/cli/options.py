@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from gateway.config.load import Loaded
     from gateway.config.problems import ConfigError, Problem
+    from gateway.config.snapshot import Snapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
@@ -30,6 +31,22 @@ def config_option(command: F) -> F:
         help="The file that says which backends and aliases there are.",
     )
     return option(command)
+
+
+def mode_option(command: F) -> F:
+    """`--mode NAME`, given to the command as `mode: str | None`."""
+    option = click.option("--mode", shell_complete=complete_mode, help="As if this mode were in force; default first.")
+    return option(command)
+
+
+def in_mode_or_exit(snapshot: Snapshot, mode: str | None) -> Snapshot:
+    """The fleet as it is in this mode; None = the first one. Raises UsageError where the file has no such mode."""
+    from gateway.config.modes import in_mode
+
+    if mode is not None and mode not in snapshot.modes:
+        known = f"it has {', '.join(snapshot.modes)}" if snapshot.modes else "it has no modes"
+        raise click.UsageError(f"there is no mode '{mode}' in {snapshot.source}: {known}")
+    return in_mode(snapshot, mode)
 
 
 def json_option(command: F) -> F:
@@ -110,6 +127,10 @@ def complete_alias(context: click.Context, _: click.Parameter, incomplete: str) 
 
 def complete_backend(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _starting(_section(context, "backends"), incomplete)
+
+
+def complete_mode(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _starting(_section(context, "modes"), incomplete)
 
 
 def complete_client(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

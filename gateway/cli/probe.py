@@ -107,7 +107,7 @@ def _print(found: list[Findings], left_out: dict[str, str]) -> None:
     for findings in there:
         _print_one(findings)
     if parked:
-        click.echo(f"\nParked (run: on_demand): {', '.join(parked)}")
+        click.echo(f"\nParked: {', '.join(parked)}")
     for name, reason in left_out.items():
         click.echo(f"\nNot asked: {name}, {reason}")
     broken = [f"{findings['backend']}: {problem}" for findings in found for problem in findings["problems"]]

@@ -13,7 +13,7 @@ from gateway.domain.health_state import WELL, State
 from gateway.routing.serving import can_serve
 
 if TYPE_CHECKING:
-    from gateway.config.snapshot import Snapshot
+    from gateway.config.snapshot import Alias, Snapshot
     from gateway.domain.backend import BackendState
     from gateway.runtime.gateway import Gateway
 
@@ -56,8 +56,18 @@ def startup_report(snapshot: Snapshot, states: Mapping[str, BackendState], now: 
 
 
 def _unserved_aliases(snapshot: Snapshot, states: Mapping[str, BackendState], now: float) -> list[str]:
-    """The aliases that no backend can serve now. A backend's own name is left out: the backend has a line of its
-    own."""
+    """The aliases that no backend can serve now. A backend's own name is left out: the backend has a line of its own;
+    so is an alias that the mode in force does not serve."""
     known = [a for a in snapshot.aliases.values() if a.steps and all(n in states for step in a.steps for n in step)]
-    lost = [alias.name for alias in known if not alias.implicit and not can_serve(alias, states, now)]
+    lost = [
+        alias.name
+        for alias in known
+        if not alias.implicit and not _is_outside(alias, states) and not can_serve(alias, states, now)
+    ]
     return [f"nobody can serve {', '.join(lost)} now"] if lost else []
+
+
+def _is_outside(alias: Alias, states: Mapping[str, BackendState]) -> bool:
+    """Does the mode in force park every local backend of the alias?"""
+    local = [states[name] for step in alias.steps for name in step if not states[name].backend.cloud]
+    return bool(local) and all(state.health.outside for state in local)

@@ -92,6 +92,8 @@ def header(view: View) -> Text:
     started, now = status.get("started"), status.get("now")
     if number(started) and number(now):
         line.append(f", up {ago(now - started)}", style="none")
+    if isinstance(status.get("mode"), str):
+        line.append(f", mode {one_line(status['mode'])}", style="none")
     shared = mapping_of(status, "shared")
     if shared.get("joined") and number(shared.get("gateways")):
         line.append(f", one of {shared['gateways']} gateways", style="none")

@@ -32,7 +32,8 @@ SETTLED = 5.0  # seconds after joining in which other gateways may still be reco
 
 
 class Membership:
-    """`joined`: Redis answers, and slots, limits and budgets are decided together."""
+    """`joined`: Redis answers, and slots, limits and budgets are decided together. `on_mode` is called with the mode
+    that another gateway has chosen, and when (Unix ms)."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Membership:
         prober: Prober,
         emit: Callable[[Event], None],
         failures: Failures | None = None,
+        on_mode: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
         self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
@@ -58,6 +60,7 @@ class Membership:
         self._redis = RedisConnection(url, self.id, self._build, self._on_message, self._on_redis_lost, self._failures)
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
+        self._state_sync.on_mode = on_mode
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -79,6 +82,10 @@ class Membership:
     def trips(self) -> int:
         """Round trips to Redis."""
         return self._redis.trips
+
+    def publish_mode(self, mode: str, at: float) -> None:
+        """The mode was chosen here at `at` (Unix ms)."""
+        self._state_sync.publish_mode(mode, at)
 
     # -- start and stop -------------------------------------------------------------------------------------------
 

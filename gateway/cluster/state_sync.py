@@ -1,4 +1,4 @@
-"""What gateways publish about backends: learned facts, observations, health verdicts, drains.
+"""What gateways publish: learned facts, observations, health verdicts and drains of backends, and the chosen mode.
 
 Every published fact has a field and a time; the latest fact of a field counts. It is applied where it is about the same
 running engine (version, start). A verdict that rests on proof is adopted, and ends by this gateway's own checks. That
@@ -22,6 +22,7 @@ from gateway.health.prober import Prober
 
 VERDICT_FOR = 900.0  # seconds that a verdict is of interest
 PROOFS = frozenset({"stalled", "misconfigured", "doubted", "disproved"})
+MODE = "\tmode"  # the field of the chosen mode, which belongs to no backend
 PUBLISHED = PROOFS | {"proved", "down", "ready"}
 
 _json = msgspec.json.Encoder().encode
@@ -48,6 +49,7 @@ class StateSync:
         self._unsent: dict[str, Fact] = {}
         self._wipes: list[Operation] = []
         self._applying = False
+        self.on_mode: Callable[[str, float], None] = lambda *_: None  # (mode, Unix ms): another gateway chose it
         self.revision = 0
 
     # -- reports from this gateway --------------------------------------------------------------------------------
@@ -76,6 +78,11 @@ class StateSync:
             self._publish(state, "drain", news == "drained", None)
         elif news in PUBLISHED and _is_news(what):
             self._publish(state, "verdict", [news, kind_of(what.reason)], VERDICT_FOR)
+
+    def publish_mode(self, mode: str, at: float) -> None:
+        """Publish the mode that was chosen here at `at` (Unix ms)."""
+        self._facts[MODE] = self._unsent[MODE] = Fact(at, 0.0, mode)
+        self._wake()
 
     def _publish(self, state: BackendState, field: str, value: Any, seconds: float | None) -> None:
         at = _ms()
@@ -112,8 +119,11 @@ class StateSync:
         for field, at, until, value in facts:
             known = self._facts.get(field)
             if known is None or known.at < at:
-                self._facts[field] = Fact(at, until, msgspec.json.decode(value))
-                self._unfit[field] = None
+                fact = self._facts[field] = Fact(at, until, msgspec.json.decode(value))
+                if field == MODE:
+                    self.on_mode(str(fact.value), at)
+                else:
+                    self._unfit[field] = None
         if self._unfit:
             self._apply_all()
 

@@ -147,10 +147,19 @@ class _Resolver:
 
 def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
     """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown."""
-    if not steps or any(backends[name].engine == "http" for name in steps[0]):
+    first = first_step(steps, backends)
+    if any(backends[name].engine == "http" for name in first):
         return None
-    windows = [context for name in steps[0] if (context := backends[name].context) is not None]
-    return min(windows) if len(windows) == len(steps[0]) else None
+    windows = [context for name in first if (context := backends[name].context) is not None]
+    return min(windows) if windows and len(windows) == len(first) else None
+
+
+def first_step(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> tuple[str, ...]:
+    """The first step, without what the mode in force parks; if it parks every step, the first one as it is written."""
+    for step in steps:
+        if there := tuple(name for name in step if backends[name].parked is None):
+            return there
+    return steps[0] if steps else ()
 
 
 def _not_finite(value: Any, path: Path) -> Path | None:

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from gateway.config.setting import is_section, settings_of
-from gateway.config.snapshot import Alerts, Alias, Server, Snapshot, Traces
+from gateway.config.snapshot import Alerts, Alias, Mode, Server, Snapshot, Traces
 from gateway.config.units import Budget
 
 SHOWN_MOST = 60  # characters of a value
@@ -23,6 +23,7 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
     found = [*_entries("nodes", before.nodes, after.nodes), *_entries("backends", before.backends, after.backends)]
     found += _entries("aliases", _written(before.aliases), _written(after.aliases))
     found += _entries("clients", before.clients, after.clients)
+    found += _modes(before.modes, after.modes)
     return [*found, *_alerts(before.alerts, after.alerts), *_traces(before.traces, after.traces)]
 
 
@@ -44,6 +45,15 @@ def _entries(section: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
             yield f"+ {section}.{name}"
         elif entry != before[name]:
             yield from _keys(f"{section}.{name}", before[name], entry)
+
+
+def _modes(before: Mapping[str, Mode], after: Mapping[str, Mode]) -> Iterator[str]:
+    yield from (f"- modes.{name}" for name in before if name not in after)
+    for name, mode in after.items():
+        if name not in before:
+            yield f"+ modes.{name}"
+        elif mode != before[name]:
+            yield f"~ modes.{name}"
 
 
 def _keys(path: str, before: Any, after: Any) -> Iterator[str]:

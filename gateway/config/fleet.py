@@ -144,6 +144,10 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
             report.error((*path, str(key)), f"unknown key '{key}'", did_you_mean(str(key), ("backends", "profiles")))
         names = _mode_backends(value["backends"], path, backends, report)
         modes[name] = Mode(name, names, _mode_profiles(value.get("profiles"), path, names, backends, report))
+    used = {name for mode in modes.values() for name in mode.backends}
+    for backend in backends.values() if modes else ():
+        if not backend.cloud and backend.name not in used:
+            report.warn(("backends", backend.name), "is in no mode, so it is always parked", "put it into a mode")
     return modes
 
 

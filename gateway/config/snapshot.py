@@ -188,6 +188,8 @@ class Backend:
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=k.Profiles
     )
 
+    parked: str | None = None  # why the mode in force parks it (config/modes.py)
+
     def __hash__(self) -> int:  # the mappings of a launch block have no hash of their own
         return hash((self.name, self.engine, self.url))
 
@@ -419,6 +421,7 @@ class Snapshot:
     alerts: Alerts = field(default_factory=Alerts)
     traces: Traces | None = None
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    mode: str | None = None  # the mode that `backends` are described in; None = as the file describes them
     own_catalog: str | None = None  # path of the operator's rows of the fleet's catalogue
     source: str = "routes.yaml"
 

@@ -205,6 +205,10 @@ class BackendState:
         if announce:
             self._report(verdict or transition.after.value, transition)
 
+    def report_drain(self, news: str) -> None:
+        """Report to other gateways that an operator has "drained" or "resumed" a backend outside the mode in force."""
+        self._report(news)
+
     def report_gone(self) -> None:
         """Report that its port is closed."""
         for observer in self.observers.gone:

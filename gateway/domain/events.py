@@ -13,10 +13,11 @@ class Event:
     """`at`: Unix seconds. `kind` state: `before` and `after` are values of `State`, `reason` the evidence. `kind`
     drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does. `kind`
     config: routes.yaml was read again; `after` is "taken" or "refused", `reason` what changed or what is wrong. `kind`
-    shared: this gateway joined the others or continues without them; `backend` is empty."""
+    shared: this gateway joined the others or continues without them; `backend` is empty. `kind` mode: another mode is
+    in force; `before` and `after` are names of modes ("" = routes.yaml has none), `backend` is empty."""
 
     at: float
-    kind: Literal["state", "drift", "config", "shared"]
+    kind: Literal["state", "drift", "config", "shared", "mode"]
     backend: str
     reason: str
     before: str = ""

@@ -24,6 +24,7 @@ class Owner(Protocol):
 
     def forget(self) -> None: ...
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None: ...
+    def report_drain(self, news: str) -> None: ...
     def report_gone(self) -> None: ...
     def report_stalled(self) -> None: ...
 
@@ -120,11 +121,25 @@ class Evidence:
 
     def drain(self, *, announce: bool = True) -> None:
         """An operator drains the backend: no new requests are sent to it. `announce`: other gateways drain it too."""
-        self._report(self._owner.health.drain(time.monotonic()), "drained", announce=announce)
+        health = self._owner.health
+        news = announce and health.outside and not health.drained
+        self._report(health.drain(time.monotonic()), "drained", announce=announce)
+        if news:  # it stays parked, so there is no transition that would tell it
+            self._owner.report_drain("drained")
 
     def resume(self) -> None:
         """An operator ends the drain."""
-        self._report(self._owner.health.resume(time.monotonic()), "resumed")
+        health = self._owner.health
+        news = health.outside and health.drained
+        self._report(health.resume(time.monotonic()), "resumed")
+        if news:
+            self._owner.report_drain("resumed")
+
+    def follow_mode(self, parked: str | None) -> None:
+        """The mode in force parks the backend for this reason; None = it contains the backend. Every gateway finds that
+        out by itself, so the others are not told."""
+        health, now = self._owner.health, time.monotonic()
+        self._report(health.park(parked, now) if parked is not None else health.unpark(now), announce=False)
 
     def cool_down(self, seconds: float, now: float) -> None:
         """The backend answered 429. The first pause may be due to a single request that is too large for its rate

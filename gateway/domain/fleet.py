@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState, Observers, canaried
 from gateway.domain.health_machine import Health
-from gateway.domain.health_state import State
 from gateway.domain.upstream import Client
 from gateway.supervision import Failures
 
@@ -63,7 +62,9 @@ class Fleet:
         before = {state.backend.identity: state for state in self.states.values()}
         self.states = {backend.name: self._state_of(backend, before) for backend in snapshot.backends.values()}
         self._fresh = {}
-        for state in self.states.values():
+        # First the backends that enter the mode in force: what waits for one that leaves it then finds them.
+        for state in sorted(self.states.values(), key=lambda state: state.backend.parked is not None):
+            state.evidence.follow_mode(state.backend.parked)
             if state.backend.identity in self._drained:
                 self._drain_again(state)
         for state in before.values():
@@ -83,20 +84,20 @@ class Fleet:
         elif identity in self.retired:
             state = self.retired.pop(identity)
             self._closing.pop(identity).cancel()
-            state.health = _unknown(backend)  # its health was not checked while it was removed
+            state.health = _new_health(backend)  # its health was not checked while it was removed
         else:
             return self._fresh.pop(identity, None) or self._new(backend)
         state.define(backend)
         return state
 
     def _new(self, backend: Backend) -> BackendState:
-        state = BackendState(backend, self._open_client(backend), _unknown(backend), self.observers)
+        state = BackendState(backend, self._open_client(backend), _new_health(backend), self.observers)
         state.shared.sharers = self.sharers
         return state
 
     def _retire(self, state: BackendState) -> None:
         identity = state.backend.identity
-        if state.health.state is State.DRAINING:
+        if state.health.drained:
             self._drained.add(identity)
         state.health.remove(time.monotonic())
         self.retired[identity] = state
@@ -121,10 +122,13 @@ class Fleet:
         await close_clients([*self.states.values(), *self.retired.values(), *self._fresh.values()])
 
 
-def _unknown(backend: Backend) -> Health:
+def _new_health(backend: Backend) -> Health:
+    """The health of a backend that was not checked yet: unknown, or parked where the mode in force says so."""
     now = time.monotonic()
     health = Health(backend.name, backend.health, backend.run != "always", since=now, born=now)
     health.canaried = canaried(backend)
+    if backend.parked is not None:
+        health.park(backend.parked, now)
     return health
 
 

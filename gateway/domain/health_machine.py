@@ -2,6 +2,9 @@
 
 unknown -> warming -> ready <-> busy -> suspect -> down -> warming -> ...      draining, misconfigured, parked
 
+What an operator (`drain`) or the mode in force (`park`) decided about a backend wins over all evidence, which is still
+counted: it tells how the backend is when that ends.
+
 Evidence changes the state: liveness (the prober's checks), outcomes of real requests, progress (`stalled`: the engine
 makes none) and canaries (`proved`, `disproved`, `doubted`). A state that requests caused is not cleared by a good
 health check alone, since a broken engine answers `/health` too. After good checks a canary decides, or, where there are
@@ -13,15 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.config.snapshot import HealthSettings
-from gateway.domain.health_state import SERVING, WELL, State, Transition
+from gateway.domain.health_state import SERVING, WELL, State, Transition, is_steady, pause_after, quiet_needed
 
-# How long a failed backend gets no requests, and how long its checks must be good before it is used again, in seconds.
-# Each pause is twice the one before; they start over after the backend was well for long enough.
+# Seconds for which a failed backend gets no requests. Each pause is twice the one before.
 BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # until one trial request is sent to a backend that failed requests
-STALL_LEAST, STALL_MOST = 10.0, 600.0  # the same after its engine stood still
 MISCONFIGURED_FOR = 600.0  # until one trial request is sent to an unprobed backend that refuses our key
-QUIET_LEAST, QUIET_MOST = 15.0, 600.0  # of good checks that are required of a backend that fell repeatedly
-STEADY = 300.0  # of being well after which earlier falls do not count
 
 
 @dataclass(slots=True)
@@ -53,6 +52,8 @@ class Health:
     well_since: float = 0.0
     falls: int = 0  # in a row, with less than STEADY of being well between them
     stalls: int = 0  # counted in the same way
+    outside: bool = False  # the mode in force: it is parked, whatever the evidence
+    drained: bool = False  # by an operator
     full: int = 0  # checks in a row that found every slot in use
 
     def usable(self, now: float) -> bool:
@@ -70,6 +71,11 @@ class Health:
             return False
         return self.settings.every is None or self.oks >= self.settings.recover_after
 
+    @property
+    def held(self) -> bool:
+        """Is its state decided by an operator or the mode in force, and not by evidence?"""
+        return self.outside or self.state is State.DRAINING
+
     def starting(self, now: float) -> bool:
         """Is it unavailable, but probably back soon? It is starting, or went down within `start_grace`."""
         if self.state not in (State.DOWN, State.WARMING) or self.hopeless:
@@ -84,7 +90,7 @@ class Health:
     @property
     def hold(self) -> float:
         """Seconds without a bad check after which it is used again."""
-        return _quiet_needed(self.falls, self.settings.every)
+        return quiet_needed(self.falls, self.settings.every)
 
     # -- liveness -------------------------------------------------------------------------------------------------
 
@@ -94,9 +100,9 @@ class Health:
         self.hopeless = False
         if self.oks == 1:
             self.good_since = now
-        if self.state in WELL:
-            if not self.from_requests:
-                self.fails = 0
+        if self.state in WELL and not self.from_requests:
+            self.fails = 0
+        if self.state in WELL or self.outside:
             return None
         if self.state is State.UNKNOWN or (self.state is State.PARKED and not self.canaried):
             return self._ready("answers its health check", now)
@@ -129,7 +135,7 @@ class Health:
         self.oks = 0
         self.fails += 1
         self.gone = self.gone or refused
-        if self.state is State.DRAINING:
+        if self.held:
             return None
         if self.on_demand and (not self.ever_ready or self.state in (State.DOWN, State.WARMING)):
             self.ever_ready = False
@@ -170,7 +176,7 @@ class Health:
         if self.state in WELL:
             self.from_requests = False
             return None
-        if self.state is State.DRAINING or (self.hold and not self.trial and self.state in (State.DOWN, State.WARMING)):
+        if self.held or (self.hold and not self.trial and self.state in (State.DOWN, State.WARMING)):
             return None  # a request that was sent before the backend went down
         return self._ready("answered a request", now)
 
@@ -215,8 +221,10 @@ class Health:
         """The backend answers, but refuses our credential or does not know the model."""
         if self.state is State.DRAINING:
             return None
-        self.from_requests = True
         self.oks = 0
+        if self.outside:
+            return None
+        self.from_requests = True
         if self.half_open:  # the trial request was refused although the list of models is right
             self.half_open = False
             self._pause(now)
@@ -237,11 +245,11 @@ class Health:
         pause."""
         if self.state in (State.PARKED, State.DRAINING):
             return None
-        forgotten = self.well and _is_steady(now - self.well_since, self.settings.every)
+        forgotten = self.well and is_steady(now - self.well_since, self.settings.every)
         self.stalls = 1 if forgotten else self.stalls + 1
         self.from_requests = True
         self.oks = 0
-        self.retry_at = now + _pause_after(self.stalls)
+        self.retry_at = now + pause_after(self.stalls)
         return self._down(reason, now)
 
     def load(self, full: bool, now: float) -> Transition | None:
@@ -267,7 +275,7 @@ class Health:
 
     def proved(self, now: float, reason: str = "passed its canary") -> Transition | None:
         """The canary got the right answer."""
-        if self.state is State.DRAINING:
+        if self.held:
             return None
         self.backoff = BACKOFF_LEAST
         if self.state in WELL:
@@ -300,19 +308,22 @@ class Health:
         self.retry_at = now + (self.settings.canary or BACKOFF_MOST)
         return self._move(State.SUSPECT, reason, now)
 
-    # -- an operator ----------------------------------------------------------------------------------------------
+    # -- an operator, and the mode in force -----------------------------------------------------------------------
 
     def drain(self, now: float) -> Transition | None:
+        """A backend outside the mode stays parked; it is drained when the mode contains it again."""
         self.half_open = False
-        return self._move(State.DRAINING, "drained by an operator", now)
+        self.drained = True
+        return None if self.outside else self._move(State.DRAINING, "drained by an operator", now)
 
     def remove(self, now: float) -> None:
         """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""
-        self.half_open = False
+        self.half_open = self.outside = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
         """An operator ends the drain. The backend is used at once only if no check or request failed meanwhile."""
+        self.drained = False
         if self.state is not State.DRAINING:
             return None
         if self.settings.every is None:
@@ -320,6 +331,28 @@ class Health:
         if self.oks and not self.gone and not self.from_requests:
             return self._ready("resumed by an operator", now)
         return self._warm("resumed by an operator; not seen well yet", now)
+
+    def park(self, reason: str, now: float) -> Transition | None:
+        """The mode in force does not contain the backend: it is parked until `unpark`."""
+        self.half_open = False
+        self.outside = True
+        return self._move(State.PARKED, reason, now)
+
+    def unpark(self, now: float) -> Transition | None:
+        """The mode in force contains the backend (again). Falls from before do not count: it is another start."""
+        if not self.outside:
+            return None
+        self.outside = self.ever_ready = self.well = self.gone = self.hopeless = False
+        self.from_requests = self.unanswered_lately = self.wrong = False
+        self.falls = self.stalls = self.fails = 0
+        self.retry_at, self.backoff, self.born = 0.0, BACKOFF_LEAST, now
+        if self.drained:
+            return self._move(State.DRAINING, "drained by an operator", now)
+        if self.settings.every is None:
+            return self._move(State.UNKNOWN, "in the mode in force", now)
+        if self.oks and not self.canaried:
+            return self._ready("in the mode in force, and answers its health check", now)
+        return self._warm(f"in the mode in force; {'a canary decides' if self.oks else 'not seen well yet'}", now)
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
@@ -348,7 +381,7 @@ class Health:
         if not self.well:
             return
         self.well = False
-        forgotten = _is_steady(now - self.well_since, self.settings.every)
+        forgotten = is_steady(now - self.well_since, self.settings.every)
         self.falls = 1 if forgotten else self.falls + 1
 
     def _down(self, reason: str, now: float) -> Transition | None:
@@ -364,28 +397,3 @@ class Health:
         self.state = state
         self.since = now
         return Transition(self.backend, before, state, reason, now)
-
-
-def _pause_after(stalls: int) -> float:
-    """Seconds of pause after this many stalls."""
-    return _doubled(STALL_LEAST, stalls - 1, STALL_MOST)
-
-
-def _quiet_needed(falls: int, every: float | None) -> float:
-    """Seconds without a failed check that are required after so many falls; 0 after the first. `every`: seconds between
-    checks."""
-    return 0.0 if falls < 2 else _doubled(QUIET_LEAST, falls - 2, QUIET_MOST) * _pace(every)
-
-
-def _is_steady(well_for: float, every: float | None) -> bool:
-    """Was the backend well for so long (seconds) that earlier falls no longer count?"""
-    return well_for >= STEADY * _pace(every)
-
-
-def _doubled(least: float, times: int, most: float) -> float:
-    return min(most, least * 2.0 ** min(times, 10))
-
-
-def _pace(every: float | None) -> float:
-    """A factor for all times above: below 1 where checks run more than once a second."""
-    return min(1.0, every or 1.0)

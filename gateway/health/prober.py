@@ -17,7 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
-from gateway.domain.health_state import SERVING, WELL, State
+from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
@@ -115,7 +115,8 @@ class Prober:
         for name in self.machines.keys() - exporters:
             del self.machines[name]
         backends = snapshot.backends.values()
-        alone = {b.name: b.nodes[0] for b in backends if len(b.nodes) == 1 and b.run == "always"}
+        expected = [b for b in backends if b.run == "always" and b.parked is None]
+        alone = {b.name: b.nodes[0] for b in expected if len(b.nodes) == 1}
         self._nodes.keep_only(alone, exporters)
         self.canaries.keep_only({backend.identity for backend in backends})
 
@@ -271,7 +272,7 @@ class Prober:
         """Record a backend that runs on a single node as evidence about that node. A backend that is stopped on purpose
         is no evidence."""
         nodes = state.backend.nodes
-        is_evidence = state.backend.run == "always" and state.health.state is not State.DRAINING
+        is_evidence = state.backend.run == "always" and not state.health.held
         if is_evidence and len(nodes) == 1 and nodes[0] in self._spanned_nodes:
             self._nodes.record_backend(nodes[0], state.name, reachable=reachable)
 

@@ -62,6 +62,9 @@ async def probe(
     called after each check. `replies` is filled with: encoded body of a request -> its reply.
     """
     names = tuple(checks)
+    if state.health.outside and TRAITS[state.backend.engine].loads_on_demand:
+        parked = f"{state.health.reason}: a request would load its model"
+        return {name: Observation("untested", parked, time.time()) for name in names}
     found: dict[str, Observation] = {}
     seconds_left = await wait_idle(state, IDLE_WAIT) if not now else 0.0
     if seconds_left is None:

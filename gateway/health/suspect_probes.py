@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
@@ -137,6 +138,8 @@ class SuspectProbes:
 
 
 async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+    if state.health.outside and TRAITS[state.backend.engine].loads_on_demand:
+        return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
     body = _harmless_body(state, endpoint, stream=stream)
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
 

@@ -1,7 +1,8 @@
 """Warm standby. When the first step of an alias is down, the models of its fallbacks on servers that load on demand
 (Ollama) are loaded in advance, so that the first fallback request does not wait for the load. A fallback on the machine
 of the backend that is down is loaded only if the exporter reported enough free memory for both while that backend was
-running, because the backend needs its memory again when it comes back."""
+running, because the backend needs its memory again when it comes back. With modes nothing is loaded on a machine that
+another backend of the mode in force runs on, and what was loaded for another mode is unloaded."""
 
 from __future__ import annotations
 
@@ -92,6 +93,7 @@ class WarmStandby:
         self._loader = loader
         self._machines = machines
         self._aliases: Mapping[str, Alias] = {}
+        self._in_mode = False  # routes.yaml has modes
         self._not_before: dict[str, float] = {}
         self.loaded: dict[str, float] = {}
         self.free: dict[str, float] = {}
@@ -99,6 +101,7 @@ class WarmStandby:
     def follow(self, snapshot: Snapshot) -> None:
         """Use the aliases of `snapshot` from now on."""
         self._aliases = snapshot.aliases
+        self._in_mode = snapshot.mode is not None
 
     async def run(self) -> None:
         while True:
@@ -113,6 +116,8 @@ class WarmStandby:
         states = self._fleet.states
         self._note_free_memory()
         needed = fallbacks_needed(self._aliases, states)
+        if self._in_mode:
+            needed = {name: near for name, near in needed.items() if not is_taken(states[name], states)}
         for name, neighbours in needed.items():
             if now < self._not_before.get(name, 0.0):
                 continue
@@ -122,7 +127,7 @@ class WarmStandby:
                 self._not_before[name] = now + RETRY
         for name in self.loaded.keys() - needed.keys():
             state = states.get(name)
-            if state is None or state.health.state not in SERVING:
+            if state is None or (state.health.state not in SERVING and not state.health.outside):
                 del self.loaded[name]
             elif not state.under_way:
                 del self.loaded[name]
@@ -172,21 +177,35 @@ class WarmStandby:
 
 def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendState]) -> dict[str, frozenset[str]]:
     """The fallbacks that load on demand and are needed because the first step of an alias is down -> the backends of
-    that step on the same machine."""
+    that step on the same machine. Backends outside the mode in force are as if the alias did not name them."""
     needed: dict[str, frozenset[str]] = {}
     for alias in aliases.values():
-        if not alias.steps or not all(_is_down_or_warming(states[name]) for name in alias.steps[0]):
+        steps = [[name for name in step if not states[name].health.outside] for step in alias.steps]
+        first, *later = [step for step in steps if step] or [[]]
+        if not first or not all(_is_down_or_warming(states[name]) for name in first):
             continue
-        for step in alias.steps[1:]:
+        for step in later:
             usable = [states[name] for name in step if _is_local_and_serving(states[name])]
             if usable:
                 for state in usable:
                     if TRAITS[state.backend.engine].loads_on_demand:
                         hosts = hosts_of(state.backend)
-                        neighbours = frozenset(n for n in alias.steps[0] if hosts_of(states[n].backend) & hosts)
+                        neighbours = frozenset(n for n in first if hosts_of(states[n].backend) & hosts)
                         needed[state.name] = needed.get(state.name, frozenset()) | neighbours
                 break
     return needed
+
+
+def is_taken(state: BackendState, states: Mapping[str, BackendState]) -> bool:
+    """Does another backend of the mode in force run on a machine of this one? It needs the memory, there or not."""
+    others = (other for other in states.values() if other is not state and not other.backend.cloud)
+    return any(not other.health.outside and _share_machine(state.backend, other.backend) for other in others)
+
+
+def _share_machine(one: Backend, other: Backend) -> bool:
+    """Where one of them has no node, the hosts of their URLs count too."""
+    same_host = not (one.nodes and other.nodes) and one.origin[1] == other.origin[1]
+    return same_host or bool(hosts_of(one) & hosts_of(other))
 
 
 def _free_of(machine: Machine | None) -> float | None:

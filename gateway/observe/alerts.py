@@ -103,7 +103,7 @@ class AlertState:
         state = view.state
         out = state in (State.DOWN, State.WARMING) or view.trial
         last.out_since = (now if last.out_since is None else last.out_since) if out else None
-        if view.on_demand:
+        if view.on_demand or state is State.PARKED:
             last.kind = ""
         elif state is State.DOWN and last.kind != "down":
             # Counted from the first failure: a backend that fails again while it starts has been down all the time.

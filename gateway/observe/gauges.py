@@ -15,6 +15,7 @@ from gateway.routing.alias_status import AWAY, AliasStatusTracker, BackendView, 
 
 if TYPE_CHECKING:
     from gateway.admission.memory import Memory
+    from gateway.config.snapshot import Snapshot
     from gateway.domain.backend import BackendState
     from gateway.domain.fleet import Fleet
     from gateway.health.nodes import Machine
@@ -211,6 +212,20 @@ class GatewayCollector(Collector):
         for kind, count in self._lost().items():
             lost.add_metric([kind], count)
         yield lost
+
+
+class ModeCollector(Collector):
+    """The modes of routes.yaml; empty without modes."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        in_force = gauge("gateway_mode", "1 for the mode in force", "mode")
+        snapshot = self._snapshot()
+        for name in snapshot.modes:
+            in_force.add_metric([name], float(name == snapshot.mode))
+        yield in_force
 
 
 class MemoryCollector(Collector):

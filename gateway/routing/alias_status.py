@@ -19,7 +19,7 @@ from gateway.domain.drift import drift
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.reason import kind_of
 from gateway.routing.plan import KINDS
-from gateway.routing.serving import UNHEALTHY, Member, members_now, reason_of
+from gateway.routing.serving import NOT_ENTERED, UNHEALTHY, Member, members_now, reason_of
 from gateway.shortage import Kind
 
 Course = Literal["home", "fallback", "cloud", "nothing", "parked"]
@@ -55,8 +55,8 @@ class BackendView:
 class AliasView:
     """Which backends serve the ordinary requests of an alias. `course`:
 
-    - home: the first required step serves. A step is not required if all its backends are parked (`run: on_demand`), or
-      can serve no request of this alias.
+    - home: the first required step serves. A step is not required if all its backends are parked (by the mode in force,
+      or with `run: on_demand`), or can serve no request of this alias.
     - fallback: a later step serves.
     - cloud: a cloud serves although an earlier step is in the LAN, even if that step is parked.
     - nothing: no backend serves.
@@ -107,7 +107,7 @@ def _line(text: str) -> str:
 
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = tuple(shown(line) for line in drift(state, now))
+    differs = () if health.outside else tuple(shown(line) for line in drift(state, now))
     on_demand = state.backend.run != "always"
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
@@ -123,8 +123,16 @@ def view_alias(alias: Alias, states: Mapping[str, BackendState], now: float) -> 
         if serving:
             course = _course([member for member in members if member.step < step], serving)
             return AliasView(alias.name, course, step, tuple(m.state.name for m in serving), "; ".join(out))
-    parked = all(map(_is_not_required, members)) and any(map(_parked, members))
+    parked = all(map(_is_not_required, _without_shut_clouds(members))) and any(map(_parked, members))
     return AliasView(alias.name, "parked" if parked else "nothing", why="; ".join(out))
+
+
+def _without_shut_clouds(members: Sequence[Member]) -> Sequence[Member]:
+    """If all local backends are outside the mode in force, the mode keeps the clouds behind them shut: they do not
+    count, as the local ones do not."""
+    if not all(member.state.health.outside for member in members if not member.state.backend.cloud):
+        return members
+    return [member for member in members if member.why is None or member.why.kind != NOT_ENTERED]
 
 
 def _course(before: Sequence[Member], serving: Sequence[Member]) -> Course:
@@ -141,7 +149,7 @@ def _is_not_required(member: Member) -> bool:
 
 
 def _parked(member: Member) -> bool:
-    return member.state.backend.run != "always" and _is_unhealthy(member)
+    return member.state.health.outside or (member.state.backend.run != "always" and _is_unhealthy(member))
 
 
 def _is_unhealthy(member: Member) -> bool:
@@ -154,7 +162,7 @@ def _why(member: Member, now: float) -> str:
     health, why = member.state.health, member.why
     if why is not None and not _is_unhealthy(member):
         return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
-    reason = "" if _parked(member) else shown(health.reason)
+    reason = "" if _parked(member) and not health.outside else shown(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
 
 

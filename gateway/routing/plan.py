@@ -38,12 +38,15 @@ from gateway.routing.window import fits_window, tokens
 
 __all__ = ["KINDS", "TEMPORARY", "Candidate", "OverBudget", "Plan", "Resort", "Skip", "Why", "make_plan", "why_not"]
 
+OUTSIDE = "mode"  # parked by the mode in force: neither a reason to enter a cloud nor one against it
+
 # Why a backend is not used -> the value of `cloud_when` (and of x-gateway-routed) that it counts as.
 KINDS = {
     "down": "down",
     "warming": "down",
     "misconfigured": "down",
     "parked": "down",
+    "outside": OUTSIDE,
     "draining": "down",
     "failed": "down",
     "empty": "empty",  # never a reason to leave the LAN
@@ -101,7 +104,8 @@ class Plan:
 
     def may_enter(self, candidate: Candidate) -> bool:
         """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
-        for a reason that `cloud_when` allows."""
+        for a reason that `cloud_when` allows. Backends outside the mode in force do not count, but if there are only
+        such ones, the mode is no reason to leave the LAN."""
         if not candidate.state.backend.cloud:
             return True
         reasons = [KINDS[s.kind] for s in self.skipped if s.step <= candidate.step and not s.state.backend.cloud]
@@ -110,15 +114,20 @@ class Plan:
                 break
             if not earlier.state.backend.cloud:
                 reasons.append(KINDS.get(self.outcomes.get(earlier.state.name, ""), "busy"))
-        return all(reason in self.alias.cloud_when for reason in reasons)
+        expected = [reason for reason in reasons if reason != OUTSIDE]
+        return bool(expected or not reasons) and all(reason in self.alias.cloud_when for reason in expected)
 
     def detour(self, candidate: Candidate) -> tuple[str, str] | None:
         """Why a later step serves: ("fallback", reason) when the first step is unhealthy or has just failed,
-        ("routed", too_long | incapable | busy) when the cause is this request. None on the first step."""
+        ("routed", too_long | incapable | busy) when the cause is this request. None on the first step. Backends
+        outside the mode in force do not count: the first step is the first one with another."""
         if candidate.step == 0:
             return None
-        kinds = [s.kind for s in self.skipped if s.step == 0]
-        first = [c for c in self.candidates if c.step == 0]
+        home = self._first_step()
+        if candidate.step <= home and not candidate.state.backend.cloud:
+            return None
+        kinds = [s.kind for s in self.skipped if s.step == home and KINDS[s.kind] != OUTSIDE]
+        first = [c for c in self.candidates if c.step == home]
         kinds += [self.outcomes[c.state.name] for c in first if c.state.name in self.outcomes]
         kinds += ["incapable" for c in first if c.doubtful and c.state.name not in self.outcomes]
         unhealthy = [k for k in kinds if KINDS[k] in ("down", "empty", "budget")]
@@ -126,6 +135,12 @@ class Plan:
             return ("fallback", unhealthy[0] if unhealthy else "down")
         reason = KINDS[kinds[0]]
         return ("routed", "incapable" if reason == "local_only" else reason)
+
+    def _first_step(self) -> int:
+        """The first step with a backend that the mode in force does not park."""
+        expected = [c.step for c in self.candidates]
+        expected += [s.step for s in self.skipped if KINDS[s.kind] != OUTSIDE]
+        return min(expected, default=0)
 
 
 def make_plan(
@@ -255,6 +270,8 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     reason = kind_of(health.reason)  # without the backend's own error text, which was meant for another client
     if health.state is State.MISCONFIGURED:
         return "misconfigured", f"is misconfigured: {reason}"
+    if health.outside:
+        return "outside", f"is parked ({health.reason})"
     if health.state is State.PARKED:
         return "parked", "is parked (run: on_demand)"
     if health.state is State.DRAINING:

@@ -24,7 +24,7 @@ MISLEADING = re.compile(
 )
 
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
-PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty"})
+PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
@@ -58,7 +58,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     why = MISLEADING.sub("[...]", "; ".join(reasons)) or "it names no backend that could serve this"
     last = tried[-1] if tried else None
     gone = [c.state for c in plan.candidates if _just_gone(c.state, tried, now)]
-    names = {state.name for state in gone}
+    names = {state.name for state in gone} | _stopped(plan, tried)
     failures = [t for t in tried if t.kind in ("failed", "misconfigured") and t.backend not in names]
     kinds = {t.kind for t in tried} | {s.kind for s in skipped} | ({"warming"} if gone else set())
     disobeyed = last is not None and last.kind == "disobeyed"
@@ -85,9 +85,18 @@ def _would_serve_if_paid(plan: Plan) -> bool:
     return any(plan.may_enter(candidate) for candidate in spent)
 
 
+def _stopped(plan: Plan, tried: Sequence[Tried]) -> set[str]:
+    """The backends whose closed port this request found after they had left the mode in force: they were stopped, which
+    is no failure."""
+    outside = {c.state.name for c in plan.candidates if c.state.health.outside}
+    return {t.backend for t in tried if t.gone and t.backend in outside}
+
+
 def _just_gone(state: BackendState, tried: Sequence[Tried], now: float) -> bool:
     """True if this request found a closed port of a backend that is expected back."""
     if not any(t.backend == state.name and t.gone for t in tried):
+        return False
+    if state.health.outside:
         return False
     return state.health.state not in (State.DOWN, State.WARMING) or state.health.starting(now)
 

@@ -23,7 +23,7 @@ from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import KINDS, Candidate, OverBudget, Plan, Skip, Why, make_plan, unavailable
+from gateway.routing.plan import KINDS, OUTSIDE, Candidate, OverBudget, Plan, Skip, Why, make_plan, unavailable
 
 # -- one request ------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ def _may_enter(plan: Plan, candidate: Candidate, before: Sequence[Candidate]) ->
 # -- an alias, now ----------------------------------------------------------------------------------------------------
 
 NOT_ENTERED = "cloud_when"  # kind of a Why (not in KINDS): the alias does not allow this cloud to serve
-UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as == "down")
+UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as in ("down", OUTSIDE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,15 @@ class Unmet:
 
 
 def all_ready(snapshot: Snapshot) -> dict[str, BackendState]:
-    """The fleet as routes.yaml alone describes it: every backend is ready, and nothing was learned."""
+    """The fleet as routes.yaml alone describes it: every backend is ready, or parked by the mode in force, and nothing
+    was learned."""
     return {name: _ready(backend) for name, backend in snapshot.backends.items()}
 
 
 def _ready(backend: Backend) -> BackendState:
     health = Health(backend.name, backend.health, state=State.READY)
+    if backend.parked is not None:
+        health.park(backend.parked, 0.0)
     return BackendState(backend, None, health)
 
 

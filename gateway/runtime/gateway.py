@@ -16,6 +16,7 @@ from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.load import Loaded
+from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
@@ -33,6 +34,7 @@ from gateway.observe.gauges import (
     EngineCollector,
     GatewayCollector,
     MemoryCollector,
+    ModeCollector,
     NodeCollector,
     SharedCollector,
 )
@@ -43,6 +45,7 @@ from gateway.proxy.active import ActiveRequests
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
+from gateway.runtime.chosen_mode import Choice, ChosenMode
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.supervision import Failures
@@ -58,9 +61,13 @@ _LOUD = frozenset({State.SUSPECT, State.DOWN, State.MISCONFIGURED})
 
 
 class Gateway:
-    """The snapshot in force, the fleet, what requests use (`services`); handed down, never global."""
+    """The snapshot in force, the fleet, what requests use (`services`); handed down, never global. `snapshot` is the
+    file's; what is in force is that snapshot in the mode in force."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self._written = snapshot
+        self._putting = asyncio.Lock()  # one change of what is in force at a time
+        self.chosen_mode = ChosenMode(Path(snapshot.server.data))
         self.active = ActiveRequests()
         self.metrics = Metrics()
         failures = self.metrics.failures
@@ -77,11 +84,12 @@ class Gateway:
         self.started = time.time()
         self.stopping = False
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> the task that prepares it
+        self._following: set[asyncio.Task[None]] = set()  # the choices of other gateways
         self._stop_timer: asyncio.TimerHandle | None = None
         self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.alias_status.look())
         self.services = Services(
-            snapshot=snapshot,
+            snapshot=in_mode(snapshot, None),
             fleet=self.fleet,
             metrics=self.metrics,
             accounts=self.accounts,
@@ -98,7 +106,8 @@ class Gateway:
             from gateway.cluster.membership import Membership
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            self.shared = Membership(snapshot.server.shared, Path(snapshot.server.data), *parts, failures)
+            data = Path(snapshot.server.data)
+            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere)
         self.history = History(
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
@@ -135,13 +144,28 @@ class Gateway:
         self.reloader = Reloader(self, path, loaded, adapt)
 
     async def open(self) -> None:
+        async with self._putting:
+            await self._open()
+
+    async def _open(self) -> None:
+        if self._written.modes:
+            await self.chosen_mode.open()
+        self.snapshot = in_mode(self._written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
         await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
         if self.shared is not None:
+            if (choice := self.chosen_mode.choice) is not None:
+                self.shared.publish_mode(choice.mode, choice.at)
             await self.shared.open()
+            self.snapshot = in_mode(self._written, self.chosen_mode.name)  # the others may have chosen another one
+            self.fleet.apply(self.snapshot)
         await self.prober.start(self.snapshot)
+        if self.snapshot.mode is not None:
+            log.info("mode '%s' is in force", self.snapshot.mode)
+        if (missing := self.chosen_mode.missing_in(self._written)) is not None:
+            log.warning("%s", missing)
         self.alerter.open()
         self.history.open()
         if self.reloader is not None:
@@ -155,8 +179,46 @@ class Gateway:
             self._preparing[name] = self.metrics.failures.once("engine", ENGINES[name].prepare(), f"prepare {name}")
 
     async def put_in_force(self, snapshot: Snapshot) -> None:
-        """Put another snapshot in force. New backends are probed first, so that requests find their state known;
-        then everything changes at once. Requests under way keep the snapshot that they began with."""
+        """Put another snapshot of the file in force, in the mode that was chosen. New backends are probed first, so
+        that requests find their state known; then everything changes at once. Requests under way keep the snapshot
+        that they began with."""
+        async with self._putting:
+            if snapshot.modes and not self._written.modes:
+                await self.chosen_mode.open()
+            await self.chosen_mode.follow_edit(self._written, snapshot)
+            self._written = snapshot
+            await self._put_in_force(self.chosen_mode.missing_in(snapshot) or "routes.yaml was edited")
+
+    async def put_mode_in_force(self, name: str) -> None:
+        """Choose the mode of this name, here and at the other gateways, and put it in force. Nothing is started or
+        stopped. Backends that it does not contain are parked: requests under way there end by themselves. Raises
+        `KeyError` if routes.yaml has no such mode."""
+        async with self._putting:
+            if name not in self._written.modes:
+                raise KeyError(name)
+            choice = await self.chosen_mode.choose(name)
+            if self.shared is not None:
+                self.shared.publish_mode(choice.mode, choice.at)
+            await self._put_in_force("chosen")
+
+    def _chosen_elsewhere(self, name: str, at: float) -> None:
+        """Another gateway has chosen this mode, at `at` (Unix ms)."""
+        if self.chosen_mode.adopt(Choice(name, at)):
+            task = self.metrics.failures.once("shared", self._follow_choice(), "mode of another gateway")
+            self._following.add(task)
+            task.add_done_callback(self._following.discard)
+
+    async def _follow_choice(self) -> None:
+        async with self._putting:
+            await self.chosen_mode.save()
+            missing = self.chosen_mode.missing_in(self._written)
+            if missing is not None:
+                log.warning("another gateway has chosen a mode, but %s", missing)
+            await self._put_in_force(missing or "chosen at another gateway")
+
+    async def _put_in_force(self, why: str) -> None:
+        """Put the file's snapshot in force, in the chosen mode. `why`: the reason if that is another mode."""
+        snapshot, before = in_mode(self._written, self.chosen_mode.name), self.snapshot.mode
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)
@@ -165,13 +227,19 @@ class Gateway:
         for state in gone:
             self.admission.changed(state)
         self._drop_old_series()
+        if snapshot.mode != before:
+            self._mode_changed(before or "", snapshot.mode or "", why)
         self.alias_status.look()
         await self.apply_traces()
+
+    def _mode_changed(self, before: str, after: str, why: str) -> None:
+        log.info("mode '%s' is in force instead of '%s': %s", after, before, why)
+        self.emit(Event(time.time(), "mode", "", why, before, after))
 
     async def close(self) -> None:
         if self.reloader is not None:
             await self.reloader.close()
-        for task in self._preparing.values():
+        for task in (*self._preparing.values(), *self._following):
             task.cancel()
         await self.history.close()
         await self.alerter.close()
@@ -222,6 +290,7 @@ class Gateway:
         registry.register(AliasCollector(self.alias_status))
         valid, connections = lambda: self.alerter.refused is None, lambda: metrics.open_connections.value
         registry.register(GatewayCollector(self._budgets, self._lost, valid, connections))
+        registry.register(ModeCollector(lambda: self.snapshot))
         registry.register(MemoryCollector(self.memory))
         registry.register(SharedCollector(self.shared, self.fleet))
 

@@ -36,7 +36,8 @@ function render() {
   if (!status) return;
   at("main").hidden = false;
   const several = status.shared && status.shared.joined ? `, one of ${status.shared.gateways} gateways` : "";
-  at("about").textContent = `${status.version}, up ${span(now - status.started)}${several}`;
+  const mode = status.mode ? `, mode ${status.mode}` : "";
+  at("about").textContent = `${status.version}, up ${span(now - status.started)}${mode}${several}`;
   show(at("tools"), tools(status));
   show(at("aliases"), aliasesOf(status));
   show(at("fleet"), fleetOf(status, page.pending));

@@ -38,6 +38,7 @@ export function eventsOf(events) {
     h("li", { "data-key": `${event.at} ${event.backend || ""} ${event.after || event.kind}` },
       h("time", { datetime: new Date(event.at * 1000).toISOString() }, time(event.at)), " ",
       h("strong", {}, event.backend || ""), " ",
-      event.kind === "state" ? h("span", { class: `to ${event.after}` }, `${event.before} → ${event.after}`) : h("span", {}, event.kind),
+      event.kind === "state" ? h("span", { class: `to ${event.after}` }, `${event.before} → ${event.after}`)
+        : h("span", {}, event.kind === "mode" ? `mode ${event.before} → ${event.after}` : event.kind),
       event.reason ? h("span", { class: "muted" }, ` ${event.reason}`) : event.kind === "drift" ? h("span", { class: "muted" }, " is what routes.yaml says again") : null)));
 }

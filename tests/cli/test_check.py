@@ -110,6 +110,48 @@ def test_json_for_scripts(tmp_path: Path) -> None:
     assert bad["problems"][0]["line"] == 1
 
 
+MODES = """\
+backends:
+  a: {url: "http://192.168.1.11:8001", context: 131072}
+  b: {url: "http://192.168.1.12:8001", context: 65536, run: on_demand}
+aliases: {w: [a, b]}
+modes: {daily: [a], large: [b]}
+"""
+
+
+def test_what_is_outside_the_mode_is_shown_as_parked(tmp_path: Path) -> None:
+    path = file(tmp_path, MODES)
+    first, other = run(path).output, run(path, "--mode", "large").output
+    assert "in mode daily of daily, large\n" in first
+    assert "in mode large of daily, large\n" in other
+    for output, parked in ((first, "2. b"), (other, "1. a")):
+        lines = output.splitlines()
+        after = lines[next(i for i, line in enumerate(lines) if line.strip().startswith(parked)) + 1]
+        mode = "daily" if parked == "2. b" else "large"
+        assert after.strip() == f"skipped always: it is parked (outside mode '{mode}')"
+    answer = json.loads(run(path, "--mode", "large", "--json").output)
+    assert (answer["mode"], answer["aliases"][0]["window"]) == ("large", 65536)
+    assert json.loads(run(file(tmp_path, CLOUDY), "--json").output)["mode"] is None
+
+
+def test_a_mode_that_is_not_in_the_file_is_wrong_usage(tmp_path: Path) -> None:
+    result = run(file(tmp_path, MODES), "--mode", "dayly")
+    assert result.exit_code == 2
+    assert "there is no mode 'dayly'" in result.output
+    assert "it has daily, large" in result.output
+    assert "it has no modes" in run(file(tmp_path, CLOUDY), "--mode", "daily").output
+
+
+def test_live_expects_nothing_of_what_is_outside_the_mode(tmp_path: Path) -> None:
+    with backend({}) as gone, backend({"m": None}) as there:
+        pass
+    with backend({"m": None}) as there:
+        modes = "modes: {daily: [b], large: [a]}\n"
+        code, said = live(tmp_path, f'  a: {{url: "{gone}"}}\n  b: {{url: "{there}"}}\n{modes}')
+    assert code == 0
+    assert "  a: not reachable: parked (outside mode 'daily')\n" in said
+
+
 @contextmanager
 def backend(models: dict[str, int | None], health: int = 200, key: str | None = None) -> Iterator[str]:
     """A server with `/health` and `/v1/models`; with `key` the latter wants it."""

@@ -152,6 +152,32 @@ async def test_the_running_gateway_knows_better(tmp_path: Path) -> None:
         assert "--key KEY" in refused.output
 
 
+def test_the_file_is_explained_in_its_first_mode_or_in_another(tmp_path: Path) -> None:
+    arguments = (
+        "all",
+        "--config",
+        file(tmp_path, FLEET + "modes: {daily: [qwen36, qwen8b], large: [think, gemma4]}\n"),
+    )
+    daily, large = explained(*arguments), explained(*arguments, "--mode", "large")
+    assert (daily["order"], large["order"]) == (["qwen36", "qwen8b", "cloud"], ["think", "gemma4", "cloud"])
+    assert daily["source"].endswith("every backend in mode daily is taken as ready")
+    assert large["source"].endswith("every backend in mode large is taken as ready")
+    parked = large["steps"][2]["backends"][0]
+    assert (parked["state"], parked["reasons"]) == ("parked", ["is parked (outside mode 'large')"])
+    assert run(*arguments, "--mode", "larg").exit_code == 2
+
+
+async def test_another_mode_is_explained_from_the_file_though_a_gateway_runs(tmp_path: Path) -> None:
+    text = 'backends: {chat: {url: "http://127.0.0.1:9"}}\nmodes: {daily: [chat], none: []}\n'
+    async with running_gateway(text) as gateway:
+        config = file(tmp_path, text, int(gateway.url.rpartition(":")[2]))
+        asked = await asyncio.to_thread(run, "chat", "--config", config)
+        other = await asyncio.to_thread(run, "chat", "--config", config, "--mode", "none")
+    assert f"from the running gateway at {gateway.url}" in asked.output
+    assert "alone: every backend in mode none is taken as ready" in other.output
+    assert "the client gets 503 no_backend_available" in other.output
+
+
 async def test_what_is_no_gateway_is_not_asked(tmp_path: Path) -> None:
     async with scripted() as server:
         config = file(tmp_path, port=int(server.url.rpartition(":")[2]))

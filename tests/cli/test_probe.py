@@ -174,7 +174,7 @@ async def test_without_a_gateway_the_backends_are_asked_from_here(tmp_path: Path
     assert "No gateway runs at http://127.0.0.1:" in done.err
     assert done.out.splitlines()[0].split() == ["vllm", "small"]
     assert f"\nvllm  vllm  {QWEN}  ready\n" in done.out
-    assert "\nParked (run: on_demand): parked\n" in done.out
+    assert "\nParked: parked\n" in done.out
     assert "Not asked: cloud, a cloud" in done.out
     assert "Not asked: speech, an audio server" in done.out
     assert sims[1].requests

@@ -69,6 +69,11 @@ def test_what_is_parked_takes_one_line() -> None:
     assert "parked: ds4, qwen80b" in text(backends={**status()["backends"], **parked})
 
 
+def test_the_mode_in_force_is_beside_the_version() -> None:
+    assert text(mode="ds4", backends={}).splitlines()[0].rstrip().endswith("up 10 min, mode ds4")
+    assert ", mode" not in text(mode=None)
+
+
 def alias(course: str, **more: Any) -> dict[str, Any]:
     told = {"course": course, "serving": ["qwen8b"], "since": 280.0, "step": 2, "why": "gemma4 is down (refused)"}
     return {**told, **more}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.domain.health_machine import STALL_LEAST, STEADY, Health
-from gateway.domain.health_state import State, Transition
+from gateway.domain.health_machine import Health
+from gateway.domain.health_state import STALL_LEAST, STEADY, State, Transition
 from tests.health.machine import EVENTS, NEVER_PROBED, SETTINGS, canaried, ready, state
 
 # -- liveness ---------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.health_machine import BACKOFF_LEAST, BACKOFF_MOST, QUIET_MOST, STALL_MOST, Health
-from gateway.domain.health_state import WELL, State, Transition
+from gateway.domain.health_machine import BACKOFF_LEAST, BACKOFF_MOST, Health
+from gateway.domain.health_state import QUIET_MOST, STALL_MOST, WELL, State, Transition
 from tests.health.machine import EVENTS, NEVER_PROBED, OPERATOR, SETTINGS, UNLESS_TOLD, state, unhurried
 
 

@@ -119,6 +119,18 @@ async def test_a_later_step_that_serves_because_the_first_is_parked_is_named_by_
         await shows(page, "#aliases", "coder", "step 2 qwen8b")
 
 
+async def test_the_mode_in_force_is_shown_and_what_it_parks_is_no_problem(browser: Browser) -> None:
+    modes = "modes: {daily: [qwen36, gemma4, qwen8b], small: [qwen8b]}\n"
+    async with house(modes) as h, looking(browser, h.url) as (page, _):
+        await shows(page, "#about", "mode daily")
+        await h.gateway.gateway.put_mode_in_force("small")
+        await shows(page, "#about", "mode small")
+        await shows(page, "#events", "mode daily → small", "chosen")
+        await shows(page, "#aliases", "coder", "step 2 qwen8b")
+        await shows(page, "#verdict", "2 parked")
+        await lacks(page, "#banner", "coder")
+
+
 async def test_an_edit_that_is_not_valid_is_shown(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     error = "routes.yaml:14 aliases.coder: unknown backend 'qwen63'"
     described = status.describe

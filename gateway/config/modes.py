@@ -1,0 +1,70 @@
+"""The mode in force: which backends it parks, and how the profiles of a mode change the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gateway.config.backends import ASSUMED_SLOTS
+from gateway.config.fleet import keys_from_launch
+from gateway.config.snapshot import Backend, Mode, Node, Snapshot
+from gateway.launch.command import with_changes
+
+
+def mode_of(snapshot: Snapshot, chosen: str | None) -> Mode | None:
+    """The mode that is in force when `chosen` was chosen last: the first one if nothing was chosen, or the file has no
+    mode of that name. None = the file has no modes."""
+    return snapshot.modes.get(chosen or "") or next(iter(snapshot.modes.values()), None)
+
+
+def renamed(before: Snapshot, after: Snapshot, chosen: str) -> str:
+    """The name of the chosen mode after an edit of the file: another one if the edit did nothing but rename it."""
+    was = before.modes.get(chosen)
+    if was is None or chosen in after.modes:
+        return chosen
+    same = [mode.name for mode in after.modes.values() if mode == replace(was, name=mode.name)]
+    new = [name for name in same if name not in before.modes]
+    return new[0] if len(new) == 1 else chosen
+
+
+def parked_by(mode: Mode | None, backend: Backend) -> str | None:
+    """Why the mode parks the backend; None = it does not. A mode never parks a cloud: clouds run on no machine of the
+    fleet."""
+    if mode is None or backend.cloud or backend.name in mode.backends:
+        return None
+    return f"outside mode '{mode.name}'"
+
+
+def in_mode(snapshot: Snapshot, chosen: str | None) -> Snapshot:
+    """The file's snapshot with its backends as they are in the mode in force; unchanged without modes."""
+    mode = mode_of(snapshot, chosen)
+    if mode is None:
+        return snapshot
+    backends = {name: _in_mode(mode, backend, snapshot.nodes) for name, backend in snapshot.backends.items()}
+    return replace(snapshot, backends=backends, mode=mode.name)
+
+
+def _in_mode(mode: Mode, backend: Backend, nodes: Mapping[str, Node]) -> Backend:
+    profile = mode.profiles.get(backend.name)
+    if profile is not None:
+        backend = with_profile(backend, profile, nodes.get(backend.nodes[0]) if backend.nodes else None)
+    return replace(backend, parked=parked_by(mode, backend))
+
+
+def with_profile(backend: Backend, profile: str, node: Node | None) -> Backend:
+    """The backend as it is when it is launched with this profile. Only the keys that the profile changes differ: what
+    is stated beside the command still counts for the others."""
+    launch = backend.launch
+    assert launch is not None, "profiles change a launch command (check_profiles)"
+    command = with_changes(launch.parsed, backend.profiles[profile])
+    changed = replace(launch, command=command.text, parsed=command)
+    before, after = keys_from_launch(launch, node), keys_from_launch(changed, node)
+    keys: dict[str, Any] = {key: after.get(key) for key in before.keys() | after.keys()}
+    keys = {key: value for key, value in keys.items() if value != before.get(key)}
+    if "slots" in keys:
+        keys["slots_assumed"] = keys["slots"] is None
+        keys["slots"] = keys["slots"] or ASSUMED_SLOTS[backend.engine]
+    if keys.get("url", "") is None:  # a port that is only known where the engine is started
+        del keys["url"]
+    return replace(backend, launch=changed, **keys)
