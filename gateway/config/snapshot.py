@@ -242,6 +242,7 @@ class Alias:
         "as_is", "Under which name clients get the reasoning."
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     listed: k.Yes | None = setting(None, "In /v1/models; default: chat aliases are, audio ones are not.")
     implicit: bool = False  # a backend offered under its own name
 
