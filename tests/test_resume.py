@@ -347,6 +347,31 @@ async def test_a_backend_that_is_not_reachable_has_not_had_the_text_so_the_next_
         c.sims["b"].clear()
 
 
+async def test_a_busy_backend_is_waited_for() -> None:
+    sims = of("a"), of("b", decode=40.0)
+    async with chain(*sims, more=", slots: 1") as c:
+        sims[0].fault("die_mid", after=7, count=1)
+        other = asyncio.create_task(raw_post(c.gateway.url, chat("b", said="20 words")))
+        await c.gateway.until(lambda: c.gateway.gateway.fleet["b"].inflight == 1)
+        reply = await c.ask()
+        assert (reply.ended, c.resumed()) == (True, 1)
+        assert (await other).status == 200
+
+
+async def test_when_no_slot_comes_free_in_time_the_stream_is_interrupted() -> None:
+    sims = of("a"), of("b")
+    async with chain(*sims, more=", slots: 1, queue: {max_wait: 200ms}") as c:
+        sims[0].fault("die_mid", after=7, count=1)
+        sims[1].fault("hang_before", count=1)
+        async with raw_client(c.gateway.url) as client:
+            await client.post(CHAT, chat("b", said=WORDS))
+            await c.gateway.until(lambda: c.gateway.gateway.fleet["b"].inflight == 1)
+            reply = await c.ask()
+            assert not reply.ended
+            assert INTERRUPTED in reply.events[-1]
+        sims[1].clear()
+
+
 async def test_a_client_that_leaves_while_the_stream_goes_on_frees_everything() -> None:
     async with chain() as c:
         c.sims["a"].fault("die_mid", after=7, count=1)
