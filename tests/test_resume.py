@@ -353,7 +353,10 @@ async def test_a_busy_backend_is_waited_for() -> None:
         sims[0].fault("die_mid", after=7, count=1)
         other = asyncio.create_task(raw_post(c.gateway.url, chat("b", said="20 words")))
         await c.gateway.until(lambda: c.gateway.gateway.fleet["b"].inflight == 1)
-        reply = await c.ask()
+        asking = asyncio.create_task(c.ask())
+        await c.gateway.until(lambda: c.gateway.gateway.admission.queue_depth().get("b") == 1)
+        c.gateway.gateway.active.leave_stalled(c.gateway.gateway.fleet["a"])  # the one that was left
+        reply = await asking
         assert (reply.ended, c.resumed()) == (True, 1)
         assert (await other).status == 200
 
