@@ -28,11 +28,20 @@ class Plan:
     hold_at: int | None = None
 
 
-def plan(raw: str, body: Mapping[str, Any], window_left: int, faults: Mapping[str, Fault]) -> Plan:
+def plan(
+    raw: str, body: Mapping[str, Any], window_left: int, faults: Mapping[str, Fault], begun: str | None = None
+) -> Plan:
     """Cut the raw text by max_tokens, stop and ignore_eos, as sampling would. `window_left`: tokens left in the
-    window."""
+    window. `begun`: the beginning of the answer that the request gives (`continue_final_message`): the plan has what
+    follows it."""
     asked = body.get("max_completion_tokens") or body.get("max_tokens")
     limit = max(1, min(asked or window_left, window_left))
+    if begun and (rest := _rest_of(raw, body, limit, begun)) is not None:
+        tokens, stop_reason = rest
+        ended = stop_reason is not None and len(tokens) <= limit
+        if ended or len(tokens) < limit:
+            return _ended(tokens if ended else [*tokens, ""], "stop", faults, stop_reason)
+        return _ended(tokens[:limit], "length", faults)
     if "garbage" in faults:
         raw = "!" * 4 * min(limit, 64)
     if "repetition" in faults:
@@ -47,6 +56,24 @@ def plan(raw: str, body: Mapping[str, Any], window_left: int, faults: Mapping[st
     if len(tokens) >= limit:
         return _ended(tokens[:limit], "length", faults)
     return _ended([*tokens, ""], "stop", faults)
+
+
+def _rest_of(raw: str, body: Mapping[str, Any], limit: int, begun: str) -> tuple[list[str], str | None] | None:
+    """(the tokens after `begun`, the stop string that ends them); None = this answer does not begin so."""
+    tokens, stop_reason = pieces(raw), None
+    if stopped := _stop_at(raw, tokens, body.get("stop")):
+        tokens, stop_reason = stopped
+    else:
+        wanted = limit if body.get("ignore_eos") else min(limit, body.get("min_tokens") or 0)
+        tokens += [filler(i) for i in range(wanted and wanted + len(pieces(begun)) - len(tokens))]
+    if not "".join(tokens).startswith(begun):
+        return None
+    length = 0
+    for i, token in enumerate(tokens):
+        if length + len(token) > len(begun):
+            return [token[len(begun) - length :], *tokens[i + 1 :]], stop_reason
+        length += len(token)
+    return [], stop_reason
 
 
 def _ended(tokens: list[str], outcome: str, faults: Mapping[str, Fault], stop_reason: str | None = None) -> Plan:

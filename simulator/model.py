@@ -17,6 +17,14 @@ Thinking = Literal["optional", "always", "never"]
 _IMAGE_TOKENS = 256
 
 
+def beginning_of(body: Mapping[str, Any]) -> str | None:
+    """The beginning of the answer that the request gives as its last message; None = the answer begins anew."""
+    last = body["messages"][-1]
+    if not body.get("continue_final_message") or not isinstance(last, dict):
+        return None
+    return text_of(last.get("content"))
+
+
 class Model:
     """`form` and `rules` are what the server parses with, `voice` is how the model writes. Names are those of
     `--tool-call-parser` and `--reasoning-parser`; raises ValueError for a tool parser the simulator does not know."""
@@ -78,7 +86,8 @@ class Model:
         if body.get("tools"):
             parts.append(json.dumps(body["tools"], separators=(",", ":")).encode())
             count += 60
-        for message in body["messages"]:
+        begun = beginning_of(body)
+        for message in body["messages"] if begun is None else body["messages"][:-1]:
             content = message.get("content") if isinstance(message, dict) else message
             parts.append(text_of(content).encode())
             if isinstance(content, list):
@@ -86,4 +95,5 @@ class Model:
             if isinstance(message, dict) and message.get("tool_calls"):
                 parts.append(json.dumps(message["tool_calls"]).encode())
             count += 6
+        count += len(tokens.pieces(begun)) if begun else 0
         return count + sum(tokens.count(p) for p in parts), b"\0".join(parts)

@@ -131,6 +131,9 @@ def check_messages(body: Mapping[str, Any], model: str, vision: bool) -> None:
     if not messages:
         text = "Cannot apply chat template to an empty conversation. Provide at least one message."
         raise ApiError(400, text)
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        raise ApiError(400, text)
     effort = body.get("reasoning_effort")
     if effort is not None and effort not in EFFORTS:
         expected = "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"

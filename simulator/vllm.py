@@ -19,7 +19,7 @@ from simulator.embeddings import send_embeddings
 from simulator.engine import Engine, EngineDied
 from simulator.faults import Fault
 from simulator.metrics import render
-from simulator.model import Model, Thinking
+from simulator.model import Model, Thinking, beginning_of
 from simulator.replies import sentence
 from simulator.server import Exchange
 from simulator.validation import ApiError
@@ -200,9 +200,10 @@ class SimVllm(Sim):
         validation.check_window(prompt, self.context)
         thinking = self.model.thinks(body)
         shape = self._shape(exchange, body, faults, schemas, thinking)
-        choices = [plan(self.model.raw(body, thinking, faults), body, self.context - prompt, faults)] * (
-            body.get("n") or 1
-        )
+        begun = beginning_of(body)
+        asked = body if begun is None else {**body, "messages": body["messages"][:-1]}
+        raw = self.model.raw(asked, thinking, faults)
+        choices = [plan(raw, body, self.context - prompt, faults, begun)] * (body.get("n") or 1)
         answer = self._submit(exchange, choices, prompt, self.engine.cached_tokens(rendered, prompt), body)
         try:
             if body.get("stream"):

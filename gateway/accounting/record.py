@@ -32,7 +32,7 @@ class AttemptRecord:
     answered: bool = False  # the client has the answer, or its end is being sent
     first_token: float = 0.0  # when the first content was sent to the client, in the loop's seconds; 0 = none
     usage: dict[str, Any] | None = None  # reported with the answer that the client got
-    unused: dict[str, Any] | None = None  # reported with a complete answer that was not used
+    unused: dict[str, Any] | None = None  # of an answer that was not used, or went on elsewhere
     answer: WholeAnswer | StreamTrack | None = None  # the one that the client got
 
 
@@ -54,6 +54,7 @@ class RequestRecord:
     trying: AttemptRecord | None = None  # the latest attempt, unless it has failed before content
     tried: list[Tried] = field(default_factory=list)  # the backends that did not answer, and why
     queued: float | None = None  # seconds that it has waited for slots; None = it did not get that far
+    resumed: str = ""  # the backend that went on with the stream after it had broken at another one
     committed: bool = False  # the status of a stream was sent
     outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"
     seconds: float = 0.0  # from its beginning to its end
@@ -62,4 +63,4 @@ class RequestRecord:
         """The attempt whose answer, or beginning of an answer, the client got."""
         attempts = self.attempts
         answered = next((attempt for attempt in attempts if attempt.answered), None)
-        return answered or (attempts[-1] if attempts and attempts[-1].first_token else None)
+        return answered or (attempts[-1] if any(attempt.first_token for attempt in attempts) else None)

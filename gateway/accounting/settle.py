@@ -36,6 +36,8 @@ class Settler:
             if attempt.unused is not None and not attempt.answered:  # an unused answer may have been delivered later
                 route = self._route(record, attempt.state)
                 used += self._count_usage(record, route, attempt, attempt.unused, "unused", 0.0)
+                if attempt.first_token:  # its stream went on elsewhere
+                    route.first_token.observe(attempt.first_token - record.began)
             if attempt.answered:
                 served = attempt
         used += self._settle_unserved(record) if served is None else self._settle_served(record, served)

@@ -23,6 +23,7 @@ class FailoverState:
 
     __slots__ = (
         "_absent",
+        "_accepts",
         "_attempted",
         "_clouds",
         "_make",
@@ -44,6 +45,7 @@ class FailoverState:
         self._retried: Candidate | None = None
         self._attempted: set[tuple[str, Resort | None]] = set()  # (backend, mode) that get no further attempt
         self._absent: set[str] = set()  # not reachable at their attempt, perhaps later
+        self._accepts: Callable[[BackendState], bool] | None = None  # None = any backend of the plan
         self._clouds = 0
 
     def next_candidate(self) -> Candidate | None:
@@ -117,9 +119,16 @@ class FailoverState:
                 remaining = [self._retried, *(c for c in remaining if c.state.name != name)]
         self.plan, self._mode, self.remaining = plan, mode, deque(remaining)
 
+    def restrict(self, accepts: Callable[[BackendState], bool], now: float) -> None:
+        """From now on only these backends are candidates, as they are now. None is waited for that has to recover."""
+        self._accepts = accepts
+        self.replan(now)
+
     def recovering(self, now: float) -> tuple[BackendState, ...]:
         """Backends that cannot serve now and are expected to: warming, pausing, or on trial by another request. A
         backend that is down is not waited for: nothing says for how long."""
+        if self._accepts is not None:
+            return ()
         skipped = [s.state for s in self.plan.skipped if s.kind == "cooldown" or is_coming(s.state, now)]
         away = (s for s in self._retryable() if not self._is_available(s, now))
         paused = (s for s in away if s.cooldown_until > now or is_coming(s, now))
@@ -169,6 +178,7 @@ class FailoverState:
             for c in plan.candidates
             if (c.state.name, mode) not in self._attempted
             and (c.state.name not in self._absent or is_back(c.state, now))
+            and (self._accepts is None or self._accepts(c.state))
         ]
 
 

@@ -83,7 +83,9 @@ def router(gateway: Gateway) -> APIRouter:
         """The memory plan of the fleet, beside what the nodes hold."""
         admitted(request)
         fleet, machines = gateway.fleet.states, gateway.prober.machines
-        return JSONResponse(await plan_view.read(gateway.snapshot, gateway.snapshot.mode, fleet, machines), headers=fresh)
+        return JSONResponse(
+            await plan_view.read(gateway.snapshot, gateway.snapshot.mode, fleet, machines), headers=fresh
+        )
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:

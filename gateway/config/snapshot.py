@@ -264,6 +264,7 @@ class Alias:
         "as_is", "Under which name clients get the reasoning."
     )
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
+    resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     while_starting: ClassVar[Literal["wait", "next"]] = in_file(
         "next", "What a request does while a backend with `run: on_request` starts for it.", not_yet=True
     )

@@ -44,6 +44,7 @@ class EngineTraits:
     of calls it still renders the tools into the prompt.
     `model_optional`: a request without `model` goes to the first model it serves.
     `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
+    `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`).
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
     `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
     knows prices, and it words its own error messages.
@@ -60,6 +61,7 @@ class EngineTraits:
     launch_flags: bool = False
     model_optional: bool = False
     loads_on_demand: bool = False
+    continues_text: bool = False
     thinking_field: ThinkingField | None = None
     library: bool = False
     probe: Probe | None = None
@@ -83,6 +85,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             enforces_schema=True,
             launch_flags=True,
             model_optional=True,
+            continues_text=True,
             thinking_field="chat_template_kwargs",
             probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics"),
         ),

@@ -142,6 +142,17 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
     return events
 
 
+def with_field(event: bytes, name: str, value: Raw) -> bytes:
+    """The event with another value of a field. Raises ProtocolFailure if the event cannot be read."""
+    data = data_of(event)
+    assert data is not None  # it was read as a chunk before
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolFailure(f"sent an event that is no chunk: {error}") from None
+    return b"data: " + _encode({**fields, name: value}) + b"\n\n"
+
+
 def with_ends(event: bytes, choices: Sequence[Choice]) -> bytes:
     """The event with the indexes and finish_reasons of `choices`, which correspond to its own choices. Raises
     ProtocolFailure if the event cannot be read."""

@@ -32,6 +32,9 @@ class Metrics:
         self.failovers = self._family(
             "gateway_failovers_total", "Attempts on a further backend, by why the one before was left", "alias reason"
         )
+        self.resumed = self._family(
+            "gateway_resumed_total", "Streams that broke after content and went on at this backend", "alias backend"
+        )
         self.queue_seconds = self._family("gateway_queue_seconds", "Seconds waited for a slot", "", _SECONDS)
         self.first_token = self._family(
             "gateway_time_to_first_token_seconds",

@@ -22,7 +22,8 @@ _encode = msgspec.json.Encoder().encode
 class RequestLine(NamedTuple):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
-    `queued`, `first_token` (None = there was none) and `total` in seconds."""
+    `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
+    stream that broke at another one."""
 
     at: float
     id: str
@@ -40,6 +41,7 @@ class RequestLine(NamedTuple):
     queued: float
     first_token: float | None
     total: float
+    resumed: str = ""
 
     @property
     def level(self) -> int:
@@ -63,7 +65,8 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
     if served is not None:
         backend = served.state.name
         tokens = read_usage(served.usage) if served.usage is not None else NO_TOKENS
-        first = served.first_token - record.began if served.first_token else None
+        token = max(attempt.first_token for attempt in record.attempts)  # content is begun once
+        first = token - record.began if token else None
     else:
         backend = trying.state.name if trying is not None else left[-1][0] if left else ""
         tokens, first = NO_TOKENS, None
@@ -84,6 +87,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         record.queued or 0.0,
         first,
         record.seconds,
+        record.resumed,
     )
 
 
@@ -121,6 +125,8 @@ def _request_fields(line: RequestLine) -> dict[str, Any]:
         fields["first_token_ms"] = round(line.first_token * 1000)
     if line.detour is not None:
         fields[line.detour[0]] = line.detour[1]
+    if line.resumed:
+        fields["resumed"] = line.resumed
     if line.adapted:
         fields["adapted"] = line.adapted
     if line.left:
@@ -183,6 +189,7 @@ def _request_text(line: RequestLine) -> str:
     if line.backend:
         words.append(f"-> {line.backend}")
     notes = [f"{line.detour[0]}: {line.detour[1]}"] if line.detour is not None else []
+    notes += [f"resumed: {line.resumed}"] if line.resumed else []
     notes += line.adapted
     notes += [f"left {backend}: {why}" for backend, why in line.left]
     if notes:

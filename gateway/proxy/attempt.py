@@ -28,16 +28,19 @@ from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import ENGINES
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
+from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.echo import mentions
 from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.heuristics import empty_kind
+from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
-from gateway.proxy.feedback import learn_stray_thoughts
+from gateway.proxy.feedback import count_found
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
-from gateway.routing.inspection_policy import STRAY_THOUGHTS, policy_for
+from gateway.routing.inspection_policy import policy_for
+from gateway.routing.resume import BrokenOff, may_continue
 from gateway.shortage import Kind, shortage_of
 from gateway.transport.sse import Framer
 
@@ -65,12 +68,16 @@ class AttemptFailed(Exception):
 
 
 class StreamBroken(Exception):
-    """The stream broke after content had been sent. `timeout`: because the backend was silent."""
+    """The stream broke after content had been sent. `timeout`: because the backend was silent. `off`: what another
+    backend needs to go on with it; None = it may not."""
 
-    def __init__(self, message: str, verdict: Verdict | None = None, *, timeout: bool = False) -> None:
+    def __init__(
+        self, message: str, verdict: Verdict | None = None, *, timeout: bool = False, off: BrokenOff | None = None
+    ) -> None:
         super().__init__(message)
         self.verdict = verdict or Verdict("failed", message)
         self.timeout = timeout
+        self.off = off
 
 
 class Attempt:
@@ -90,6 +97,7 @@ class Attempt:
         self._context = context
         self._admitted = admitted
         self._headers: list[Header] = []  # response headers about this attempt
+        self._kept: BrokenOff | None = None  # what was sent, where another backend could go on with it
 
     async def run(self) -> None:
         """Returns when the client has its whole answer. Raises AttemptFailed, StreamBroken, or the reason of an
@@ -108,6 +116,8 @@ class Attempt:
                 raise AttemptFailed(self._judged(response.status, response.headers, body))
             if self.reply is not None:
                 track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+                if (goes_on := self._admitted.goes_on) is not None:
+                    track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
                 await self._relay_stream(self.reply, track, response)
                 found = track.violations
             else:
@@ -156,8 +166,7 @@ class Attempt:
 
     def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
         request, asked_by = self.request, self.candidate.state.model or self.request.model
-        echoed = partial(mentions, request)
-        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=echoed)
+        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=partial(mentions, request))
 
     # -- send -----------------------------------------------------------------------------------------------------
 
@@ -175,6 +184,8 @@ class Attempt:
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
         record.adapted = adapted
+        if self.reply is not None and may_continue(request, self.alias, fields, begun=self.reply.identity.role_sent):
+            self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         return Call(request.endpoint, request.stream, fields, outgoing_headers(self.exchange.headers, up_id), up_id)
@@ -203,8 +214,9 @@ class Attempt:
         reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
         verdict = Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
-        if self.reply is not None and self.reply.content:
-            return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout)
+        if self.reply is not None and self.reply.content and not gone:
+            off = self._kept if self.timer.now() < self.timer.total_at else None
+            return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout, off=off)
         return AttemptFailed(verdict, timeout=timeout, gone=gone)
 
     def _unreadable(self, error: Exception) -> Exception:
@@ -233,6 +245,7 @@ class Attempt:
         gaps = self.metrics.inter_token.child(state.name)
         framer = Framer()
         begun = False
+        send = reply.send if self._kept is None else partial(reply.send_and_keep, self._kept.sent)
         while True:
             data = await response.read_some()
             out = track.feed(framer.feed(data) if data else framer.finish())
@@ -243,12 +256,14 @@ class Attempt:
                 elif track.content or track.reasoning:
                     begun = True
                     timer.expect(state.backend.timeouts.idle)
+                    if self._admitted.goes_on is not None:
+                        await self._begin(reply)
                 timer.heard = now
             if out:
                 await self._commit(reply, track)
                 if track.complete and len(out) <= LAST_MOST:
                     break  # sent together with the end
-                await reply.send(out)
+                await send(out)
                 out = b""
             if track.failure is not None:
                 raise UpstreamFailure(track.failure)
@@ -257,7 +272,7 @@ class Attempt:
         if not (track.whole or track.disobeyed):
             raise UpstreamFailure("the stream ended without a finish_reason")
         track.conclude()
-        self._count_found(track)
+        count_found(track, state, self._context.feedback(self.request), self.metrics)
         if track.disobeyed:
             raise self._unused(track, "disobeyed", "did not call the tool that it had to call")
         if track.held or not (track.content or track.reasoning):
@@ -280,8 +295,17 @@ class Attempt:
         elif not reply.committed:
             await reply.begin(self.candidate.state.name, self._headers)
 
+    async def _begin(self, reply: StreamReply) -> None:
+        name = self.candidate.state.name
+        if self._admitted.goes_on is None:
+            await reply.begin(name, self._headers)
+        elif self._context.record.resumed != name:
+            self._context.record.resumed = name
+            self.metrics.resumed.inc(self.alias.name, name)
+            await reply.resume(name)
+
     async def _deliver_held(self, reply: StreamReply, track: StreamTrack) -> None:
-        await reply.begin(self.candidate.state.name, self._headers)
+        await self._begin(reply)
         await reply.send(track.release_held())
 
     async def _drain(self, response: Response) -> None:
@@ -302,7 +326,7 @@ class Attempt:
         """Judge the answer, then send it."""
         if answer.failure is not None:
             raise UpstreamFailure(answer.failure)
-        self._count_found(answer)
+        count_found(answer, self.candidate.state, self._context.feedback(self.request), self.metrics)
         if answer.disobeyed:
             raise self._unused(answer, "disobeyed", "did not call the tool that it had to call")
         if answer.empty:
@@ -327,18 +351,6 @@ class Attempt:
         timer.last_write()
 
     # -- results of the inspection --------------------------------------------------------------------------------
-
-    def _count_found(self, answer: WholeAnswer | StreamTrack) -> None:
-        """Count the violations and mendings of an answer, and learn from them."""
-        state, metrics = self.candidate.state, self.metrics
-        for kind in answer.violations:
-            metrics.violations.inc(state.name, kind)
-        for kind in answer.mended:
-            metrics.mended.inc(state.name, kind)
-        if answer.stray_close:
-            learn_stray_thoughts(state, self._context.feedback(self.request), time.monotonic())
-        elif answer.never_closed:
-            state.facts.withdraw_lack(STRAY_THOUGHTS)
 
     def _count_empty(self, answer: WholeAnswer | StreamTrack) -> None:
         """Count an empty answer, even if another backend answers in its place. One other candidate is tried; if its

@@ -75,6 +75,11 @@ class Blame:
         """This body failed before."""
         self._before, self._known = culprit.failures, culprit.proven
 
+    @property
+    def suspects(self) -> bool:
+        """May the request be the cause of a failure, of this request or an earlier one with the same body?"""
+        return bool(self._held or self._before or self._known)
+
     def hold(self, state: BackendState, verdict: Verdict) -> None:
         """An attempt failed in a way that the request may have caused."""
         self._held.append(HeldFailure(state, verdict, state.inflight <= self._request.choices, time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a backend's refusal of one request teaches about the backend, and what it means for that request alone.
+"""What a backend's answer to one request teaches about the backend, and what a refusal means for that request alone.
 
 The refused request itself may use everything that the refusal reports. For other requests only a statement of the
 server itself counts (not `Verdict.unverified`), and one that contradicts routes.yaml or an observation counts only when
@@ -6,6 +6,7 @@ a second source reports it too. Failures are judged in blame.py."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -18,6 +19,9 @@ from gateway.inspection.echo import client_mentions
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
+from gateway.inspection.stream_track import StreamTrack
+from gateway.inspection.whole import WholeAnswer
+from gateway.metrics.registry import Metrics
 from gateway.routing.inspection_policy import STRAY_THOUGHTS
 
 COOLDOWN = 5.0  # seconds, for a 429 without Retry-After
@@ -79,6 +83,18 @@ def learn_stray_thoughts(state: BackendState, feedback: Feedback, now: float) ->
     source = feedback.source()
     if state.facts.is_confirmed(STRAY_THOUGHTS, True, source, now):
         state.facts.learn_lack(STRAY_THOUGHTS, now, source)
+
+
+def count_found(answer: WholeAnswer | StreamTrack, state: BackendState, feedback: Feedback, metrics: Metrics) -> None:
+    """Count the violations and mendings of an answer, and learn from them."""
+    for kind in answer.violations:
+        metrics.violations.inc(state.name, kind)
+    for kind in answer.mended:
+        metrics.mended.inc(state.name, kind)
+    if answer.stray_close:
+        learn_stray_thoughts(state, feedback, time.monotonic())
+    elif answer.never_closed:
+        state.facts.withdraw_lack(STRAY_THOUGHTS)
 
 
 def _may_teach(request: InferenceRequest, lack: str) -> bool:

@@ -11,10 +11,9 @@ relaying of its answer, is in attempt.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
-from functools import partial
 from math import inf
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
@@ -33,12 +32,13 @@ from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, shunned
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn
+from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
+from gateway.proxy.resume import lease_to_resume, resume
 from gateway.proxy.services import Services
 from gateway.proxy.stages import AdmittedRequest, PlannedRequest, ReceivedRequest, RequestContext
-from gateway.routing.balance import affinity_key
-from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import Candidate, Plan, make_plan, with_forced_call
+from gateway.routing.needs import resort_of
+from gateway.routing.plan import Candidate, Plan, with_forced_call
 from gateway.routing.refusal import Tried
 from gateway.routing.tasks import task_alias
 from gateway.shortage import shortage_of
@@ -103,15 +103,21 @@ class RequestHandler:
         planned = self.planned = self._plan(received)
         while (lease := await planned.slots.admit(returning=bool(self.record.attempts))) is not None:
             candidate = lease.candidate
+            broken: StreamBroken | None = None
             try:
                 await self._attempt(self._admitted(planned, candidate))
                 return
+            except StreamBroken as failure:
+                broken = failure
             except AttemptFailed as failure:
                 lease.served = False
                 if (again := self._note(planned, candidate, failure)) is not None:
                     planned.failover.retry(again)
             finally:
                 lease.release()
+            if broken is not None:
+                await self._resume(planned, candidate, broken)
+                return
             await self._weigh_blame()
         await self._deliver_spare_or_refuse(planned)
 
@@ -146,42 +152,11 @@ class RequestHandler:
 
     def _plan(self, received: ReceivedRequest) -> PlannedRequest:
         client, request, alias, record = received.client, received.request, received.alias, self.record
-        make = partial(self._make_plan, received, self.services.next_turn(alias.name))
-        failover = FailoverState(make, resort_of(alias, client.client) if request.tools else None)
+        planner = Planner(self.context, received, self.states, self.services.next_turn(alias.name))
+        failover = FailoverState(planner, resort_of(alias, client.client) if request.tools else None)
         asked = request, alias, client, record.id
         slots = SlotAcquirer(self.services.admission, failover, *asked, self.timer, record.began, record.tried)
         return PlannedRequest(received, failover, slots, self._stream_reply(received, failover.plan))
-
-    def _make_plan(
-        self, received: ReceivedRequest, turn: int, resort: Resort | None, outcomes: Mapping[str, str] | None
-    ) -> Plan:
-        """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
-        client, request, alias = received.client, received.request, received.alias
-        headers, states = self.exchange.headers, self.states
-        if self.snapshot is not self.services.snapshot:
-            alias, states = self._alias_now(alias)
-        return make_plan(
-            alias,
-            states,
-            request,
-            time.monotonic(),
-            local_only=client.local_only or access.asks_local_only(headers),
-            turn=turn,
-            key=lambda: affinity_key(request, headers, client.name, alias.name),
-            client=client.client,
-            resort=resort,
-            over_budget=self.services.accounts.over_budget(self.snapshot, client.client),
-            outcomes=outcomes,
-        )
-
-    def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
-        """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
-        those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
-        counts."""
-        fleet = self.services.fleet.states
-        if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
-            alias = self.services.snapshot.aliases.get(alias.name, alias)
-        return alias, {**self.states, **fleet}
 
     def _stream_reply(self, received: ReceivedRequest, plan: Plan) -> StreamReply | None:
         """For a client that streams; its first heartbeat is due after the `hold` of the backend that is asked first."""
@@ -216,7 +191,7 @@ class RequestHandler:
     async def _attempt(self, admitted: AdmittedRequest) -> None:
         """One try on one backend. Returns when the client has its whole answer. Raises AttemptFailed, StreamBroken."""
         record = self.record
-        if record.tried:
+        if record.tried and admitted.goes_on is None:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = Attempt(self.context, admitted)
         record.trying = admitted.record
@@ -225,6 +200,35 @@ class RequestHandler:
             await attempt.run()
         else:
             await self.trace.follow(admitted.record, attempt.run)
+
+    async def _resume(self, planned: PlannedRequest, left: Candidate, broken: StreamBroken) -> None:
+        """Another backend goes on with the stream that broke at `left`. Only one gets the text: a prompt that kills
+        engines must not take all of them. Raises StreamBroken if none can go on, or if that one breaks too."""
+        suspected = self.blame is not None and self.blame.suspects
+        self._note_break(planned, left.state, broken)
+        while (lease := await lease_to_resume(self.context, planned, left, broken, suspected=suspected)) is not None:
+            try:
+                admitted = self._admitted(planned, lease.candidate)
+                return await resume(self.context, planned, admitted, broken, self._attempt)
+            except StreamBroken as again:
+                self._note_break(planned, lease.candidate.state, again)
+                raise
+            except AttemptFailed as failure:
+                lease.served = False
+                with contextlib.suppress(PassedOn):  # the client has had its 200
+                    self._note(planned, lease.candidate, failure)
+                if not failure.gone:
+                    break
+            finally:
+                lease.release()
+        raise broken
+
+    def _note_break(self, planned: PlannedRequest, state: BackendState, broken: StreamBroken) -> None:
+        """A stream broke after content."""
+        if broken.timeout:
+            state.evidence.failed(broken.verdict.reason)
+        else:
+            self._blame_of(planned.received).broke(state, broken.verdict)
 
     # -- no answer ------------------------------------------------------------------------------------------------
 
@@ -340,12 +344,6 @@ class RequestHandler:
         elif planned is not None and planned.reply is not None and planned.reply.content:
             record.outcome = "stream_interrupted"
             log.warning("request %s was interrupted after content: %s", record.id, reason)
-            if isinstance(reason, StreamBroken):
-                state = record.attempts[-1].state
-                if reason.timeout:
-                    state.evidence.failed(reason.verdict.reason)
-                else:
-                    self._blame_of(planned.received).broke(state, reason.verdict)
             await planned.reply.interrupt()
         else:
             message = "The gateway is stopping; send the request again."

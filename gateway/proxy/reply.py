@@ -21,6 +21,7 @@ from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from gateway.inspection.rewrite import Identity
+from gateway.inspection.sent_text import SentText
 from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
@@ -70,12 +71,23 @@ class StreamReply:
             served = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
             await self.send(b": x-gateway " + served + b"\n\n")
 
+    async def resume(self, backend: str) -> None:
+        """Another backend goes on with the content: a comment says so, once."""
+        if self.served_by != backend:
+            self.served_by = backend
+            await self.send(b": x-gateway resumed=" + _latin(backend) + b"\n\n")
+
     async def send(self, data: bytes) -> None:
         timer = self._timer
         timer.writing = timer.now()
         await self._exchange.write(data)
         timer.writing = 0.0
         timer.beat_at = timer.now() + HEARTBEAT
+
+    async def send_and_keep(self, sent: SentText, data: bytes) -> None:
+        """Send content that another backend may have to continue."""
+        await self.send(data)
+        sent.add(data)
 
     async def finish(self, rest: bytes = b"") -> None:
         """Send the last events and [DONE], which ends every complete stream, whether the backend sent one or not."""

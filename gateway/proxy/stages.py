@@ -18,6 +18,7 @@ from gateway.proxy.feedback import Feedback
 from gateway.proxy.reply import StreamReply
 from gateway.proxy.services import Services
 from gateway.routing.plan import Candidate
+from gateway.routing.resume import Continuation
 
 
 @dataclass(slots=True, eq=False)
@@ -64,3 +65,4 @@ class AdmittedRequest:
     final: bool  # an empty answer is delivered too
     on_answer: Callable[[], None] | None  # called when the attempt has content for the client
     record: AttemptRecord
+    goes_on: Continuation | None = None  # the attempt goes on with a stream that broke at another backend

@@ -1,0 +1,59 @@
+"""The plan of one request, with the fleet as it is when the plan is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from gateway.admission import access
+from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState
+from gateway.proxy.stages import ReceivedRequest, RequestContext
+from gateway.routing.balance import affinity_key
+from gateway.routing.needs import Resort
+from gateway.routing.plan import Plan, make_plan
+
+
+class Planner:
+    """Makes the plans of one request. `states`: the backends when it came; `turn`: for round robin."""
+
+    __slots__ = ("_context", "_received", "_states", "_turn")
+
+    def __init__(
+        self, context: RequestContext, received: ReceivedRequest, states: Mapping[str, BackendState], turn: int
+    ) -> None:
+        self._context = context
+        self._received = received
+        self._states = states
+        self._turn = turn
+
+    def __call__(self, resort: Resort | None, outcomes: Mapping[str, str] | None) -> Plan:
+        """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
+        client, request, alias = self._received.client, self._received.request, self._received.alias
+        context, states = self._context, self._states
+        headers, services = context.exchange.headers, context.services
+        if context.snapshot is not services.snapshot:
+            alias, states = self._alias_now(alias)
+        return make_plan(
+            alias,
+            states,
+            request,
+            time.monotonic(),
+            local_only=client.local_only or access.asks_local_only(headers),
+            turn=self._turn,
+            key=lambda: affinity_key(request, headers, client.name, alias.name),
+            client=client.client,
+            resort=resort,
+            over_budget=services.accounts.over_budget(context.snapshot, client.client),
+            outcomes=outcomes,
+        )
+
+    def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
+        """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
+        those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
+        counts."""
+        services = self._context.services
+        fleet = services.fleet.states
+        if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
+            alias = services.snapshot.aliases.get(alias.name, alias)
+        return alias, {**self._states, **fleet}

@@ -1,0 +1,117 @@
+"""Which backends serve the same model, and the request that continues a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.config.load import load_text
+from gateway.domain.backend import BackendState
+from gateway.domain.health_machine import Health
+from gateway.domain.request import CHAT, InferenceRequest, parse
+from gateway.errors import GatewayError
+from gateway.inspection.sent_text import TEXT_MOST, UNREAD_MOST, SentText
+from gateway.routing.resume import BrokenOff, can_resume, continuation, same_model
+
+
+def event(delta: dict[str, Any], **more: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": None}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice], **more}).encode() + b"\n\n"
+
+
+def sent(*texts: str, count: Callable[[int], object] = id) -> SentText:
+    found = SentText(count)
+    found.add(event({"role": "assistant", "content": ""}))
+    for text in texts:
+        found.add(event({"content": text}))
+    return found
+
+
+def asking(**fields: Any) -> InferenceRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    return parse(CHAT, json.dumps(body).encode())
+
+
+def continued(text: SentText, **fields: Any) -> tuple[dict[str, Any], str]:
+    """(the fields of the request that continues the text, what the model will write again)."""
+    request = asking(**fields)
+    found = continuation(request, BrokenOff(request.fields, text))
+    return {name: msgspec.json.decode(raw) for name, raw in found.request.fields.items()}, found.repeated
+
+
+def test_the_text_becomes_the_last_message_and_the_rest_stays() -> None:
+    fields, repeated = continued(sent("Hel", "lo \u00e9 "), max_tokens=10, seed=3)
+    assert fields["messages"][1] == {"role": "assistant", "content": "Hello \u00e9 "}
+    assert (fields["max_tokens"], fields["seed"], repeated) == (8, 3, "")
+
+
+def test_line_breaks_at_the_end_are_written_again() -> None:
+    fields, repeated = continued(sent("a", ":\n", "\n", "  "), max_tokens=10)
+    assert fields["messages"][1]["content"] == "a:"
+    assert (fields["max_tokens"], repeated) == (8, "\n\n  ")
+
+
+def test_the_engines_own_count_is_used_where_it_is_known() -> None:
+    found = SentText(id)
+    found.add(event({"content": "Hello"}, usage={"prompt_tokens": 5, "completion_tokens": 4}))
+    assert (found.tokens, found.prompt) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("delta", "more"),
+    [
+        ({"reasoning": "hm"}, {}),
+        ({"reasoning_content": "hm"}, {}),
+        ({"tool_calls": [{"index": 0}]}, {}),
+        ({"refusal": "no"}, {}),
+        ({"content": [{"type": "text"}]}, {}),
+        ({"content": "<think>"}, {}),
+        ({}, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+        ({}, {"choices": [{"index": 1, "delta": {"content": "b"}}]}),
+    ],
+)
+def test_anything_but_text_rules_it_out(delta: dict[str, Any], more: dict[str, Any]) -> None:
+    request = asking()
+    text = sent("Hello")
+    assert can_resume(BrokenOff(request.fields, text), suspected=False)
+    text.add(event(delta, **more))
+    assert not can_resume(BrokenOff(request.fields, text), suspected=False)
+
+
+def test_an_answer_that_has_used_its_limit_does_not_go_on() -> None:
+    request = asking(max_tokens=2)
+    assert not can_resume(BrokenOff(request.fields, sent("a", "b")), suspected=False)
+
+
+def test_no_more_text_is_kept_than_there_is_memory_for() -> None:
+    def full(size: int) -> None:
+        raise GatewayError("memory_full", "full")
+
+    assert not sent("a", count=full).is_plain
+    long = sent(*["x" * UNREAD_MOST] * (TEXT_MOST // UNREAD_MOST + 1))
+    assert (long.is_plain, long.text) == (False, "")
+
+
+LOADS = "launch: {command: 'vllm serve %s --served-model-name m'}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("model: m", "model: m", True),
+        ("model: m", "model: M", False),
+        ("model: m", "context: 4096", False),  # not known yet
+        (LOADS % "x/one", LOADS % "x/one", True),
+        (LOADS % "x/one", LOADS % "x/two", False),
+        (f"model: m, {LOADS % 'x/one'}", "model: m", True),
+    ],
+)
+def test_the_same_model_is_the_same_checkpoint(one: str, other: str, same: bool) -> None:
+    backends = f"{{a: {{url: 'http://127.0.0.1:1', {one}}}, b: {{url: 'http://127.0.0.1:2', {other}}}}}"
+    snapshot = load_text(f"backends: {backends}", "routes.yaml", {}).snapshot
+    a, b = (BackendState(snapshot.backends[name], None, Health(name, snapshot.backends[name].health)) for name in "ab")
+    assert same_model(a, b) is same
