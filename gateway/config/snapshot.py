@@ -20,11 +20,15 @@ from urllib.parse import urlsplit
 
 from gateway.config import kinds as k
 from gateway.config.kinds import Network as Network
+from gateway.config.machines import Launch as Launch
+from gateway.config.machines import Mode as Mode
+from gateway.config.machines import Node as Node
+from gateway.config.receivers import Alerts as Alerts
+from gateway.config.receivers import Telegram as Telegram
+from gateway.config.receivers import Traces as Traces
 from gateway.config.secret import Secret as Secret
 from gateway.config.setting import about, in_file, setting
 from gateway.config.units import Budget as Budget
-from gateway.launch.command import ServeCommand
-from gateway.launch.docker import DockerRun
 from gateway.launch.families import family_of
 
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
@@ -94,43 +98,6 @@ class Price:
 
     input: k.Usd = field(metadata=about("Per million prompt tokens."))
     output: k.Usd = field(metadata=about("Per million answer tokens."))
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A machine."""
-
-    name: str
-    address: k.Text | None = setting(None, "Its host name or address in the LAN, without port.")
-    memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
-    exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
-    ssh: k.Text | None = setting(None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config.")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The command that starts an engine, as it works by hand. What the gateway knows of the backend follows from it.
-
-    `parsed` is the command read as vLLM's own parser reads it, `container` the flags of `docker`. `resident` in
-    bytes."""
-
-    image: k.Text | None = setting(None, "Container image; omitted = the command runs on the host itself.")
-    command: k.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
-    env: k.Environment = setting({}, "Environment variables of the engine; a ${NAME} stays a reference when rendered.")
-    volumes: k.Names = setting((), "Mounts of the container, HOST:CONTAINER, as for `docker run -v`.")
-    docker: k.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
-    resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
-    parsed: ServeCommand = ServeCommand()
-    container: DockerRun = DockerRun()
-
-    def host_port(self, port: int) -> int:
-        """The port of the node that leads to `port` of the engine."""
-        return self.container.host_port(port) if self.image else port
-
-    @property
-    def mounts(self) -> tuple[str, ...]:
-        """Everything that is mounted, as for `docker run -v`."""
-        return (*self.volumes, *self.container.volumes)
 
 
 @dataclass(frozen=True)
@@ -347,42 +314,6 @@ class Server:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Telegram:
-    """A Telegram bot."""
-
-    token: k.SecretText = field(metadata=about("The bot's token."))
-    chat: k.Text = field(metadata=about("The chat's id, in quotes."))
-
-
-@dataclass(frozen=True, slots=True)
-class Alerts:
-    """Whom to tell when a backend's state changes."""
-
-    telegram: ClassVar[Telegram | None] = in_file(None)
-    telegram_token: Secret | None = None
-    telegram_chat: str | None = None
-    webhook: k.OptionalSecret = setting(None, "URL that gets every alert as JSON.")
-    deadman: k.OptionalSecret = setting(None, "URL asked every minute while the gateway lives.")
-    draft_acceptance: k.Share = setting(
-        0.15, "Share of drafted tokens below which a backend's speculative decoding is alerted; 0 = never."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Traces:
-    """OpenTelemetry traces, sent by OTLP over HTTP."""
-
-    endpoint: Secret = field(
-        metadata=about(
-            "URL of an OTLP/HTTP receiver, with or without /v1/traces; none = no traces.",
-            kind=k.OptionalSecret,
-        )
-    )
-    sample: k.Share = setting(1.0, "Share of the requests that are traced, where no caller has decided; 0 to 1.")
-    prompts: k.Yes = setting(False, "Prompts go with the traces, except those of `local_only`.")
-
-
 @dataclass(frozen=True)
 class RoutesFile:
     """Every key of routes.yaml."""
@@ -399,15 +330,6 @@ class RoutesFile:
     catalog: k.Text | None = setting(
         None, "Your own rows of the fleet's catalogue: families, images, models, rules (docs/fleet.md)."
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """Backends that run together. `profiles`: backend -> the profile it is launched with."""
-
-    name: str
-    backends: tuple[str, ...]
-    profiles: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

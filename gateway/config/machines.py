@@ -1,0 +1,59 @@
+"""The machines of routes.yaml: nodes, what is launched on them, and the modes in which they run."""
+
+# ruff: noqa: RUF009  (`setting` gives a dataclass field, as `dataclasses.field` does)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.config import kinds as k
+from gateway.config.setting import setting
+from gateway.launch.command import ServeCommand
+from gateway.launch.docker import DockerRun
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine."""
+
+    name: str
+    address: k.Text | None = setting(None, "Its host name or address in the LAN, without port.")
+    memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
+    exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
+    ssh: k.Text | None = setting(None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config.")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The command that starts an engine, as it works by hand. What the gateway knows of the backend follows from it.
+
+    `parsed` is the command read as vLLM's own parser reads it, `container` the flags of `docker`. `resident` in
+    bytes."""
+
+    image: k.Text | None = setting(None, "Container image; omitted = the command runs on the host itself.")
+    command: k.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
+    env: k.Environment = setting({}, "Environment variables of the engine; a ${NAME} stays a reference when rendered.")
+    volumes: k.Names = setting((), "Mounts of the container, HOST:CONTAINER, as for `docker run -v`.")
+    docker: k.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
+    resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
+    parsed: ServeCommand = ServeCommand()
+    container: DockerRun = DockerRun()
+
+    def host_port(self, port: int) -> int:
+        """The port of the node that leads to `port` of the engine."""
+        return self.container.host_port(port) if self.image else port
+
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        """Everything that is mounted, as for `docker run -v`."""
+        return (*self.volumes, *self.container.volumes)
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Backends that run together. `profiles`: backend -> the profile it is launched with."""
+
+    name: str
+    backends: tuple[str, ...]
+    profiles: Mapping[str, str] = field(default_factory=dict)
