@@ -160,6 +160,9 @@ def _print(fleet: FleetPlan, snapshot: Snapshot, live: LiveFleet | None) -> None
             click.echo(f"  {visible(line)}")
     if loose := _without_node(fleet, snapshot):
         click.echo(f"\nNot planned, because they are on no node: {', '.join(loose)}")
+    if fleet.uncounted:
+        names = ", ".join(fleet.uncounted)
+        click.echo(f"\nNot counted, because nothing says what they hold (launch.resident): {names}")
 
 
 def _head(node: NodePlan) -> str:

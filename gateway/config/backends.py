@@ -171,7 +171,8 @@ class _Resolver:
         section: Section | None = self.section.launch
         if section is None:
             return None
-        if section.command is None and not self._dropped("launch"):
+        only_measured = section.model_fields_set == {"resident"}
+        if section.command is None and not only_measured and not self._dropped("launch"):
             self._error("launch", "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
         container = read_docker_flags(section.docker)
         parsed = parse(section.command or "", image=section.image, entrypoint=container.entrypoint)

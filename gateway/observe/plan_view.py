@@ -48,7 +48,8 @@ class PlanView:
         for name, node in self._plan.nodes.items():
             machine = machines.get(name)
             used = machine.memory_used if machine is not None else None
-            running = [s.name for s in states.values() if name in s.backend.nodes and s.health.state in SERVING]
+            here = [s for s in states.values() if name in s.backend.nodes and s.name not in self._plan.uncounted]
+            running = [state.name for state in here if state.health.state in SERVING]
             live = None if used is None else asdict(beside_the_plan(node, used / GIB, running))
             found["nodes"][name]["live"] = live
         return {**found, "svg": self._picture, "error": None}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
+from gateway.domain.engine_traits import TRAITS
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
 from gateway.fleet.memory.model_files import ModelFiles
@@ -50,6 +51,7 @@ class FleetPlan:
 
     mode: str | None
     nodes: Mapping[str, NodePlan]
+    uncounted: tuple[str, ...] = ()  # speech servers of which nothing says what they hold
 
     @property
     def fits(self) -> bool:
@@ -70,7 +72,16 @@ def plan(
     chosen = snapshot.modes[mode] if mode is not None else next(iter(snapshot.modes.values()), None)
     planner = _Planner(snapshot, chosen, catalog or ModelCatalog(), changes or {}, files or {})
     names = chosen.backends if chosen is not None else _always(snapshot)
-    return FleetPlan(chosen.name if chosen is not None else None, planner.nodes(names))
+    uncounted = tuple(name for name in names if _is_uncounted(snapshot.backends[name]))
+    counted = [name for name in names if name not in uncounted]
+    return FleetPlan(chosen.name if chosen is not None else None, planner.nodes(counted), uncounted)
+
+
+def _is_uncounted(backend: Backend) -> bool:
+    """Whether it is a server of something other than language models, and nothing says what it holds: a speech server
+    on the CPU takes little, and must not make the whole plan unknown."""
+    measured = backend.launch is not None and backend.launch.resident is not None
+    return not TRAITS[backend.engine].endpoints and not measured
 
 
 def _always(snapshot: Snapshot) -> tuple[str, ...]:
