@@ -196,7 +196,7 @@ async def test_requests_under_way_end_by_themselves_and_those_that_wait_go_on() 
         async with running_gateway(routes) as gateway, AsyncExitStack() as stack:
             await gateway.until_ready("a")
             streaming = await stack.enter_async_context(
-                gateway.client.stream("POST", "/v1/chat/completions", json=chat("y", stream=True, max_tokens=60))
+                gateway.client.stream("POST", "/v1/chat/completions", json=chat("y", stream=True, max_tokens=150))
             )
             lines = streaming.aiter_lines()
             assert (await anext(lines)).startswith("data:")
