@@ -43,6 +43,8 @@ from gateway.proxy.active import ActiveRequests
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
+from gateway.runtime.operations.mode import RememberedMode
+from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.supervision import Failures
@@ -106,6 +108,8 @@ class Gateway:
         self.alerter = Alerter(
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
+        mode = RememberedMode(lambda: self.snapshot)
+        self.operations = Operations(self, mode, Path(snapshot.server.data))
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -144,6 +148,7 @@ class Gateway:
         await self.prober.start(self.snapshot)
         self.alerter.open()
         self.history.open()
+        await self.operations.open()
         if self.reloader is not None:
             self.reloader.open()
 
@@ -171,6 +176,7 @@ class Gateway:
     async def close(self) -> None:
         if self.reloader is not None:
             await self.reloader.close()
+        await self.operations.close()
         for task in self._preparing.values():
             task.cancel()
         await self.history.close()
