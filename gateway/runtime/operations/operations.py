@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
@@ -37,6 +39,7 @@ class Operations:
         self._known: dict[str, Operation] = {}
         self._task: asyncio.Task[Any] | None = None
         self._planning = False
+        self._saving = asyncio.Lock()  # drains of several backends run side by side
         self._closed = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -50,7 +53,7 @@ class Operations:
         self._known[operation.id] = operation
         if operation.state != "running":
             return
-        operation.interrupt()
+        operation.end(INTERRUPTED)
         log.error("%s: %s; %s", operation.title, INTERRUPTED, operation.hint)
         mode = operation.mode
         if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
@@ -141,16 +144,15 @@ class Operations:
             raise GatewayError("no_backend_available", "The gateway is stopping.")
 
     async def _run(self, runner: Runner, operation: Operation) -> None:
+        error: str | None = "a defect in the gateway; the log has the traceback"
         try:
-            await runner.run()
+            error = await runner.run()
         except asyncio.CancelledError:
-            operation.interrupt()
-            raise
-        except BaseException:
-            operation.fail("a defect in the gateway; the log has the traceback")
+            error = INTERRUPTED
             raise
         finally:
-            runner.close()
+            runner.close(failed=error is not None)
+            operation.end(error)
             self._tell(operation, None)
             self._count(operation)
             await asyncio.shield(self._save(operation))
@@ -177,7 +179,8 @@ class Operations:
     async def _save(self, operation: Operation) -> None:
         """A file that cannot be written stops nothing: the engines are more important than the record."""
         try:
-            await asyncio.to_thread(save, operation, self._data)
+            async with self._saving:
+                await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
         except OSError as error:
             log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
 

@@ -63,18 +63,18 @@ class Operation(msgspec.Struct):
         """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         return dict(msgspec.to_builtins(self))
 
-    def interrupt(self) -> None:
-        """The process that ran it has ended."""
-        self.fail(INTERRUPTED)
-
-    def fail(self, error: str) -> None:
-        """End it; a step under way has failed, what did not run is skipped."""
+    def end(self, error: str | None) -> None:
+        """End it; with an error a step under way has failed, and what did not run is skipped."""
+        self.ended = time.time()
+        if error is None:
+            self.state = "done"
+            return
         for step in self.steps:
             if step.state == "running":
                 step.state, step.output = "failed", error
             elif step.state == "waiting":
                 step.state, step.output = "skipped", "not run"
-        self.state, self.error, self.hint, self.ended = "failed", error, self._way_on(), time.time()
+        self.state, self.error, self.hint = "failed", error, self._way_on()
 
     def _way_on(self) -> str:
         if self.kind != "switch":
@@ -115,13 +115,13 @@ def described(kind: Kind, name: str, current: str | None, steps: Steps) -> dict[
     return {**shown, "notes": list(steps.notes), "refusals": list(steps.refusals)}
 
 
-def save(operation: Operation, folder: Path) -> None:
-    """Write the file atomically. Raises OSError."""
+def save(operation: bytes, folder: Path) -> None:
+    """Write the file atomically: an operation as JSON. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{FILE}.{os.getpid()}"
     try:
         with aside.open("wb") as file:
-            file.write(msgspec.json.encode(operation))
+            file.write(operation)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(folder / FILE)

@@ -89,18 +89,18 @@ class Runner:
         self._moved = asyncio.Event()  # some backend has changed its state
         gateway.fleet.observers.transitions.append(self._note)
 
-    def close(self) -> None:
-        """Called once, whatever happened: ends the drain of what was not stopped."""
+    def close(self, *, failed: bool) -> None:
+        """Called once, whatever happened; ends the drain of what was not stopped if the operation has failed."""
         self._gateway.fleet.observers.transitions.remove(self._note)
-        if self._operation.state == "failed":
-            for state in self._drained.values():
-                state.evidence.resume()
+        for state in self._drained.values() if failed else ():
+            state.evidence.resume()
 
     def _note(self, _: Transition) -> None:
         self._moved.set()
 
-    async def run(self) -> None:
-        """Every step in turn; drains of several backends run side by side, because all wait for streams."""
+    async def run(self) -> str | None:
+        """Every step in turn; drains of several backends run side by side, because all wait for streams. Returns why a
+        step has failed, which is then the last one; None = all are done."""
         for what, group in groupby(self._pairs, key=lambda pair: pair[1].what):
             pairs = list(group)
             if what == "drain":
@@ -108,12 +108,15 @@ class Runner:
             else:
                 for step, planned in pairs:
                     if not await self._step(step, planned):
-                        return
-        await self._put_in_force()
-        self._operation.state, self._operation.ended = "done", time.time()
+                        return f"{step.what} {step.backend}: {_last_line(step.output)}"
+        try:
+            await self._put_in_force()
+        except StepFailed as error:
+            return str(error)
+        return None
 
     async def _step(self, step: Step, planned: PlannedStep) -> bool:
-        """False = it failed, and the operation with it."""
+        """False = it failed."""
         if step.state == "skipped":
             await self._changed(self._operation, step)
             return True
@@ -125,7 +128,6 @@ class Runner:
             step.state = "done"
         except StepFailed as error:
             step.state, step.output = "failed", str(error)
-            self._operation.fail(f"{step.what} {step.backend}: {_last_line(str(error))}")
         finally:
             step.seconds = round(time.monotonic() - began, 3)
         await self._changed(self._operation, step)
