@@ -11,14 +11,10 @@ from typing import Any
 import msgspec
 
 from gateway.config.snapshot import Snapshot
-from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
-from gateway.domain.health_state import State
 from gateway.errors import GatewayError
-from gateway.fleet.memory.model_files import read_models
-from gateway.fleet.memory.models import CatalogError, load_models
-from gateway.fleet.memory.plan import FleetPlan, plan
-from gateway.fleet.switching import Presence, Steps, beside, start_steps, stop_steps, switch_steps
+from gateway.fleet.switching import Steps
+from gateway.runtime.operations.planning import presence_of, steps_of
 from gateway.runtime.operations.record import INTERRUPTED, Kind, Operation, Step, new_operation, save, saved
 from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
 
@@ -88,15 +84,8 @@ class Operations:
         """The steps to the mode, or for the backend, of this name. Raises `not_found`."""
         snapshot = self._gateway.snapshot
         self._check_name(kind, name, snapshot)
-        states = self._gateway.fleet.states
-        presence = {one: presence_of(state) for one, state in states.items()}
-        current = self.mode.current_mode()
-        if kind == "stop":
-            return stop_steps(snapshot, name, presence)
-        if kind == "start":
-            found = await asyncio.to_thread(_plan, beside(snapshot, name, presence, current), None)
-            return start_steps(snapshot, name, presence, found)
-        return switch_steps(snapshot, name, current, presence, await asyncio.to_thread(_plan, snapshot, name))
+        presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), presence)
 
     def _check_name(self, kind: Kind, name: str, snapshot: Snapshot) -> None:
         if kind == "switch" and name not in snapshot.modes:
@@ -183,21 +172,3 @@ class Operations:
                 await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
         except OSError as error:
             log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
-
-
-def presence_of(state: BackendState) -> Presence:
-    """Whether a backend serves, or answers and gets no requests, as far as its checks say."""
-    health = state.health
-    if health.state in (State.READY, State.BUSY, State.SUSPECT):
-        return "up"
-    return "drained" if health.state is State.DRAINING and health.oks > 0 and not health.gone else "away"
-
-
-def _plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
-    """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
-    own = snapshot.own_catalog
-    try:
-        catalog = load_models(Path(snapshot.source).parent / own if own is not None else None)
-    except CatalogError as error:
-        return str(error)
-    return plan(snapshot, mode, catalog, {}, read_models(snapshot))
