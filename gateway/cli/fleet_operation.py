@@ -164,9 +164,12 @@ def print_notes(operation: Mapping[str, Any]) -> None:
 
 
 def _print_news(operation: Mapping[str, Any], shown: dict[int, str]) -> None:
-    """The steps whose state has changed since they were `shown`."""
+    """The steps whose state has changed since they were `shown`. A step that is skipped has its turn as well."""
+    before_is_over = True
     for index, step in enumerate(operation["steps"]):
-        if step["state"] != shown.get(index, "waiting"):
+        has_its_turn = step["state"] != "skipped" or before_is_over
+        before_is_over = before_is_over and step["state"] not in ("waiting", "running")
+        if has_its_turn and step["state"] != shown.get(index, "waiting"):
             shown[index] = step["state"]
             print_step(step)
 
