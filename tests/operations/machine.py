@@ -31,12 +31,13 @@ sys.exit(int(code))
 @dataclass
 class Machine:
     """`orders`: what the commands asked for, as `stop a`. `faults`: order -> hang, refuse (exit code 1), or ignore
-    (exit code 0, and nothing happens)."""
+    (exit code 0, and nothing happens). `lines`: order -> another line for it in routes.yaml, "" = none."""
 
     folder: Path
     sims: dict[str, SimVllm] = field(default_factory=dict)
     orders: list[str] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _going_on: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -50,8 +51,9 @@ class Machine:
 
     def backend(self, name: str, more: str = "") -> str:
         """Its section in routes.yaml, of one line."""
-        start, stop = self.command("start", name), self.command("stop", name)
-        return f"  {name}: {{url: '{self.sims[name].url}', start: '{start}', stop: '{stop}'{more}}}\n"
+        lines = {action: self.lines.get(f"{action} {name}", self.command(action, name)) for action in ("start", "stop")}
+        commands = "".join(f", {action}: '{line}'" for action, line in lines.items() if line)
+        return f"  {name}: {{url: '{self.sims[name].url}'{commands}{more}}}\n"
 
     async def until_asked(self, order: str) -> None:
         """Until a command has asked for this."""

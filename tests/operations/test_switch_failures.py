@@ -70,11 +70,7 @@ async def test_what_was_drained_and_not_stopped_serves_again(tmp_path: Path) -> 
 
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", away="c") as there:
-        missing = f", start: '{tmp_path}/nothing'"
-        broken = there.backend
-        there.backend = lambda name, more="": broken(name, more).replace(  # type: ignore[method-assign]
-            there.command("start", "c"), missing.partition("'")[2].rstrip("'")
-        )
+        there.lines["start c"] = f"{tmp_path}/nothing"
         async with gateway_of(there, "{daily: [a], ds4: [c]}") as gateway:
             failed = await switched(gateway, "ds4")
             assert failed["error"] == f"start c: {tmp_path}/nothing cannot be run: No such file or directory"
@@ -110,11 +106,7 @@ async def test_units_are_started_over_ssh_with_strict_options(tmp_path: Path, mo
     nodes = "nodes: {spark1: {ssh: ops@spark1, address: 127.0.0.1}}\n"
     async with machine(tmp_path, "a", away="c") as there:
         launch = f", node: spark1, launch: {{command: vllm serve c --port {there.sims['c'].url.rpartition(':')[2]}}}"
-        whole = there.backend
-        start, stop = there.command("start", "c"), there.command("stop", "c")
-        there.backend = lambda name, more="": (  # type: ignore[method-assign]
-            whole(name, more).replace(f", start: '{start}', stop: '{stop}'", "")
-        )
+        there.lines = {"start c": "", "stop c": ""}
         health = ", health: {start_grace: 50ms}"
         async with gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=launch + health) as gateway:
             failed = await switched(gateway, "ds4", force=True)
