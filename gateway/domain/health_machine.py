@@ -330,10 +330,13 @@ class Health:
         self.reason = "stopped by the gateway"
 
     def started(self, now: float) -> Transition | None:
-        """The gateway has had the engine started: it has `start_grace` from now on. Ends a drain."""
+        """The gateway has had the engine started: it has `start_grace` from now on. Ends a drain. What is parked
+        stays so until it is seen."""
         self.stopped()
         self.hopeless = self.half_open = False
         self.born, self.retry_at = now, 0.0
+        if self.state is State.PARKED:
+            return None
         if self.settings.every is None:
             return self._move(State.UNKNOWN, "started by the gateway", now)
         return self._warm("started by the gateway", now)

@@ -74,6 +74,14 @@ class _Draft:
                 PlannedStep(backend.name, "resume"),
             ]
 
+    def resume(self, names: Iterable[str]) -> None:
+        """Let requests go again to what answers."""
+        for backend in (self.snapshot.backends[name] for name in names):
+            self.steps += [
+                PlannedStep(backend.name, "resume"),
+                PlannedStep(backend.name, "wait", skip=_unprobed(backend)),
+            ]
+
     def finished(self) -> Steps:
         return Steps(tuple(self.steps), tuple(self.refusals), tuple(self.notes))
 
@@ -94,9 +102,7 @@ def switch_steps(
     ]
     draft.leave([*leaving, *again])
     draft.come(load_order(coming, plan))
-    draft.steps += [
-        PlannedStep(name, "resume") for name in mode.backends if presence.get(name) == "drained" and name not in coming
-    ]
+    draft.resume(name for name in mode.backends if presence.get(name) == "drained" and name not in coming)
     return draft.finished()
 
 
@@ -107,7 +113,7 @@ def start_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence],
         draft.come([name])
     else:
         draft.notes.append(f"{name} runs already")
-        draft.steps.append(PlannedStep(name, "resume"))
+        draft.resume([name])
     return draft.finished()
 
 

@@ -77,7 +77,7 @@ def test_an_engine_over_two_nodes_waits_for_the_bigger_ones_of_both() -> None:
 
 
 def test_what_is_up_stays_and_what_is_drained_serves_again() -> None:
-    assert said(switch("daily", "daily", small="up", big="drained")) == ["resume big"]
+    assert said(switch("daily", "daily", small="up", big="drained")) == ["resume big", "wait big"]
     assert said(switch("daily", "daily", small="up", big="up")) == []
 
 
@@ -125,7 +125,7 @@ def test_one_backend() -> None:
     assert said(stop_steps(routes, "big", {"big": "up"})) == ["drain big", "stop big"]
     assert stop_steps(routes, "hand", {}).refusals != ()
     assert said(start_steps(routes, "big", {}, plan(routes, "daily")))[:2] == ["preflight big", "start big"]
-    assert said(start_steps(routes, "big", {"big": "up"}, plan(routes, "daily"))) == ["resume big"]
+    assert said(start_steps(routes, "big", {"big": "up"}, plan(routes, "daily"))) == ["resume big", "wait big"]
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,19 @@ _LOUD = ("failed",)
 
 
 class Operations:
-    """`mode`: the mode in force; `data`: the directory in which the latest operation is kept."""
+    """`mode`: the mode in force; `written`: the snapshot as the file has it, whatever the mode in force makes of it;
+    `data`: the directory in which the latest operation is kept."""
 
-    def __init__(self, gateway: OperatedGateway, mode: ModeInForce, data: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        gateway: OperatedGateway,
+        mode: ModeInForce,
+        written: Callable[[], Snapshot],
+        data: Path,
+        limits: Limits | None = None,
+    ) -> None:
         self.mode = mode
+        self._written = written
         self.limits = limits or Limits()
         self._gateway = gateway
         self._data = data
@@ -82,7 +92,9 @@ class Operations:
 
     async def planned(self, kind: Kind, name: str) -> Steps:
         """The steps to the mode, or for the backend, of this name. Raises `not_found`."""
-        snapshot = self._gateway.snapshot
+        return await self._planned(kind, name, self._written())
+
+    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot) -> Steps:
         self._check_name(kind, name, snapshot)
         presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
         return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), presence)
@@ -102,21 +114,22 @@ class Operations:
         self._check_free()
         self._planning = True
         try:
-            steps = await self.planned(kind, name)
+            written = self._written()
+            steps = await self._planned(kind, name, written)
             if steps.refusals and not force:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
             self._check_open()
-            return await self._begin(kind, name, steps, force)
+            return await self._begin(kind, name, steps, written, force)
         finally:
             self._planning = False
 
-    async def _begin(self, kind: Kind, name: str, steps: Steps, force: bool) -> Operation:
+    async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
         operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
         await self._save(operation)
         self._known[operation.id] = operation
         while len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
-        runner = Runner(self._gateway, self.mode, operation, steps, self._changed, self.limits)
+        runner = Runner(self._gateway, self.mode, operation, steps, written, self._changed, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
         return operation

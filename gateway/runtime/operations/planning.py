@@ -31,7 +31,7 @@ def presence_of(state: BackendState) -> Presence:
     health = state.health
     if health.state in (State.READY, State.BUSY, State.SUSPECT):
         return "up"
-    return "drained" if health.state is State.DRAINING and health.oks > 0 and not health.gone else "away"
+    return "drained" if health.state in (State.DRAINING, State.PARKED) and health.oks > 0 else "away"
 
 
 def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Presence]:

@@ -34,7 +34,8 @@ GONE = "was taken out of routes.yaml while this ran"
 
 
 class ModeInForce(Protocol):
-    """Which mode is in force. `put_mode_in_force` parks the backends outside it."""
+    """Which mode is in force. `put_mode_in_force` parks the backends outside it; it may raise KeyError for a mode that
+    is no longer in the file."""
 
     def current_mode(self) -> str | None: ...
     async def put_mode_in_force(self, name: str) -> None: ...
@@ -69,7 +70,7 @@ Changed = Callable[[Operation, Step], Awaitable[None]]
 
 
 class Runner:
-    """`changed` is called when a step has begun or ended."""
+    """`written`: the snapshot of the plan. `changed` is called when a step has begun or ended."""
 
     def __init__(
         self,
@@ -77,13 +78,14 @@ class Runner:
         mode: ModeInForce,
         operation: Operation,
         steps: Steps,
+        written: Snapshot,
         changed: Changed,
         limits: Limits,
     ) -> None:
         self._gateway, self._mode, self._operation, self._limits = gateway, mode, operation, limits
         self._pairs = list(zip(operation.steps, steps.steps, strict=True))
         self._changed = changed
-        self._snapshot = gateway.snapshot
+        self._snapshot = written
         self._drained: dict[str, BackendState] = {}  # and not stopped
         self._is_in_force = operation.mode is None
         self._moved = asyncio.Event()  # some backend has changed its state
@@ -147,7 +149,7 @@ class Runner:
             case "wait":
                 return await self._wait(planned.backend)
             case "resume":
-                return self._resume(planned.backend)
+                return await self._resume(planned.backend)
 
     def _state(self, name: str) -> BackendState:
         state = self._gateway.fleet.states.get(name)
@@ -181,6 +183,8 @@ class Runner:
             state.evidence.drain()  # an edit may have made another record of it
             state.evidence.stopped()
         await self._put_in_force()
+        if state is not None and state.health.state is State.PARKED:
+            state.evidence.resume()  # the mode keeps requests away from it now, and no drain has to
         return output
 
     async def _put_in_force(self) -> None:
@@ -189,7 +193,10 @@ class Runner:
         if mode is not None and not self._is_in_force:
             self._check_target()
             self._is_in_force = True
-            await self._mode.put_mode_in_force(mode)
+            try:
+                await self._mode.put_mode_in_force(mode)
+            except KeyError:
+                raise StepFailed(f"mode '{mode}' {GONE}") from None
 
     def _check_target(self) -> None:
         mode = self._operation.mode
@@ -216,13 +223,14 @@ class Runner:
         return output
 
     async def _wait(self, name: str) -> str:
-        """Until the backend serves: its health checks are good, and its canary was answered."""
+        """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks has
+        to answer its health check."""
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
         while True:
             self._moved.clear()
             health = self._state(name).health
-            if health.state in WELL:
+            if health.state in WELL or (health.state is State.PARKED and health.oks > 0):
                 return health.reason
             if health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
@@ -235,7 +243,8 @@ class Runner:
             except TimeoutError:
                 pass
 
-    def _resume(self, name: str) -> str:
+    async def _resume(self, name: str) -> str:
+        await self._put_in_force()
         state = self._state(name)
         state.evidence.resume()
         return state.health.state.value
