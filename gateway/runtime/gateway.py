@@ -108,8 +108,8 @@ class Gateway:
         self.alerter = Alerter(
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
-        written = lambda: self.snapshot  # as the file has it
-        self.operations = Operations(self, RememberedMode(written), written, Path(snapshot.server.data))
+        mode, data = RememberedMode(lambda: self.snapshot), Path(snapshot.server.data)
+        self.operations = Operations(self, mode, lambda: self.snapshot, data)
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 

@@ -223,8 +223,8 @@ class Runner:
         return output
 
     async def _wait(self, name: str) -> str:
-        """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks has
-        to answer its health check."""
+        """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks
+        only has to answer its health check."""
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
         while True:
