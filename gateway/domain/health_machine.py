@@ -327,7 +327,8 @@ class Health:
         self.gone = True
         self.ever_ready = self.well = False
         self.from_requests = self.unanswered_lately = self.wrong = False
-        self.reason = "stopped by the gateway"
+        if self.state is State.DRAINING:
+            self.reason = "stopped by the gateway"
 
     def started(self, now: float) -> Transition | None:
         """The gateway has had the engine started: it has `start_grace` from now on. Ends a drain. What is parked

