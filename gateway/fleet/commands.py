@@ -41,6 +41,13 @@ def stop_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command,
     return _units(backend, nodes, ("stop",), backend.nodes)
 
 
+def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
+    """The command that shows why the rendered unit does not start; empty where another command starts the backend."""
+    if backend.start is not None or not start_commands(backend, nodes):
+        return ""
+    return f"ssh {nodes[backend.nodes[0]].ssh} journalctl -u {unit_name(backend.name)} -n 50"
+
+
 def _written(backend: str, key: str, line: str) -> Command:
     return Command(split(line).words, f"backends.{backend}.{key}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.commands import Command, start_commands, stop_commands
+from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands
 from gateway.fleet.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
@@ -23,12 +23,13 @@ _ALONE = "start"  # the name of the mode that stands for one backend beside thos
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: what is run. `skip`: why there is nothing to do."""
+    """`commands`: what is run. `skip`: why there is nothing to do. `journal`: a command that shows why it failed."""
 
     backend: str
     what: What
     commands: tuple[Command, ...] = ()
     skip: str = ""
+    journal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,13 @@ class _Draft:
         """Start one after the other."""
         for backend in (self.snapshot.backends[name] for name in names):
             commands = start_commands(backend, self.snapshot.nodes)
+            journal = journal_of(backend, self.snapshot.nodes)
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
             self.steps += [
                 PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot)),
                 PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command"),
-                PlannedStep(backend.name, "wait", skip=_unprobed(backend)),
+                PlannedStep(backend.name, "wait", skip=_unprobed(backend), journal=journal),
                 PlannedStep(backend.name, "resume"),
             ]
 

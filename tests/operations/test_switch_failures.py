@@ -111,6 +111,8 @@ async def test_units_are_started_over_ssh_with_strict_options(tmp_path: Path, mo
         async with gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=launch + health) as gateway:
             failed = await switched(gateway, "ds4", force=True)
             assert failed["steps"][3]["output"] == "ssh ops@spark1 sudo systemctl start spark-c"
+            assert failed["error"].startswith("wait c: does not serve after 0.05 s")
+            assert failed["steps"][4]["output"].endswith("\nlook: ssh ops@spark1 journalctl -u spark-c -n 50")
             asked = (tmp_path / "asked").read_text().splitlines()[-1]
             strict = "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 --"
             assert asked == f"{strict} ops@spark1 sudo systemctl start --no-block spark-c"

@@ -109,31 +109,35 @@ class Runner:
                 await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
             else:
                 for step, planned in pairs:
-                    if not await self._step(step, planned):
-                        return f"{step.what} {step.backend}: {_last_line(step.output)}"
+                    error = await self._step(step, planned)
+                    if error is not None:
+                        return f"{step.what} {step.backend}: {_last_line(error)}"
         try:
             await self._put_in_force()
         except StepFailed as error:
             return str(error)
         return None
 
-    async def _step(self, step: Step, planned: PlannedStep) -> bool:
-        """False = it failed."""
+    async def _step(self, step: Step, planned: PlannedStep) -> str | None:
+        """Why it failed; None = it did not."""
+        error: str | None = None
         if step.state == "skipped":
             await self._changed(self._operation, step)
-            return True
+            return None
         began = time.monotonic()
         step.state = "running"
         await self._changed(self._operation, step)
         try:
             step.output = await self._do(planned)
             step.state = "done"
-        except StepFailed as error:
-            step.state, step.output = "failed", str(error)
+        except StepFailed as failure:
+            error = str(failure)
+            step.state = "failed"
+            step.output = f"{error}\nlook: {planned.journal}" if planned.journal else error
         finally:
             step.seconds = round(time.monotonic() - began, 3)
         await self._changed(self._operation, step)
-        return step.state == "done"
+        return error
 
     async def _do(self, planned: PlannedStep) -> str:
         """What to show of the step. Raises StepFailed."""
