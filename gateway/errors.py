@@ -72,6 +72,10 @@ CATALOGUE: dict[str, Code] = {
         Code("upstream_timeout", 504, "server_error", "The last backend that was tried stayed silent too long."),
         Code("stream_interrupted", 500, "server_error", "In a stream only: it broke after content had been sent."),
         Code("invalid_config", 409, "invalid_request_error", "routes.yaml is not valid: of `/admin/reload` only."),
+        Code("operation_running", 409, "invalid_request_error", "Of `/admin`: another operation is under way."),
+        Code(
+            "operation_refused", 409, "invalid_request_error", "Of `/admin`: it does not fit, or a command is missing."
+        ),
         Code("internal_error", 500, "server_error", "A defect in the gateway; the log has the traceback."),
     )
 }

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, explain, messages, models, ops, page, status
+from gateway.api import admin, explain, messages, models, operations, ops, page, status
 from gateway.domain.request import unreadable
 from gateway.errors import GatewayError, exhausted
 from gateway.runtime.gateway import Gateway
@@ -53,6 +53,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     api.include_router(models.router(gateway))
     api.include_router(messages.router(gateway))
     api.include_router(admin.router(gateway))
+    api.include_router(operations.router(gateway))
     api.include_router(explain.router(gateway))
     api.include_router(status.router(gateway))
     api.include_router(page.router())

@@ -241,6 +241,9 @@ def _event(event: Event, *, words: bool = False) -> dict[str, Any]:
     """The event as JSON, without the fields that its kind does not use."""
     if event.kind == "config":
         return {"at": event.at, "kind": "config", "result": event.after, "reason": event.reason}
+    if event.kind == "operation":
+        named = {"backend": event.backend, "reason": event.reason}
+        return {"at": event.at, "kind": "operation", **named, "state": event.after}
     fields = {**asdict(event), "reason": (shown_to_admin if words else shown)(event.reason)}
     if event.kind == "mode":
         return {k: v for k, v in fields.items() if k != "backend"}

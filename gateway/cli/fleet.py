@@ -14,6 +14,10 @@ COMMANDS: dict[str, str] = {
     "plan": "Plan the memory of every node: does it fit, and in which order to load.",
     "render": "Write systemd units, launch scripts and a compose file for every node.",
     "preflight": "Show what would make a start fail on a node, and the command that mends it.",
+    "switch": "Put another mode in force: stop what leaves, start what comes, wait until it serves.",
+    "start": "Start one backend, and wait until it serves.",
+    "stop": "Drain one backend, and stop it.",
+    "status": "Show the mode in force, the operation under way, and the backends.",
 }
 
 
@@ -40,6 +44,7 @@ class FleetGroup(click.Group):
     "gateway fleet plan",
     "gateway fleet render --out units",
     "gateway fleet preflight",
+    "gateway fleet switch ds4",
 )
 @click.group(cls=FleetGroup)
 def command() -> None:

@@ -28,6 +28,7 @@ from gateway.config.suggest import closest, did_you_mean, for_unknown_key
 from gateway.config.urls import check_url
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
+from gateway.launch.words import split
 
 ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
@@ -60,6 +61,7 @@ class _Resolver:
         cloud = self._cloud(url)
         self._check_engine()
         self._check_parsers()
+        self._check_commands(cloud=cloud)
         defaults = self.file.defaults
         found = replace(
             self.given,
@@ -136,6 +138,16 @@ class _Resolver:
         if given.auto_tools and given.tool_parser == "none":
             message = "auto_tools without a tool_parser: vLLM answers 400 to tools"
             self.report.warn((*self.path, "auto_tools"), message, "name the --tool-call-parser")
+
+    def _check_commands(self, *, cloud: bool) -> None:
+        for key, line in (("start", self.given.start), ("stop", self.given.stop)):
+            if line is None:
+                continue
+            words, problem = split(line)
+            if problem is not None or not words:
+                self._error(key, problem or "has no word", "write the program and its arguments, as for a shell")
+            elif cloud:
+                self.report.warn((*self.path, key), "a cloud backend is never started or stopped", f"remove '{key}'")
 
     def _check_parser(self, key: str, name: str | None, known: frozenset[str], other: frozenset[str]) -> None:
         if name is None or name == "none" or name in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,10 +37,27 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None)
     """Read `path`. `environ` is the process environment unless given. Raises `ConfigError` with every problem."""
     sources = Sources()
     try:
-        return load_text(_text_of(Path(path), str(path), sources), str(path), environ, sources)
+        loaded = load_text(_text_of(Path(path), str(path), sources), str(path), environ, sources)
     except ConfigError as error:
         error.sources = sources
         raise
+    if _runs_commands(loaded.snapshot) and _others_may_write(Path(path)):
+        message = "everybody on this machine may write this file, and it says which commands the gateway runs"
+        loaded.warnings.append(Problem(str(path), None, "", message, f"chmod o-w {path}"))
+    return loaded
+
+
+def _runs_commands(snapshot: Snapshot) -> bool:
+    """Whether some backend can be started or stopped: by its own command, or over the ssh of its node."""
+    backends = snapshot.backends.values()
+    return any(one.start or one.stop or one.launch for one in backends)
+
+
+def _others_may_write(file: Path) -> bool:
+    try:
+        return bool(file.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _text_of(file: Path, name: str, sources: Sources) -> str:

@@ -154,6 +154,10 @@ class Backend:
     profiles: Mapping[str, Mapping[str, Any]] = setting(
         {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=k.Profiles
     )
+    start: k.CommandLine | None = setting(
+        None, "Starts it; default with a launch block: the rendered unit, over the node's ssh.", decided=True
+    )
+    stop: k.CommandLine | None = setting(None, "Stops it, and ends when it is stopped; default as start.", decided=True)
 
     parked: str | None = None  # why the mode in force parks it (config/modes.py)
 

@@ -14,10 +14,12 @@ class Event:
     drift: the backend differs from what routes.yaml declares; `reason` says how, empty = it no longer does. `kind`
     config: routes.yaml was read again; `after` is "taken" or "refused", `reason` what changed or what is wrong. `kind`
     shared: this gateway joined the others or continues without them; `backend` is empty. `kind` mode: another mode is
-    in force; `before` and `after` are names of modes ("" = routes.yaml has none), `backend` is empty."""
+    in force; `before` and `after` are names of modes ("" = routes.yaml has none), `backend` is empty. `kind` operation:
+    a step of a switch, a start or a stop, or with an empty `backend` the whole of it; `after` is how far it is,
+    `reason` what."""
 
     at: float
-    kind: Literal["state", "drift", "config", "shared", "mode"]
+    kind: Literal["state", "drift", "config", "shared", "mode", "operation"]
     backend: str
     reason: str
     before: str = ""

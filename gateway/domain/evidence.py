@@ -141,6 +141,16 @@ class Evidence:
         health, now = self._owner.health, time.monotonic()
         self._report(health.park(parked, now) if parked is not None else health.unpark(now), announce=False)
 
+    def stopped(self) -> None:
+        """The gateway has had its engine stopped."""
+        self._owner.health.stopped()
+        self._owner.forget()
+
+    def started(self) -> None:
+        """The gateway has had its engine started: it is warming, and no longer drained."""
+        self.refused_since = 0.0
+        self._report(self._owner.health.started(time.monotonic()), "resumed")
+
     def cool_down(self, seconds: float, now: float) -> None:
         """The backend answered 429. The first pause may be due to a single request that is too large for its rate
         limit, so it is capped at COOLDOWN_FIRST; a second 429 without a success in between is capped at

@@ -354,6 +354,28 @@ class Health:
             return self._ready("in the mode in force, and answers its health check", now)
         return self._warm(f"in the mode in force; {'a canary decides' if self.oks else 'not seen well yet'}", now)
 
+    def stopped(self) -> None:
+        """The gateway has had the engine stopped. That is no fall, and what was seen of the engine counts no more."""
+        self.oks = self.fails = 0
+        self.gone = True
+        self.ever_ready = self.well = False
+        self.from_requests = self.unanswered_lately = self.wrong = False
+        if self.state is State.DRAINING:
+            self.reason = "stopped by the gateway"
+
+    def started(self, now: float) -> Transition | None:
+        """The gateway has had the engine started: it has `start_grace` from now on. Ends a drain. What is parked
+        stays so until it is seen."""
+        self.stopped()
+        self.drained = False
+        self.hopeless = self.half_open = False
+        self.born, self.retry_at = now, 0.0
+        if self.state is State.PARKED:
+            return None
+        if self.settings.every is None:
+            return self._move(State.UNKNOWN, "started by the gateway", now)
+        return self._warm("started by the gateway", now)
+
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def _ready(self, reason: str, now: float) -> Transition | None:

@@ -67,6 +67,7 @@ class Metrics:
             "gateway_cloud_usd_total", "USD that clouds have cost, by declared or known prices", "backend client"
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
+        self.switches = self._family("gateway_switches_total", "Switches of the mode, by how they ended", "result")
         self.internal_failures = self._family(
             "gateway_internal_failures_total",
             "Times that a part of the gateway itself failed and was restarted",

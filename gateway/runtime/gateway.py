@@ -46,6 +46,7 @@ from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
 from gateway.runtime.chosen_mode import Choice, ChosenMode
+from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
 from gateway.shortage import Kind
 from gateway.supervision import Failures
@@ -115,6 +116,7 @@ class Gateway:
         self.alerter = Alerter(
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
+        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -146,6 +148,7 @@ class Gateway:
     async def open(self) -> None:
         async with self._putting:
             await self._open()
+        await self.operations.open()  # may put a mode in force, so outside the lock
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -188,6 +191,10 @@ class Gateway:
             await self.chosen_mode.follow_edit(self._written, snapshot)
             self._written = snapshot
             await self._put_in_force(self.chosen_mode.missing_in(snapshot) or "routes.yaml was edited")
+
+    def current_mode(self) -> str | None:
+        """The mode in force; None without modes."""
+        return self.snapshot.mode
 
     async def put_mode_in_force(self, name: str) -> None:
         """Choose the mode of this name, here and at the other gateways, and put it in force. Nothing is started or
@@ -239,6 +246,7 @@ class Gateway:
     async def close(self) -> None:
         if self.reloader is not None:
             await self.reloader.close()
+        await self.operations.close()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
         await self.history.close()

@@ -119,7 +119,13 @@ def test_an_unknown_option_is_wrong_usage(name: str) -> None:
 
 READ_ROUTES = [name for name, command in EVERY.items() if any(p.name == "config" for p in command.params)]
 NEED_IT = [name for name in READ_ROUTES if name != "top"]  # which then looks where a gateway usually is
-ARGUMENTS = {"explain": ["reviewer"], "bench": ["reviewer"]}
+ARGUMENTS = {
+    "explain": ["reviewer"],
+    "bench": ["reviewer"],
+    "fleet switch": ["daily"],
+    "fleet start": ["qwen36"],
+    "fleet stop": ["qwen36"],
+}
 
 
 @pytest.mark.parametrize("name", NEED_IT)
@@ -167,6 +173,10 @@ def test_whatever_prints_data_can_print_json() -> None:
         (["usage", "--json"], 1),
         (["usage", "--since", "x"], 2),
         (["fleet", "check"], 0),
+        (["fleet", "switch", "daily"], 1),
+        (["fleet", "switch", "daily", "--dry-run"], 2),
+        (["fleet", "start", "qwen36"], 1),
+        (["fleet", "status", "--json"], 1),
         (["fleet", "nonsense"], 2),
         (["alerts", "test"], 1),
         (["alerts", "nonsense"], 2),

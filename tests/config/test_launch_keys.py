@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gateway.config.load import load_text
+from gateway.config.load import load, load_text
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Snapshot
 
@@ -156,3 +158,43 @@ def test_an_edit_of_the_command_is_another_backend_and_the_same_server() -> None
     one, other = backend("vllm serve m --max-num-seqs 4"), backend("vllm serve m --max-num-seqs 5")
     assert one != other
     assert (one.identity, hash(one)) == (other.identity, hash(other))
+
+
+# -- start and stop ---------------------------------------------------------------------------------------------------
+
+
+def test_commands_stay_as_they_are_written() -> None:
+    text = "backends: {a: {url: 'http://127.0.0.1:1', start: \"sh -c 'run ${NAME} && true'\", stop: docker stop a}}"
+    a = snapshot(text).backends["a"]
+    assert (a.start, a.stop) == ("sh -c 'run ${NAME} && true'", "docker stop a")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("docker start 'a", "a quote is never closed"),
+        ("'# nothing'", "has no word"),
+        ("''", "is empty"),
+        ("[docker, start]", "is not a command line"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_a_mistake(line: str, said: str) -> None:
+    text = f"backends:\n  a:\n    url: http://127.0.0.1:1\n    start: {line}\n"
+    (mistake,) = mistakes(text)
+    assert "routes.yaml:5  backends.a.start" in mistake
+    assert said in mistake
+
+
+def test_a_cloud_is_never_started() -> None:
+    text = "backends: {a: {url: 'https://api.example.com', cloud: true, engine: openai, model: m, stop: x}}"
+    warnings = [str(warning) for warning in load_text(text, environ={}).warnings]
+    assert any("backends.a.stop: a cloud backend is never started or stopped" in one for one in warnings)
+
+
+@pytest.mark.parametrize(("mode", "keys", "warned"), [(0o646, ", stop: x", 1), (0o644, ", stop: x", 0), (0o646, "", 0)])
+def test_a_file_of_commands_that_everybody_may_write(tmp_path: Path, mode: int, keys: str, warned: int) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(f"backends: {{a: {{url: 'http://127.0.0.1:1'{keys}}}}}")
+    file.chmod(mode)
+    found = [warning for warning in load(file, {}).warnings if "everybody on this machine may write" in str(warning)]
+    assert len(found) == warned

@@ -1,0 +1,187 @@
+"""Begins operations on the fleet, one at a time, and knows the latest ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.config.snapshot import Snapshot
+from gateway.domain.events import Event
+from gateway.errors import GatewayError
+from gateway.fleet.switching import Steps
+from gateway.runtime.operations.planning import presence_of, steps_of
+from gateway.runtime.operations.record import INTERRUPTED, Kind, Operation, Step, new_operation, save, saved
+from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
+
+log = logging.getLogger("gateway.operations")
+
+KEPT = 20  # operations that are known by their id
+_LOUD = ("failed",)
+
+
+class Operations:
+    """`mode`: the mode in force; `written`: the snapshot as the file has it, whatever the mode in force makes of it;
+    `data`: the directory in which the latest operation is kept."""
+
+    def __init__(
+        self,
+        gateway: OperatedGateway,
+        mode: ModeInForce,
+        written: Callable[[], Snapshot],
+        data: Path,
+        limits: Limits | None = None,
+    ) -> None:
+        self.mode = mode
+        self._written = written
+        self.limits = limits or Limits()
+        self._gateway = gateway
+        self._data = data
+        self._known: dict[str, Operation] = {}
+        self._task: asyncio.Task[Any] | None = None
+        self._planning = False
+        self._saving = asyncio.Lock()  # drains of several backends run side by side
+        self._closed = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Read the latest operation. One that ran when the last process ended has failed, and its mode is the one in
+        force if a backend was stopped."""
+        operation = await asyncio.to_thread(saved, self._data)
+        if operation is None:
+            return
+        self._known[operation.id] = operation
+        if operation.state != "running":
+            return
+        operation.end(INTERRUPTED)
+        log.error("%s: %s; %s", operation.title, INTERRUPTED, operation.hint)
+        mode = operation.mode
+        if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
+            await self.mode.put_mode_in_force(mode)
+        self._count(operation)
+        await self._save(operation)
+
+    async def close(self) -> None:
+        """Ends an operation under way: it has failed, and says where it was."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> Operation | None:
+        """The operation under way, else the last one."""
+        return next(reversed(self._known.values()), None)
+
+    def get(self, name: str) -> Operation:
+        """The operation with this id. Raises `not_found`."""
+        operation = self._known.get(name)
+        if operation is None:
+            raise GatewayError("not_found", "There is no such operation: the gateway knows the latest ones only.")
+        return operation
+
+    # -- planning -------------------------------------------------------------------------------------------------
+
+    async def planned(self, kind: Kind, name: str) -> Steps:
+        """The steps to the mode, or for the backend, of this name. Raises `not_found`."""
+        return await self._planned(kind, name, self._written())
+
+    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot) -> Steps:
+        self._check_name(kind, name, snapshot)
+        presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), presence)
+
+    def _check_name(self, kind: Kind, name: str, snapshot: Snapshot) -> None:
+        if kind == "switch" and name not in snapshot.modes:
+            there = ", ".join(snapshot.modes) or "none: routes.yaml has no `modes`"
+            raise GatewayError("not_found", f"There is no mode '{name}'. Modes: {there}.", param="mode")
+        if kind != "switch" and name not in snapshot.backends:
+            raise GatewayError("not_found", f"There is no backend '{name}'.")
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    async def begin(self, kind: Kind, name: str, *, force: bool = False) -> Operation:
+        """Begin an operation, and return it at once. Raises `not_found`, `operation_running`, and `operation_refused`
+        with the reasons unless it is forced."""
+        self._check_free()
+        self._planning = True
+        try:
+            written = self._written()
+            steps = await self._planned(kind, name, written)
+            if steps.refusals and not force:
+                raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
+            self._check_open()
+            return await self._begin(kind, name, steps, written, force)
+        finally:
+            self._planning = False
+
+    async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
+        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
+        await self._save(operation)
+        self._known[operation.id] = operation
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        runner = Runner(self._gateway, self.mode, operation, steps, written, self._changed, self.limits)
+        failures = self._gateway.metrics.failures
+        self._task = failures.once("operation", self._run(runner, operation), operation.title)
+        return operation
+
+    def _check_free(self) -> None:
+        self._check_open()
+        latest = self.latest
+        if self._planning or (latest is not None and latest.state == "running"):
+            what = f": {latest.title} ({latest.id})" if latest is not None and latest.state == "running" else ""
+            raise GatewayError("operation_running", f"Another operation is under way{what}.")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GatewayError("no_backend_available", "The gateway is stopping.")
+
+    async def _run(self, runner: Runner, operation: Operation) -> None:
+        error: str | None = "a defect in the gateway; the log has the traceback"
+        try:
+            error = await runner.run()
+        except asyncio.CancelledError:
+            error = INTERRUPTED
+            raise
+        finally:
+            runner.close(failed=error is not None)
+            operation.end(error)
+            self._tell(operation, None)
+            self._count(operation)
+            await asyncio.shield(self._save(operation))
+
+    async def _changed(self, operation: Operation, step: Step) -> None:
+        """A step has begun or ended."""
+        self._tell(operation, step)
+        await self._save(operation)
+
+    def _tell(self, operation: Operation, step: Step | None) -> None:
+        """A line of the log and an event, of a step or of the whole operation."""
+        state = operation.state if step is None else step.state
+        what = operation.title if step is None else f"{operation.title}: {step.what} {step.backend}"
+        output = (operation.error or "") if step is None else step.output.replace("\n", "; ")
+        level = logging.WARNING if state in _LOUD else logging.INFO
+        log.log(level, "%s: %s%s", what, state, f": {output}" if output else "")
+        # Without the output: everybody who may read the status reads events.
+        self._gateway.emit(Event(time.time(), "operation", step.backend if step else "", what, after=state))
+
+    def _count(self, operation: Operation) -> None:
+        if operation.kind == "switch":
+            self._gateway.metrics.switches.inc(operation.state)
+
+    async def _save(self, operation: Operation) -> None:
+        """A file that cannot be written stops nothing: the engines are more important than the record."""
+        try:
+            async with self._saving:
+                await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
+        except OSError as error:
+            log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)

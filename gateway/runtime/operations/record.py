@@ -1,0 +1,138 @@
+"""What is known of one operation: its steps, kept in a file of `server.data` so that a restart knows where it was."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.fleet.switching import Steps, What
+
+Progress = Literal["waiting", "running", "done", "failed", "skipped"]
+Result = Literal["running", "done", "failed"]
+Kind = Literal["switch", "start", "stop"]
+
+FILE = "operation.json"  # in `server.data`: the latest operation
+FILE_MOST = 1024 * 1024  # bytes
+INTERRUPTED = "interrupted: the gateway ended while it ran"
+
+
+class Step(msgspec.Struct):
+    """`seconds`: how long it took, None = it did not run, or runs. `output`: what its command wrote, or why it was
+    skipped or failed."""
+
+    backend: str
+    what: What
+    state: Progress = "waiting"
+    seconds: float | None = None
+    output: str = ""
+
+
+class Operation(msgspec.Struct):
+    """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
+    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know."""
+
+    id: str
+    kind: Kind
+    mode: str | None
+    before: str | None
+    backend: str | None
+    forced: bool
+    state: Result
+    began: float
+    steps: list[Step]
+    ended: float | None = None
+    error: str | None = None
+    hint: str | None = None
+    notes: list[str] = []
+
+    @property
+    def title(self) -> str:
+        """In words, for the log and events."""
+        return f"switch to {self.mode}" if self.kind == "switch" else f"{self.kind} {self.backend}"
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a backend was stopped, as far as is known."""
+        return any(step.what == "stop" and step.state in ("done", "failed") for step in self.steps)
+
+    def as_json(self) -> dict[str, Any]:
+        """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
+        return dict(msgspec.to_builtins(self))
+
+    def end(self, error: str | None) -> None:
+        """End it; with an error a step under way has failed, and what did not run is skipped."""
+        self.ended = time.time()
+        if error is None:
+            self.state = "done"
+            return
+        for step in self.steps:
+            if step.state == "running":
+                step.state, step.output = "failed", error
+            elif step.state == "waiting":
+                step.state, step.output = "skipped", "not run"
+        self.state, self.error, self.hint = "failed", error, self._way_on()
+
+    def _way_on(self) -> str:
+        if self.kind != "switch":
+            return f"`gateway fleet {self.kind} {self.backend}` tries it again"
+        again = f"`gateway fleet switch {self.mode}` does what is left"
+        back = f", `gateway fleet switch {self.before}` goes back" if self.before not in (None, self.mode) else ""
+        return again + back if self.has_stopped else f"nothing was stopped; {again}"
+
+
+def new_operation(kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False) -> Operation:
+    """An operation that has not begun; what the plan skips is skipped already. `name`: the mode or the backend;
+    `current`: the mode in force."""
+    planned = [
+        Step(step.backend, step.what, "skipped" if step.skip else "waiting", output=step.skip) for step in steps.steps
+    ]
+    switch = kind == "switch"
+    return Operation(
+        id=os.urandom(6).hex(),
+        kind=kind,
+        mode=name if switch else None,
+        before=current if switch else None,
+        backend=None if switch else name,
+        forced=forced,
+        state="running",
+        began=time.time(),
+        steps=planned,
+        notes=[*steps.notes, *(f"forced: {refusal}" for refusal in steps.refusals)],
+    )
+
+
+def described(kind: Kind, name: str, current: str | None, steps: Steps) -> dict[str, Any]:
+    """What an operation would do: `{kind, mode, before, backend, steps, notes, refusals}`. The commands stand in
+    `output`; `refusals`: why it would not begin."""
+    found = new_operation(kind, name, current, steps).as_json()
+    for step, planned in zip(found["steps"], steps.steps, strict=True):
+        step["output"] = step["output"] or "; ".join(command.shown for command in planned.commands)
+    shown = {key: found[key] for key in ("kind", "mode", "before", "backend", "steps")}
+    return {**shown, "notes": list(steps.notes), "refusals": list(steps.refusals)}
+
+
+def save(operation: bytes, folder: Path) -> None:
+    """Write the file atomically: an operation as JSON. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{FILE}.{os.getpid()}"
+    try:
+        with aside.open("wb") as file:
+            file.write(operation)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(folder / FILE)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def saved(folder: Path) -> Operation | None:
+    """The latest operation; None = there was none, or its file cannot be read."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            return msgspec.json.decode(file.read(FILE_MOST), type=Operation)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

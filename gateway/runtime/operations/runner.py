@@ -1,0 +1,303 @@
+"""Runs the steps of one operation.
+
+What the operation needs of routes.yaml (commands, nodes) is that of the moment when it began: an edit in between
+changes nothing of it, except that a backend that was taken out is not waited for. A step that fails ends the operation;
+backends that were drained and not stopped serve again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+from gateway.config.snapshot import Backend, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.events import Event
+from gateway.domain.fleet import Fleet
+from gateway.domain.health_state import WELL, State, Transition
+from gateway.fleet.commands import Command
+from gateway.fleet.preflight.expect import expected_nodes
+from gateway.fleet.preflight.run import Looked, look_at_all
+from gateway.fleet.switching import PlannedStep, Steps
+from gateway.health.prober import Prober
+from gateway.launch.command import with_changes
+from gateway.metrics.registry import Metrics
+from gateway.runtime.operations.command import run
+from gateway.runtime.operations.record import Operation, Step
+
+LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
+GONE = "was taken out of routes.yaml while this ran"
+
+
+class ModeInForce(Protocol):
+    """Which mode is in force. `put_mode_in_force` parks the backends outside it; it may raise KeyError for a mode that
+    is no longer in the file."""
+
+    def current_mode(self) -> str | None: ...
+    async def put_mode_in_force(self, name: str) -> None: ...
+
+
+class OperatedGateway(Protocol):
+    """A gateway, as far as an operation reads and changes it."""
+
+    metrics: Metrics
+    fleet: Fleet
+    prober: Prober
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    def emit(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds for one command. `start` None = the backend's `health.start_grace`, which is also how long it may take
+    until it serves."""
+
+    stop: float = 300.0
+    start: float | None = None
+
+
+class StepFailed(Exception):
+    """Why a step failed."""
+
+
+Changed = Callable[[Operation, Step], Awaitable[None]]
+
+
+class Runner:
+    """`written`: the snapshot of the plan. `changed` is called when a step has begun or ended."""
+
+    def __init__(
+        self,
+        gateway: OperatedGateway,
+        mode: ModeInForce,
+        operation: Operation,
+        steps: Steps,
+        written: Snapshot,
+        changed: Changed,
+        limits: Limits,
+    ) -> None:
+        self._gateway, self._mode, self._operation, self._limits = gateway, mode, operation, limits
+        self._pairs = list(zip(operation.steps, steps.steps, strict=True))
+        self._changed = changed
+        self._snapshot = written
+        self._drained: dict[str, BackendState] = {}  # and not stopped
+        self._is_in_force = operation.mode is None
+        self._moved = asyncio.Event()  # some backend has changed its state
+        gateway.fleet.observers.transitions.append(self._note)
+
+    def close(self, *, failed: bool) -> None:
+        """Called once, whatever happened; ends the drain of what was not stopped if the operation has failed."""
+        self._gateway.fleet.observers.transitions.remove(self._note)
+        for state in self._drained.values() if failed else ():
+            state.evidence.resume()
+
+    def _note(self, _: Transition) -> None:
+        self._moved.set()
+
+    async def run(self) -> str | None:
+        """Every step in turn; drains of several backends run side by side, because all wait for streams. Returns why a
+        step has failed, which is then the last one; None = all are done."""
+        for what, group in groupby(self._pairs, key=lambda pair: pair[1].what):
+            pairs = list(group)
+            if what == "drain":
+                await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
+            else:
+                for step, planned in pairs:
+                    error = await self._step(step, planned)
+                    if error is not None:
+                        return f"{step.what} {step.backend}: {_last_line(error)}"
+        try:
+            await self._put_in_force()
+        except StepFailed as error:
+            return str(error)
+        return None
+
+    async def _step(self, step: Step, planned: PlannedStep) -> str | None:
+        """Why it failed; None = it did not."""
+        error: str | None = None
+        if step.state == "skipped":
+            await self._changed(self._operation, step)
+            return None
+        began = time.monotonic()
+        step.state = "running"
+        await self._changed(self._operation, step)
+        try:
+            step.output = await self._do(planned)
+            step.state = "done"
+        except StepFailed as failure:
+            error = str(failure)
+            step.state = "failed"
+            step.output = f"{error}\nlook: {planned.journal}" if planned.journal else error
+        finally:
+            step.seconds = round(time.monotonic() - began, 3)
+        await self._changed(self._operation, step)
+        return error
+
+    async def _do(self, planned: PlannedStep) -> str:
+        """What to show of the step. Raises StepFailed."""
+        match planned.what:
+            case "drain":
+                return await self._drain(planned.backend)
+            case "stop":
+                return await self._stop(planned.backend, planned.commands)
+            case "preflight":
+                return await self._preflight(planned.backend)
+            case "start":
+                return await self._start(planned.backend, planned.commands)
+            case "wait":
+                return await self._wait(planned.backend)
+            case "resume":
+                return await self._resume(planned.backend)
+
+    def _state(self, name: str) -> BackendState:
+        state = self._gateway.fleet.states.get(name)
+        if state is None:
+            raise StepFailed(GONE)
+        return state
+
+    # -- leaving --------------------------------------------------------------------------------------------------
+
+    async def _drain(self, name: str) -> str:
+        state = self._gateway.fleet.states.get(name)
+        if state is None:
+            return GONE
+        if state.health.state is not State.DRAINING:
+            self._drained[name] = state
+        state.evidence.drain()
+        limit = self._snapshot.server.shutdown
+        until = time.monotonic() + limit
+        while state.under_way and time.monotonic() < until:
+            await asyncio.sleep(min(LOOK, max(until - time.monotonic(), 0.0)))
+        if not state.under_way:
+            return ""
+        return f"{state.under_way} still ran after {limit:g} s (server.shutdown): cut by the stop"
+
+    async def _stop(self, name: str, commands: Sequence[Command]) -> str:
+        self._check_target()
+        output = await self._run(commands, self._limits.stop)
+        self._drained.pop(name, None)
+        state = self._gateway.fleet.states.get(name)
+        if state is not None:
+            state.evidence.drain()  # an edit may have made another record of it
+            state.evidence.stopped()
+        await self._put_in_force()
+        if state is not None and state.health.state is State.PARKED:
+            state.evidence.resume()  # the mode keeps requests away from it now, and no drain has to
+        return output
+
+    async def _put_in_force(self) -> None:
+        """The target is the mode in force from the first stop on."""
+        mode = self._operation.mode
+        if mode is not None and not self._is_in_force:
+            self._check_target()
+            self._is_in_force = True
+            try:
+                await self._mode.put_mode_in_force(mode)
+            except KeyError:
+                raise StepFailed(f"mode '{mode}' {GONE}") from None
+
+    def _check_target(self) -> None:
+        mode = self._operation.mode
+        if mode is not None and mode not in self._gateway.snapshot.modes:
+            raise StepFailed(f"mode '{mode}' {GONE}")
+
+    # -- coming ---------------------------------------------------------------------------------------------------
+
+    async def _preflight(self, name: str) -> str:
+        looked = await asyncio.to_thread(_look, self._snapshot, name, self._operation.mode)
+        lines = [line for one in looked for line in _found(one)]
+        if any(one.failed for one in looked) and not self._operation.forced:
+            raise StepFailed("\n".join(lines))
+        return "\n".join(lines)
+
+    async def _start(self, name: str, commands: Sequence[Command]) -> str:
+        backend = self._state(name).backend
+        await self._put_in_force()
+        limit = self._limits.start
+        output = await self._run(commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
+        state = self._state(name)
+        state.evidence.started()
+        self._gateway.prober.hurry(state)
+        return output
+
+    async def _wait(self, name: str) -> str:
+        """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks
+        only has to answer its health check."""
+        grace = self._state(name).backend.health.start_grace
+        until = time.monotonic() + grace
+        while True:
+            self._moved.clear()
+            health = self._state(name).health
+            if health.state in WELL or (health.state is State.PARKED and health.oks > 0):
+                return health.reason
+            if health.state is State.MISCONFIGURED:
+                raise StepFailed(health.reason)
+            left = until - time.monotonic()
+            if left <= 0:
+                raise StepFailed(f"does not serve after {grace:g} s (health.start_grace): {health.reason}")
+            try:
+                async with asyncio.timeout(min(left, 1.0)):  # an edit may take it away, without a change of its state
+                    await self._moved.wait()
+            except TimeoutError:
+                pass
+
+    async def _resume(self, name: str) -> str:
+        await self._put_in_force()
+        state = self._state(name)
+        state.evidence.resume()
+        return state.health.state.value
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    async def _run(self, commands: Sequence[Command], seconds: float) -> str:
+        """What the commands wrote. Raises StepFailed with the first one that fails."""
+        outputs = []
+        for command in commands:
+            ended = await run(command.argv, seconds)
+            outputs += [command.shown, *([ended.output] if ended.output else [])]
+            if ended.problem:
+                raise StepFailed("\n".join([*outputs, ended.problem]))
+        return "\n".join(outputs)
+
+
+def _last_line(text: str) -> str:
+    return text.splitlines()[-1] if text else ""
+
+
+# -- preflight --------------------------------------------------------------------------------------------------------
+
+
+def _look(snapshot: Snapshot, name: str, mode: str | None) -> list[Looked]:
+    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped."""
+    backend = _as_started(snapshot, snapshot.backends[name], mode)
+    alone = replace(snapshot, backends={name: backend})
+    targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
+    return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
+
+
+def _as_started(snapshot: Snapshot, backend: Backend, mode: str | None) -> Backend:
+    """The backend with the command of its profile in this mode."""
+    profile = snapshot.modes[mode].profiles.get(backend.name) if mode is not None else None
+    launch = backend.launch
+    if launch is None or profile is None:
+        return backend
+    changed = with_changes(launch.parsed, backend.profiles[profile])
+    return replace(backend, launch=replace(launch, parsed=changed))
+
+
+def _found(looked: Looked) -> list[str]:
+    """What keeps the node from starting an engine, with what mends it."""
+    if looked.problem is not None:
+        return [f"{looked.node} ({looked.where}) was not reached: {looked.problem}", *_mend(looked.mend)]
+    failed = [check for check in looked.checks if check.verdict == "fail"]
+    return [line for check in failed for line in (f"{looked.node}: {check.check}: {check.seen}", *_mend(check.mend))]
+
+
+def _mend(command: str | None) -> list[str]:
+    return [f"mend: {command}"] if command else []

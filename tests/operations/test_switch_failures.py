@@ -1,0 +1,200 @@
+"""Switches that fail: they stop there, say what ran, and leave what works serving."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway.domain.health_state import State
+from gateway.runtime.operations.runner import Limits
+from tests.editing import Editor
+from tests.operations.machine import begin, ended, error, gateway_of, machine, steps, switched
+from tests.support import RunningGateway
+
+MODES = "{daily: [a, b], ds4: [c]}"
+BACK = "`gateway fleet switch ds4` does what is left, `gateway fleet switch daily` goes back"
+
+
+async def test_a_start_that_hangs_is_killed(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        gateway.gateway.operations.limits = Limits(start=0.5)
+        there.faults["start c"] = "hang"
+        failed = await switched(gateway, "ds4")
+        assert (failed["state"], failed["hint"]) == ("failed", BACK)
+        assert failed["error"] == "start c: did not end within 0.5 s"
+        assert steps(failed)[4:] == [
+            "preflight c: skipped", "start c: failed", "wait c: skipped", "resume c: skipped"
+        ]  # fmt: skip
+        assert (await gateway.client.get("/admin/operations")).json()["mode"] == "ds4"
+        there.go_on()
+        assert (await switched(gateway, "daily"))["state"] == "done"
+        assert gateway.state("a") is gateway.state("b") is State.READY
+        assert gateway.metric("gateway_switches_total", result="failed") == 1
+
+
+async def test_a_start_that_dies_is_not_waited_for_longer_than_start_grace(tmp_path: Path) -> None:
+    grace = ", health: {start_grace: 300ms}"
+    async with (
+        machine(tmp_path, "a", away="c") as there,
+        gateway_of(there, "{daily: [a], ds4: [c]}", c=grace) as gateway,
+    ):
+        there.faults["start c"] = "ignore"
+        failed = await switched(gateway, "ds4")
+        assert steps(failed)[-3:] == ["start c: done", "wait c: failed", "resume c: skipped"]
+        assert failed["error"].startswith("wait c: does not serve after 0.3 s (health.start_grace): ")
+
+
+async def test_a_command_that_fails_says_what_it_wrote(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        there.faults["start c"] = "refuse"
+        failed = await switched(gateway, "ds4")
+        assert failed["steps"][5]["output"] == "backends.c.start\nit cannot be\nexit code 1"
+
+
+async def test_what_was_drained_and_not_stopped_serves_again(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        there.faults["stop a"] = "refuse"
+        failed = await switched(gateway, "ds4")
+        assert failed["error"] == "stop a: exit code 1"
+        assert gateway.state("a") is gateway.state("b") is State.READY
+        assert (await gateway.client.get("/admin/operations")).json()["mode"] == "daily"
+        there.faults = {"stop b": "refuse"}
+        failed = await switched(gateway, "ds4")
+        assert failed["hint"] == BACK
+        assert gateway.state("a") is not State.READY, "it is stopped"
+        assert (await gateway.client.get("/admin/operations")).json()["mode"] == "ds4"
+
+
+async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", away="c") as there:
+        there.lines["start c"] = f"{tmp_path}/nothing"
+        async with gateway_of(there, "{daily: [a], ds4: [c]}") as gateway:
+            failed = await switched(gateway, "ds4")
+            assert failed["error"] == f"start c: {tmp_path}/nothing cannot be run: No such file or directory"
+
+
+def fake_ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an `ssh` first in the PATH."""
+    program = folder / "ssh"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+async def test_ssh_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, "echo 'ssh: connect to host spark1 port 22: No route to host' >&2; exit 255", monkeypatch)
+    nodes = "nodes: {spark1: {ssh: ops@spark1}}\n"
+    async with (
+        machine(tmp_path, "a", away="c") as there,
+        gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=", node: spark1") as gateway,
+    ):
+        failed = await switched(gateway, "ds4")
+        assert steps(failed)[2:] == [
+            "preflight c: failed", "start c: skipped", "wait c: skipped", "resume c: skipped"
+        ]  # fmt: skip
+        assert "spark1 (ssh ops@spark1) was not reached" in failed["steps"][2]["output"]
+        assert "No route to host" in failed["steps"][2]["output"]
+        assert there.orders == ["stop a"]
+        assert (await switched(gateway, "ds4", force=True))["state"] == "done", "forced past the preflight"
+
+
+async def test_units_are_started_over_ssh_with_strict_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, f'echo "$@" >> {tmp_path}/asked; exit 0', monkeypatch)
+    nodes = "nodes: {spark1: {ssh: ops@spark1, address: 127.0.0.1}}\n"
+    async with machine(tmp_path, "a", away="c") as there:
+        launch = f", node: spark1, launch: {{command: vllm serve c --port {there.sims['c'].url.rpartition(':')[2]}}}"
+        there.lines = {"start c": "", "stop c": ""}
+        health = ", health: {start_grace: 50ms}"
+        async with gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=launch + health) as gateway:
+            failed = await switched(gateway, "ds4", force=True)
+            assert failed["steps"][3]["output"] == "ssh ops@spark1 sudo systemctl start spark-c"
+            assert failed["error"].startswith("wait c: does not serve after 0.05 s")
+            assert failed["steps"][4]["output"].endswith("\nlook: ssh ops@spark1 journalctl -u spark-c -n 50")
+            asked = (tmp_path / "asked").read_text().splitlines()[-1]
+            strict = "-o BatchMode=yes -o StrictHostKeyChecking=yes -o ConnectTimeout=10 --"
+            assert asked == f"{strict} ops@spark1 sudo systemctl start --no-block spark-c"
+
+
+async def editor_of(gateway: RunningGateway, file: Path) -> Editor:
+    editor = Editor(gateway, file)
+    gateway.gateway.on_event.append(editor.note)
+    return editor
+
+
+async def test_an_edit_in_mid_switch_changes_nothing_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        there.faults["stop a"] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked("stop a")
+        await editor.edit("daily: [a, b]", "daily: [a]")
+        await editor.edit("start c", "start nothing")
+        there.go_on()
+        assert (await ended(gateway, begun))["state"] == "done"
+        assert there.orders == ["stop a", "stop b", "start c"]
+
+
+@pytest.mark.parametrize("what", ["mode", "backend"])
+async def test_what_an_edit_takes_out_is_not_waited_for(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        order = "stop a" if what == "mode" else "start c"
+        there.faults[order] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked(order)
+        if what == "mode":
+            await editor.edit(", ds4: [c]", "")
+        else:
+            await editor.save("\n".join(x for x in editor.text.splitlines() if " c:" not in x).replace("[c]", "[a]"))
+        there.go_on()
+        failed = await ended(gateway, begun)
+        assert "was taken out of routes.yaml while this ran" in failed["error"]
+        if what == "mode":
+            assert gateway.state("b") is State.READY
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_mode_names_those_that_there_are(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a") as there, gateway_of(there, "{daily: [a], night: []}") as gateway:
+        status, code, message = error(await gateway.client.post("/admin/mode", json={"mode": "dayly"}))
+        assert (status, code, message) == (404, "not_found", "There is no mode 'dayly'. Modes: daily, night.")
+        bodies: list[object] = [{}, {"mode": 3}, {"mode": "daily", "force": "yes"}, []]
+        for body in bodies:
+            status, code, _ = error(await gateway.client.post("/admin/mode", json=body))
+            assert (status, code) == (400, "invalid_request_body")
+        assert (await gateway.client.get("/admin/operations/none")).status_code == 404
+        assert (await gateway.client.get("/admin/operations")).json() == {"mode": "daily", "operation": None}
+
+
+async def test_a_mode_that_does_not_fit_is_refused_unless_forced(tmp_path: Path) -> None:
+    nodes = "nodes: {spark1: {memory: 100GiB}}\n"
+    async with machine(tmp_path, "a", away="c") as there:
+        section = ", node: spark1, launch: {command: vllm serve c --gpu-memory-utilization 0.99, resident: 200GiB}"
+        async with gateway_of(there, "{daily: [a], ds4: [c]}", nodes, c=section) as gateway:
+            status, code, message = error(await gateway.client.post("/admin/mode", json={"mode": "ds4"}))
+            assert (status, code) == (409, "operation_refused")
+            assert message.startswith("spark1: ")
+            assert there.orders == []
+            dry = await gateway.client.post("/admin/mode", json={"mode": "ds4", "dry_run": True})
+            assert dry.status_code == 200
+            assert dry.json()["refusals"][0].startswith("spark1: ")
+            forced = await switched(gateway, "ds4", force=True)
+            assert forced["state"] == "done"
+            assert forced["notes"][0].startswith("forced: spark1: ")
+
+
+async def test_a_dry_run_says_the_steps_and_does_nothing(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        dry = (await gateway.client.post("/admin/mode", json={"mode": "ds4", "dry_run": True})).json()
+        assert (dry["mode"], dry["before"], dry["refusals"]) == ("ds4", "daily", [])
+        assert steps(dry)[2] == "stop a: waiting"
+        assert dry["steps"][2]["output"] == "backends.a.stop"
+        assert there.orders == []
+        assert gateway.state("a") is State.READY
