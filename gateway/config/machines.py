@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.config import kinds as k
+from gateway.config import launch_kinds as lk
 from gateway.config.setting import setting
 from gateway.launch.command import ServeCommand
 from gateway.launch.docker import DockerRun
@@ -32,10 +33,10 @@ class Launch:
     bytes."""
 
     image: k.Text | None = setting(None, "Container image; omitted = the command runs on the host itself.")
-    command: k.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
-    env: k.Environment = setting({}, "Environment variables of the engine; a ${NAME} stays a reference when rendered.")
+    command: lk.CommandLine | None = setting(None, "The whole line: vllm serve MODEL --port 8001 ...")
+    env: lk.Environment = setting({}, "Environment variables of the engine; a ${NAME} stays a reference when rendered.")
     volumes: k.Names = setting((), "Mounts of the container, HOST:CONTAINER, as for `docker run -v`.")
-    docker: k.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
+    docker: lk.CommandLine | None = setting(None, "Further flags of `docker run`, e.g. --ipc=host --shm-size=16g.")
     resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from gateway.config import kinds as k
+from gateway.config import launch_kinds as lk
 from gateway.config.kinds import Network as Network
 from gateway.config.machines import Launch as Launch
 from gateway.config.machines import Mode as Mode
@@ -152,12 +153,14 @@ class Backend:
     queue: QueueSettings = setting(QueueSettings(), "Overrides of defaults.queue.")
     launch: Launch | None = setting(None)
     profiles: Mapping[str, Mapping[str, Any]] = setting(
-        {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=k.Profiles
+        {}, "Named changes of the command: {NAME: {max-model-len: 200000}}; none leaves a flag out.", kind=lk.Profiles
     )
-    start: k.CommandLine | None = setting(
+    start: lk.CommandLine | None = setting(
         None, "Starts it; default with a launch block: the rendered unit, over the node's ssh.", decided=True
     )
-    stop: k.CommandLine | None = setting(None, "Stops it, and ends when it is stopped; default as start.", decided=True)
+    stop: lk.CommandLine | None = setting(
+        None, "Stops it, and ends when it is stopped; default as start.", decided=True
+    )
 
     parked: str | None = None  # why the mode in force parks it (config/modes.py)
 
@@ -330,7 +333,7 @@ class RoutesFile:
     clients: Mapping[str, Client] = setting({}, "Who may ask, by name; omitted = anybody.")
     alerts: Alerts = setting(Alerts(), "Whom to tell.")
     traces: Traces | None = setting(None, "Where traces of requests go.")
-    modes: k.Modes = setting({}, "Which backends run together, by name of the mode; the first is the default.")
+    modes: lk.Modes = setting({}, "Which backends run together, by name of the mode; the first is the default.")
     catalog: k.Text | None = setting(
         None, "Your own rows of the fleet's catalogue: families, images, models, rules (docs/fleet.md)."
     )

@@ -1,0 +1,69 @@
+"""The kinds of values in routes.yaml that say what is launched: command lines, variables, profiles, modes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from gateway.config.kinds import Kind
+from gateway.config.secret import shown
+
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_TEXT_BY_NAME = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+
+
+def _command_line(value: Any) -> str:
+    """Text of one or several lines, as a person types it into a shell."""
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a command line; write it as text, e.g. with `command: >-`")
+    if not value.strip():
+        raise ValueError("is empty")
+    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in value):
+        raise ValueError("holds a control character")
+    return str(value).strip()
+
+
+def _environment(value: Any) -> dict[str, str]:
+    """Names of environment variables with their values as text; a number counts as its text."""
+    if not isinstance(value, dict):
+        raise ValueError(f'{shown(value)} is not a mapping of variables; write {{NAME: "value"}}')
+    for name, inner in value.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{shown(name)} is no name of a variable")
+        if isinstance(inner, bool) or not isinstance(inner, str | int | float):
+            raise ValueError(f"{name}: {shown(inner)} is not text; write it in quotes")
+        if isinstance(inner, str) and any(ord(c) < 32 or ord(c) == 127 for c in inner):
+            raise ValueError(f"{name} holds a line break or another control character")
+    return {name: str(inner) for name, inner in value.items()}
+
+
+def _profiles(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a mapping of profiles; write {{NAME: {{max-model-len: 200000}}}}")
+    for name, changes in value.items():
+        if not isinstance(changes, dict):
+            raise ValueError(f"{name}: {shown(changes)} is not a mapping of flags; write {{max-model-len: 200000}}")
+    return {str(name): {str(flag): inner for flag, inner in changes.items()} for name, changes in value.items()}
+
+
+def _modes(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a mapping of modes; write {{daily: [BACKEND, BACKEND]}}")
+    return {str(name): inner for name, inner in value.items()}
+
+
+CommandLine = Annotated[str, Kind(_command_line, _TEXT, "command line", private=True)]
+Environment = Annotated[
+    Mapping[str, str], Kind(_environment, _TEXT_BY_NAME, "mapping of names to text", free=True, private=True)
+]
+Profiles = Annotated[
+    Mapping[str, Mapping[str, Any]],
+    Kind(
+        _profiles,
+        {"type": "object", "additionalProperties": {"type": "object"}},
+        "mapping of names to flags",
+        free=True,
+    ),
+]
+Modes = Annotated[Mapping[str, Any], Kind(_modes, {"type": "object"}, "mapping of names to backends", free=True)]
