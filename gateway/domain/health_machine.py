@@ -13,84 +13,19 @@ no canaries, one trial request at a time (half-open).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from gateway.config.snapshot import HealthSettings
-from gateway.domain.health_state import SERVING, WELL, State, Transition, is_steady, pause_after, quiet_needed
+from gateway.domain.health_record import BACKOFF_LEAST as BACKOFF_LEAST
+from gateway.domain.health_record import HealthRecord
+from gateway.domain.health_state import SERVING, WELL, State, Transition, is_steady, pause_after
 
 # Seconds for which a failed backend gets no requests. Each pause is twice the one before.
-BACKOFF_LEAST, BACKOFF_MOST = 2.0, 30.0  # until one trial request is sent to a backend that failed requests
+BACKOFF_MOST = 30.0  # until one trial request is sent to a backend that failed requests
 MISCONFIGURED_FOR = 600.0  # until one trial request is sent to an unprobed backend that refuses our key
 
 
-@dataclass(slots=True)
-class Health:
-    """Times are the caller's monotonic seconds."""
+class Health(HealthRecord):
+    """The transitions. Each method takes one piece of evidence or one order, and gives the change of state, if any."""
 
-    backend: str
-    settings: HealthSettings
-    on_demand: bool = False
-    state: State = State.UNKNOWN
-    reason: str = "not checked yet"
-    since: float = 0.0
-    born: float = 0.0
-    canaried: bool = False  # it gets canaries: they decide when it has recovered
-    ever_ready: bool = False
-    fails: int = 0  # failures in a row, of either kind
-    oks: int = 0  # good liveness checks in a row
-    good_since: float = 0.0  # when that row began
-    from_requests: bool = False  # the state was caused by real requests
-    unanswered_lately: bool = False  # a harmless request failed too since it was last well
-    wrong: bool = False  # its last canary was answered wrongly
-    half_open: bool = False  # suspect, with one trial request at a time
-    trial: bool = False  # that request, or a canary, is under way
-    retry_at: float = 0.0  # no trial request before that
-    backoff: float = BACKOFF_LEAST
-    gone: bool = False  # since it was last well its port refused a connection
-    hopeless: bool = False  # it did not start within `start_grace`
-    well: bool = False  # ready, and not fallen since
-    well_since: float = 0.0
-    falls: int = 0  # in a row, with less than STEADY of being well between them
-    stalls: int = 0  # counted in the same way
-    outside: bool = False  # the mode in force: it is parked, whatever the evidence
-    drained: bool = False  # by an operator
-    full: int = 0  # checks in a row that found every slot in use
-
-    def usable(self, now: float) -> bool:
-        """May any request be sent to this backend?"""
-        if self.state in SERVING:
-            return not (self.half_open and self.trial)
-        unprobed = self.state in (State.DOWN, State.MISCONFIGURED) and self.settings.every is None
-        return unprobed and now >= self.retry_at and not self.trial
-
-    def due(self, now: float) -> bool:
-        """Is a trial request due? It is when requests made the backend suspect and its health checks have been good
-        since. A trial takes precedence over the other replicas; else a replica that failed once would never get a
-        request again."""
-        if self.state is not State.SUSPECT or self.trial or now < self.retry_at:
-            return False
-        return self.settings.every is None or self.oks >= self.settings.recover_after
-
-    @property
-    def held(self) -> bool:
-        """Is its state decided by an operator or the mode in force, and not by evidence?"""
-        return self.outside or self.state is State.DRAINING
-
-    def starting(self, now: float) -> bool:
-        """Is it unavailable, but probably back soon? It is starting, or went down within `start_grace`."""
-        if self.state not in (State.DOWN, State.WARMING) or self.hopeless:
-            return False
-        since = self.since if self.ever_ready else self.born
-        return now - since < self.settings.start_grace
-
-    def quiet(self, now: float) -> bool:
-        """Have its checks been good for long enough? The required time doubles with each fall (`hold`)."""
-        return self.oks > 0 and now - self.good_since >= self.hold
-
-    @property
-    def hold(self) -> float:
-        """Seconds without a bad check after which it is used again."""
-        return quiet_needed(self.falls, self.settings.every)
+    __slots__ = ()
 
     # -- liveness -------------------------------------------------------------------------------------------------
 
