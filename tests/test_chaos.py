@@ -183,9 +183,10 @@ def known_windows(gateway: RunningGateway) -> dict[str, int | None]:
 async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_be_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("BACKOFF", "STALL", "QUIET"):  # else the backends are out for most of the storm
-        monkeypatch.setattr(f"gateway.domain.health_machine.{name}_LEAST", 0.1)
-        monkeypatch.setattr(f"gateway.domain.health_machine.{name}_MOST", 0.4)
+    # else the backends are out for most of the storm
+    for module, name in (("health_machine", "BACKOFF"), ("health_state", "STALL"), ("health_state", "QUIET")):
+        monkeypatch.setattr(f"gateway.domain.{module}.{name}_LEAST", 0.1)
+        monkeypatch.setattr(f"gateway.domain.{module}.{name}_MOST", 0.4)
     gc.collect()
     tasks, files = asyncio.all_tasks(), len(os.listdir("/proc/self/fd"))
     async with AsyncExitStack() as stack:
