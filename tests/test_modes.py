@@ -316,7 +316,7 @@ async def test_a_folder_that_cannot_be_written_does_not_stop_the_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with sparks(data=tmp_path) as s:
-        (tmp_path / "mode.json.part").mkdir()
+        (tmp_path / "mode.json").mkdir()  # cannot be replaced by a file
         await s.switch("ds4")
         assert (await s.status())["mode"] == "ds4"
     assert "mode.json cannot be written" in caplog.text

@@ -15,6 +15,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from gateway.config.snapshot import Snapshot
+from gateway.config.urls import is_address
 from gateway.errors import GatewayError
 
 FOREIGN = (
@@ -71,23 +72,15 @@ def is_own_host(host: bytes, hosts: tuple[str, ...] = ()) -> bool:
     """Is this `Host` a name of the gateway? True for addresses, for names that only a local network has, and for
     `hosts` (lower case)."""
     text = host.decode("latin-1")
-    if _is_address(text):
+    if is_address(text):
         return True  # an IPv6 address without brackets
     match = _HOST.fullmatch(text)
     if match is None:
         return False
     if match[1] is not None:
-        return _is_address(match[1])
+        return is_address(match[1])
     name = match[2].lower().removesuffix(".")
-    return "." not in name or name.endswith(LAN_NAMES) or name in hosts or _is_address(name)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return "." not in name or name.endswith(LAN_NAMES) or name in hosts or is_address(name)
 
 
 def _not_ours(host: bytes) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.config.sources import read_file
+from gateway.config.sources import read_file, replace_file
 
 log = logging.getLogger("gateway.cluster")
 
@@ -44,9 +44,6 @@ def load_identity(folder: Path) -> GatewayIdentity:
 def save_identity(folder: Path, identity: GatewayIdentity) -> None:
     """Blocks. A failed write is logged and ignored."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / (NAME + ".part")
-        part.write_bytes(msgspec.json.encode(identity))
-        part.replace(folder / NAME)
+        replace_file(folder / NAME, msgspec.json.encode(identity))
     except OSError as error:
         log.warning("%s cannot be written: %s", folder / NAME, error)

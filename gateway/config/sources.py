@@ -55,6 +55,21 @@ def read_file(file: Path, most: int = MOST, patience: float = PATIENCE) -> bytes
     return _read(file, most, patience)[0]
 
 
+def replace_file(file: Path, content: bytes) -> None:
+    """Write the file anew in one step, so that a reader, or a start after a crash, finds the old content or the new.
+    Makes its folder. Raises OSError. Blocks."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def _read(file: Path, most: int, patience: float) -> tuple[bytes, bool]:
     """(the content, is it a regular file)."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

@@ -120,3 +120,12 @@ def _parameter_of(error: Exception) -> str:
     """The parameter that the library complains of."""
     found = re.search(r"'\w+'", str(error))
     return found[0] if found else "(one of them)"
+
+
+def is_address(text: str | None) -> bool:
+    """Whether the text is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(text or "")
+    except ValueError:
+        return False
+    return True

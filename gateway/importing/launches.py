@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.config.problems import Path
+from gateway.config.urls import is_address
 from gateway.importing.draft import Draft, Entry, Note, Notes, backend_name, unique
 from gateway.importing.secrets import Secrets
 from gateway.importing.server_draft import short
@@ -193,8 +193,8 @@ class Launches:
     def _node(self, env: Mapping[str, str], path: Path) -> tuple[str, str]:
         """(name, address) of the node: --address, else VLLM_HOST_IP, else a variable that has to be set."""
         own = env.get("VLLM_HOST_IP", "")
-        address = self.address or (own if _is_address(own) else None)
-        name = "spark" if address is None or _is_address(address) else backend_name(address)
+        address = self.address or (own if is_address(own) else None)
+        name = "spark" if address is None or is_address(address) else backend_name(address)
         if address is None:
             address = f"${{{PLACEHOLDER}}}"
             hint = f"import again with --address HOST, or put {PLACEHOLDER}=... into .env"
@@ -229,14 +229,6 @@ def _api_key(written: Any) -> dict[str, str]:
     """The key that the engine asks for, as the backend's; vLLM takes several, one is enough."""
     key = written[0] if isinstance(written, list) and written else written
     return {"api_key": key} if isinstance(key, str) and key.startswith("${") else {}
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _host(address: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.config.modes import mode_of, renamed
 from gateway.config.snapshot import Snapshot
-from gateway.config.sources import read_file
+from gateway.config.sources import read_file, replace_file
 
 log = logging.getLogger("gateway")
 
@@ -97,9 +97,6 @@ def load_choice(folder: Path) -> Choice | None:
 def save_choice(folder: Path, choice: Choice) -> None:
     """Blocks. A failed write is logged and ignored: the mode in force stays, until the next start."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / (NAME + ".part")
-        part.write_bytes(msgspec.json.encode(choice))
-        part.replace(folder / NAME)
+        replace_file(folder / NAME, msgspec.json.encode(choice))
     except OSError as error:
         log.warning("%s cannot be written: %s", folder / NAME, error)

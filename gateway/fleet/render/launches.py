@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
+from gateway.config.urls import is_address
 from gateway.fleet.render.words import NotAReference, pieces, referenced
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
@@ -348,15 +348,7 @@ def _notes_of_nodes(launch: NodeLaunch) -> Iterator[Note]:
     written = launch.launch.env.get("VLLM_HOST_IP")
     if written and "${" not in written:
         yield Note("warning", f"{launch.path}.env", "VLLM_HOST_IP is set per node, to the `address` of each node")
-    if not _differs_by_node(launch.env) and not _is_address(launch.node.address):
+    if not _differs_by_node(launch.env) and not is_address(launch.node.address):
         yield Note(
             "warning", f"nodes.{launch.node.name}.address", "is no IP address, and VLLM_HOST_IP must be one: write it"
         )
-
-
-def _is_address(text: str | None) -> bool:
-    try:
-        ipaddress.ip_address(text or "")
-    except ValueError:
-        return False
-    return True

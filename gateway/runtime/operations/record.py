@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.config.sources import replace_file
 from gateway.fleet.switching import Steps, What
 
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
@@ -117,16 +118,7 @@ def described(kind: Kind, name: str, current: str | None, steps: Steps) -> dict[
 
 def save(operation: bytes, folder: Path) -> None:
     """Write the file atomically: an operation as JSON. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{FILE}.{os.getpid()}"
-    try:
-        with aside.open("wb") as file:
-            file.write(operation)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(folder / FILE)
-    finally:
-        aside.unlink(missing_ok=True)
+    replace_file(folder / FILE, operation)
 
 
 def saved(folder: Path) -> Operation | None:
