@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from tests.scripted import answer
+from tests.waiting import pace
 
 MIB = 1024 * 1024
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -49,7 +50,7 @@ def dripping(head: bytes, piece: bytes = b"a") -> Write:
         while not writer.is_closing():
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0.05)
+            await pace(0.05)
 
     return write
 

@@ -15,6 +15,7 @@ from gateway.http.connection import Connection
 from simulator import SimVllm
 from tests.raw_client import WITHIN, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import turns
 
 CHAT = "/v1/chat/completions"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -58,7 +59,7 @@ async def said(gateway: RunningGateway, *sent: bytes, apart: bool = False) -> by
             except ConnectionError:
                 break
             if apart:
-                await asyncio.sleep(0.02)
+                await turns(10)  # on the loopback it has arrived then
         return await client.rest()
 
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.domain.health_state import State
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import RunningGateway, running_gateway
-from tests.waiting import standing
+from tests.waiting import pace, standing
 
 MIB = 1024 * 1024
 SMALL = 32 * 1024  # bytes of kernel buffer that each side asks for
@@ -125,7 +125,7 @@ async def test_a_reader_slower_than_its_backend_but_steady_is_not_cut() -> None:
                 piece = await client.reader.read(32 * 1024)
             assert piece, "cut"
             data = data[-16:] + piece
-            await asyncio.sleep(0.03)  # a reader that takes its time
+            await pace(0.03)  # a reader that takes its time
         assert asyncio.get_running_loop().time() - began > 0.8, "too quick to show anything"
         await gateway.until(gateway.idle)
         assert gateway.metric("gateway_requests_total", alias="a", backend="a", endpoint="chat", code="200") == 1

@@ -26,7 +26,7 @@ from tests.chaos_hostile import hostile_backend, misbehave
 from tests.editing import Editor, edited
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
-from tests.waiting import until_said
+from tests.waiting import pace, turns, until_said
 
 CLIENTS, EACH = int(os.environ.get("CHAOS_CLIENTS", "50")), 24  # how many there are, and what each asks
 SECONDS = float(
@@ -86,7 +86,7 @@ class Storm:
     async def break_things(self, random: Random) -> None:
         kinds = [*(kind for kind in KINDS if kind not in SAID), *CUTS, *CUTS]
         while True:
-            await asyncio.sleep(random.uniform(0.05, 0.3))
+            await pace(random.uniform(0.05, 0.3))
             name, roll = random.choice(list(self.sims)), random.random()
             sim = self.sims[name]
             if not sim.alive:
@@ -107,7 +107,7 @@ class Storm:
     async def edit(self, random: Random, text: str) -> None:
         """Other slots; v3 taken out, and back; every fourth time a mistake."""
         for number in count(1):
-            await asyncio.sleep(random.uniform(0.1, 0.5))
+            await pace(random.uniform(0.1, 0.5))
             edited = text.replace("slots: 16", f"slots: {random.randint(4, 16)}") + f"# {number}\n"
             if random.random() < 0.4:
                 lines = [line for line in edited.splitlines(keepends=True) if not line.startswith("  v3:")]
@@ -137,7 +137,7 @@ class Storm:
             async with asyncio.timeout(WITHIN), raw_client(self.gateway.url) as client:
                 await misbehave(client, random)
             self.seen["hostile"] += 1
-            await asyncio.sleep(random.random() * 0.05)
+            await pace(random.random() * 0.05)
 
     async def ask(self, client: RawClient, *requests: Asked) -> None:
         await client.send(b"".join(asked.sent for asked in requests))
@@ -149,14 +149,14 @@ class Storm:
                 wrong.add_note(f"asked: {str(asked.body)[-600:]}\nanswer: {str(answer)[-1500:]}")
                 raise
             if answer.status != 200:
-                await asyncio.sleep(0.15)  # so that there is something to break again
+                await pace(0.15)  # so that there is something to break again
             if not answer.ended:
                 return
 
     async def leave(self, client: RawClient, asked: Asked, random: Random) -> None:
         whole = asked.sent
         await client.send(whole if random.random() < 0.8 else whole[: random.randrange(len(whole))])
-        await asyncio.sleep(random.random() * 0.05)  # anywhere in its life
+        await pace(random.random() * 0.05)  # anywhere in its life
         random.choice([RawClient.close, RawClient.reset, RawClient.half_close])(client)
         self.seen["left"] += 1
 
@@ -220,8 +220,7 @@ async def test_in_a_storm_of_faults_every_answer_is_whole_or_refused_or_told_to_
         }
         for kind, least in enough.items():
             assert storm.seen[kind] >= least, f"too tame to show anything: {storm.seen}"
-    for _ in range(5):  # what was closed is taken off in the loop's next rounds
-        await asyncio.sleep(0)
+    await turns(5)  # what was closed is taken off in the loop's next rounds
     gc.collect()
     assert asyncio.all_tasks() == tasks
     assert len(os.listdir("/proc/self/fd")) <= files

@@ -23,6 +23,7 @@ from tests.listening import CHAT, HEALTH, later, limit, listening, statuses
 from tests.memory_transport import MemoryTransport, Wireless, wireless
 from tests.raw_client import chat, raw_client
 from tests.test_stop import serving
+from tests.waiting import pace, turns
 
 CLOSED = "gateway_connections_closed_total"
 FEW = Limits(connections=8, fresh=0.0)
@@ -36,7 +37,7 @@ async def answered(transport: MemoryTransport) -> list[int]:
     """The statuses that came back, once there is one."""
     async with asyncio.timeout(5):
         while not transport.written:
-            await asyncio.sleep(0)
+            await turns()
     return statuses(bytes(transport.written))
 
 
@@ -58,7 +59,7 @@ async def test_idle_ones_go_before_those_that_have_just_come(tmp_path: Path) -> 
         idle = gateway.connect("127.0.0.1")
         idle.receive(HEALTH)
         await answered(idle)
-        await asyncio.sleep(0)
+        await turns()
         gateway.connect("127.0.0.1")
         assert idle.closed
         assert not any(transport.closed for transport in silent)
@@ -101,7 +102,7 @@ async def test_of_many_refused_ones_few_are_kept(tmp_path: Path) -> None:
             )
         refused = [gateway.connect("127.0.0.1") for _ in range(200)]
         assert sum(not transport.closed for transport in refused) <= 40
-        await asyncio.sleep(0)
+        await turns()
         assert len(gateway.state.connections) <= 48
 
 
@@ -131,7 +132,7 @@ async def test_one_address_has_half_of_them_at_most(tmp_path: Path) -> None:
         other.receive(HEALTH)
         assert await answered(other) == [200]
         busy[0].close()
-        await asyncio.sleep(0)
+        await turns()
         again = gateway.connect("192.168.1.5")
         assert not again.written
 
@@ -228,7 +229,7 @@ async def test_a_process_without_files_left_does_not_spin(tmp_path: Path) -> Non
         for _ in range(30):
             await stack.enter_async_context(raw_client(gateway.url))
         before, began = cpu_of(pid), time.monotonic()
-        await asyncio.sleep(0.5)
+        await pace(0.5)  # nothing happens meanwhile: that is what is measured
         assert cpu_of(pid) - before < 0.5 * (time.monotonic() - began)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1024, 1024))
         await stack.aclose()
@@ -264,8 +265,8 @@ async def test_a_client_that_resets_while_it_is_refused_leaves_nothing_behind(tm
         client.receive(f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n".encode())
         async with asyncio.timeout(5):
             while not client.closed:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
+                await turns()
+        await turns()
         assert not gateway.listener.connections
         assert not gateway.listener.closing
     del client, gateway  # a task whose exception nobody took says so when it is collected
@@ -282,6 +283,6 @@ async def test_a_refused_connection_that_was_reset_is_let_go(tmp_path: Path, mon
         monkeypatch.setattr(MemoryTransport, "was_reset", True)
         refused = gateway.connect("127.0.0.1")
         assert refused.closed
-        await asyncio.sleep(0)
+        await turns()
         assert len(gateway.listener.connections) == 8
         assert not gateway.listener.closing

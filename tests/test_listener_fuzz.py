@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.listening import CHAT, statuses
 from tests.memory_transport import MemoryTransport, Wireless, wireless
+from tests.waiting import turns
 
 DECOY = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"
 BODIES = (b"", b"{}", b'{"model": "nope", "messages": []}', DECOY, DECOY * 200, b"0\r\n\r\n" + DECOY, b"\r\n\r\n")
@@ -105,7 +106,7 @@ class Gateway:
                 await self._quiet()
             if transport.reading:
                 transport.receive(piece)
-            await asyncio.sleep(0)
+            await turns()
         await self._quiet()
         assert transport.reading or transport.closed
         after = statuses(bytes(transport.written))
@@ -116,14 +117,14 @@ class Gateway:
             assert statuses(bytes(transport.written)) == after
         transport.close()
         await self._quiet()
-        await asyncio.sleep(0)
+        await turns()
         self.nothing_left()
         return transport
 
     async def _quiet(self) -> None:
         """Nothing is being answered, but what waits for its body."""
         for _ in range(400):
-            await asyncio.sleep(0)
+            await turns()
             if not self.gateway.state.tasks:
                 return
 

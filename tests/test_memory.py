@@ -21,7 +21,7 @@ from tests.gateway_process import MIB, GatewayProcess, gateway_process
 from tests.raw_client import RawClient, chat, post_bytes, raw_client
 from tests.scripted import Script, ScriptedBackend, Turn, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
-from tests.waiting import standing, until_said
+from tests.waiting import pace, standing, until_said
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 SMALL = 32 * 1024  # bytes of kernel buffer that each side asks for
@@ -302,7 +302,7 @@ async def test_a_slow_but_steady_reader_gets_all_of_a_large_answer() -> None:
                     piece = await client.reader.read(65536)
                 assert piece, "cut"
                 data += piece
-                await asyncio.sleep(0.02)
+                await pace(0.02)
         assert len(json.loads(data)["choices"][0]["message"]["content"]) == 3 * MIB
         await nothing_held(gateway)
 

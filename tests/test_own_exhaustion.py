@@ -158,8 +158,23 @@ def asked_of(sim: SimVllm) -> int:
     return sum(request.path.endswith("/chat/completions") for request in sim.requests)
 
 
+async def shortages(gateway: GatewayProcess, kind: str, more_than: float = 0.0) -> float:
+    """How often it lacked this; 0 until that is more than so often."""
+    found = await gateway.metric(f'gateway_shortages_total{{kind="{kind}"}}')
+    return found if found > more_than else 0.0
+
+
 async def lacked(gateway: GatewayProcess, kind: str) -> bool:
-    return await gateway.metric(f'gateway_shortages_total{{kind="{kind}"}}') > 0
+    return await shortages(gateway, kind) > 0
+
+
+async def waits(gateway: GatewayProcess) -> bool:
+    """Whether a request is under way in it."""
+    return bool((await gateway.client.get("/status")).json()["memory"]["used"])
+
+
+async def logged(gateway: GatewayProcess, text: str) -> bool:
+    return text in gateway.log.read_text()
 
 
 @linux
@@ -202,7 +217,9 @@ async def test_a_request_waits_shortly_until_there_are_files_again(tmp_path: Pat
         with without_files(gateway):
             await until_said(lambda: lacked(gateway, "files"))
             await client.post(CHAT, chat())
-            await asyncio.sleep(0.3)
+            await until_said(lambda: waits(gateway))
+            before = await shortages(gateway, "files")
+            await until_said(lambda: shortages(gateway, "files", more_than=before))
         assert (await client.answer())[0] == 200
         assert (asked_of(near), asked_of(far)) == (1, 0)
 
@@ -213,8 +230,7 @@ async def test_an_edit_that_cannot_be_read_for_want_of_files_is_no_invalid_one(t
         path = tmp_path / "routes.yaml"
         with without_files(gateway):
             path.write_text(path.read_text().replace("aliases: {a:", "aliases: {b:"))
-            await until_said(lambda: lacked(gateway, "files"))
-            await asyncio.sleep(1.5)
+            await until_said(lambda: logged(gateway, "could not be read and is tried again"))
             asked = await gateway.client.post("/admin/reload")
             assert (asked.status_code, asked.json()["error"]["code"]) == (503, "resources_exhausted")
             told = (await gateway.client.get("/status")).json()
@@ -236,7 +252,7 @@ async def test_what_was_used_is_written_when_there_are_files_again(tmp_path: Pat
         (tmp_path / "state" / "usage.db").unlink(missing_ok=True)  # it is opened anew for the next entry
         with without_files(gateway):
             await gateway.client.post(CHAT, json=chat())
-            await asyncio.sleep(1.0)
+            await until_said(lambda: logged(gateway, "cannot be written"))
         (await gateway.client.post(CHAT, json=chat())).raise_for_status()
 
         async def written() -> bool:

@@ -9,6 +9,7 @@ import logging
 import math
 import sys
 import time
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -77,14 +78,24 @@ def backend(url: str) -> Backend:
 async def test_a_bad_backend_is_looked_at_without_harm(name: str, caplog: pytest.LogCaptureFixture) -> None:
     routes = "defaults: {{health: {{every: 100ms}}, queue: {{max_wait: 0s}}}}\n"
     routes += "backends: {{bad: {{url: '{0}'}}, good: {{url: '{1}'}}}}"
-    async with hostile(**BAD[name]) as bad, hostile() as good, running_gateway(routes.format(bad, good)) as gateway:
+    looks: list[int] = []
+
+    async def healthy(writer: asyncio.StreamWriter) -> None:
+        looks.append(1)
+        await body(b"{}")(writer)
+
+    async with AsyncExitStack() as stack:
+        bad = await stack.enter_async_context(hostile(**BAD[name]))
+        good = await stack.enter_async_context(hostile(health=healthy))
+        gateway = await stack.enter_async_context(running_gateway(routes.format(bad, good)))
         await gateway.until_ready("good")
         looked = gateway.gateway.fleet["bad"]
         await gateway.until(lambda: looked.health.reason != "not checked yet")
         for _ in range(3):
-            answer = await gateway.client.post("/v1/chat/completions", json={"model": "good", "messages": []})
-            assert answer.status_code == 200
-            await asyncio.sleep(0.1)
+            reply = await gateway.client.post("/v1/chat/completions", json={"model": "good", "messages": []})
+            assert reply.status_code == 200
+            looks.clear()
+            await gateway.until(lambda: len(looks) > 0)
         status = await gateway.client.get("/status")
         assert status.status_code == 200
         told = status.json()["backends"]["bad"]

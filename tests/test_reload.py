@@ -22,6 +22,7 @@ from tests.editing import Editor, editor_of
 from tests.observe.hook import hooked
 from tests.raw_client import chat, raw_client
 from tests.support import read, running_gateway, write
+from tests.waiting import pace
 
 CHAT = "/v1/chat/completions"
 ALIAS = "aliases: {w: [a]}\n"
@@ -142,7 +143,7 @@ async def test_every_way_of_saving_is_one_edit_and_no_mistake(tmp_path: Path, sa
         text = e.text
         for number, name in enumerate(("w1", "w2"), 1):  # twice: what is watched must be the new file as well
             for pause in save(file, text.replace("{w: [a]}", f"{{{name}: [a]}}")):
-                await asyncio.sleep(pause)
+                await pace(pause)
             await e.until(number)
             assert await models(e) == {name, "a"}
         assert [result.after for result in e.results] == ["taken", "taken"]

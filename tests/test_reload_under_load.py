@@ -17,6 +17,7 @@ from simulator import SimVllm
 from tests.editing import Editor, edited
 from tests.raw_client import chat
 from tests.support import PATIENCE, running_gateway
+from tests.waiting import pace
 
 CHAT = "/v1/chat/completions"
 EDITS = 200
@@ -47,7 +48,7 @@ class Crowd:
             kind = random.choice(["stream", "whole", "tools", "tool stream"])
             await getattr(self, kind.replace(" ", "_"))(f"{random.randrange(5, 40)} words")
             self.kinds[kind] += 1
-            await asyncio.sleep(0.02)  # edits need the processor too
+            await pace(0.02)  # edits need the processor too
 
     async def ask(self, said: str, **more: Any) -> httpx.Response:
         answer = await self.client.post(CHAT, json=chat("w", said, **more))

@@ -17,6 +17,7 @@ from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.routing.parts import backend, request
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import pace, turns
 
 CHAT = "/v1/chat/completions"
 REQUESTS = 1000
@@ -65,7 +66,7 @@ class Crowd:
         self.left += 1
         async with raw_client(self.gateway.url) as client:
             await client.post(CHAT, chat("pair", "40 words", stream=self.random.random() < 0.7))
-            await asyncio.sleep(self.random.random() * 0.02)  # anywhere in its life
+            await pace(self.random.random() * 0.02)  # anywhere in its life
             self.random.choice(LEAVE)(client)
 
 
@@ -96,8 +97,7 @@ async def test_after_a_thousand_requests_of_every_kind_everything_is_given_back(
         assert gateway.metric("gateway_queue_seconds_sum") > 1.0, "too few had to wait"
         assert not gateway.gateway.admission.scheduler.waiters
         assert (await gateway.client.post(CHAT, json=chat("pair"))).status_code == 200
-    for _ in range(5):  # what was closed is taken off in the loop's next rounds
-        await asyncio.sleep(0)
+    await turns(5)  # what was closed is taken off in the loop's next rounds
     gc.collect()
     assert asyncio.all_tasks() == tasks
     assert open_files() <= files

@@ -10,6 +10,7 @@ from simulator import SimVllm
 from tests.listening import CHAT, HEALTH, LAST, chat_body, connections, later, limit, listening, request, statuses
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import PromptServer, RunningGateway, running_gateway
+from tests.waiting import pace
 
 POST = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n".encode()
 MESSAGES = POST.replace(CHAT.encode(), b"/v1/messages")
@@ -55,7 +56,7 @@ async def test_a_head_that_comes_in_drops_has_no_more_time() -> None:
         async def drip() -> None:
             while True:
                 await client.send(b"x: y\r\n")
-                await asyncio.sleep(0.05)
+                await pace(0.05)
 
         await client.send(b"GET / HTTP/1.1\r\n")
         dripping = asyncio.create_task(drip())
@@ -155,7 +156,7 @@ async def test_a_dripped_body_is_a_408_however_evenly_it_drips() -> None:
                 await client.send(b"x")
             except ConnectionError:
                 break
-            await asyncio.sleep(0.05)
+            await pace(0.05)
         assert statuses(await client.rest()) == [408]
 
 

@@ -90,7 +90,7 @@ async def test_a_cancelled_task_is_no_failure(metrics: Metrics) -> None:
 
     async def run() -> None:
         begun.set()
-        await asyncio.sleep(PATIENCE)
+        await asyncio.Event().wait()
 
     task = metrics.failures.task("history", run)
     await begun.wait()

@@ -15,6 +15,18 @@ _STILL = 0.15  # seconds without a change after which something stands still
 T = TypeVar("T")
 
 
+async def turns(count: int = 1) -> None:
+    """Let the loop run so many rounds: what is ready runs, and no time has to pass."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def pace(seconds: float) -> None:
+    """How quickly a simulated client, backend or editor goes on. It is part of what is played, such as a reader that is
+    slow, and never a wait for what the gateway does."""
+    await asyncio.sleep(seconds)
+
+
 async def until(condition: Callable[[], object], within: float = PATIENCE) -> None:
     """TimeoutError when it never comes."""
     async with asyncio.timeout(within):

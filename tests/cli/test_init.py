@@ -23,6 +23,7 @@ from simulator import SimOllama, SimVllm
 from simulator.base import Sim
 from tests.demo_process import ROOT, free_ports
 from tests.support import PATIENCE
+from tests.waiting import pace
 
 QWEN = "RedHatAI/Qwen3.6-35B-A3B-NVFP4"
 
@@ -163,7 +164,7 @@ async def dripping_server() -> AsyncIterator[str]:
             while not done.is_set():
                 writer.write(b" ")
                 await writer.drain()
-                await asyncio.sleep(0.05)
+                await pace(0.05)
         writer.close()
 
     done = asyncio.Event()

@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.fleet.preflight.checks_weights import CONTAINER_HOME
 from gateway.fleet.preflight.host import Host, Ran
 from gateway.fleet.preflight.node import CHECKS
-from gateway.fleet.preflight.terms import Check, ExpectedBackend, ExpectedNode
+from gateway.fleet.preflight.terms import CONTAINER_HOME, Check, ExpectedBackend, ExpectedNode
 
 MEMINFO = """\
 MemTotal:       125482496 kB

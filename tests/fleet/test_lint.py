@@ -20,6 +20,7 @@ from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.catalog import catalog_of
 from gateway.fleet.lint.finding import ORDER, Finding
 from gateway.fleet.lint.findings import findings, rule_names
+from gateway.fleet.preflight.terms import CONTAINER_HOME
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names
@@ -232,6 +233,29 @@ def test_an_image_and_mounts_that_are_references_are_not_judged() -> None:
     command = "nvidia/Gemma-4-31B-IT-NVFP4 --quantization modelopt"
     found = launched(command, image="${IMAGE}", volumes=["${MODELS:-/models}:/models"], env={"HF_HOME": "${HF}"})
     assert {"image-family", "image-tag", "volumes"} & rules(found).keys() == set()
+
+
+BOTH = {"HF_HOME": "/models", "VLLM_CACHE_ROOT": "/cache/vllm"}
+
+
+@pytest.mark.parametrize(
+    ("env", "mounts", "missing"),
+    [
+        ({}, [f"{CONTAINER_HOME}/.cache"], []),
+        ({}, ["/models"], [f"{CONTAINER_HOME}/.cache/huggingface"]),
+        ({"HF_HOME": "/models"}, ["/models"], [f"{CONTAINER_HOME}/.cache/vllm"]),
+        ({"HF_HOME": "/models"}, [f"{CONTAINER_HOME}/.cache"], ["/models"]),
+        (BOTH, ["/models", "/cache"], []),
+        (BOTH, ["/models"], ["/cache/vllm"]),
+    ],
+)
+def test_weights_and_kernels_are_looked_for_where_the_variables_say(
+    env: dict[str, str], mounts: list[str], missing: list[str]
+) -> None:
+    volumes = [f"/data:{mount}" for mount in mounts]
+    found = launched("vllm serve nvidia/Qwen3-32B-FP4", image="vllm/vllm-openai:v0.32.0", env=env, volumes=volumes)
+    assert [one.message.split()[0] for one in found if one.rule == "volumes"] == missing
+    assert "env-unknown" not in rules(found)
 
 
 def test_an_image_with_a_digest_alone_is_known_by_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -361,20 +362,21 @@ def test_the_exporter_answers_with_metrics(spark: Spark) -> None:
 
 
 def test_a_check_that_fails_itself_or_hangs_is_unknown_and_the_others_are_seen(spark: Spark) -> None:
-    host = spark.host()
+    host, ended = spark.host(), threading.Event()
 
     def run(argv: Sequence[str]) -> Ran:
         line = " ".join(argv)
         if "timedatectl" in line:
             raise RuntimeError("odd")
         if "df" in line:
-            time.sleep(20)
+            ended.wait(20)
         return spark.run(argv)
 
     host.run = run
     start = time.monotonic()
     checks = {check.check: check for check in examine(ExpectedNode("spark1", backends=(QWEN,)), host, patience=0.5)}
     assert time.monotonic() - start < 5
+    ended.set()
     assert "RuntimeError: odd" in checks["clock"].seen
     assert (checks["weights"].verdict, checks["weights"].seen) == ("unknown", "has not ended after 0.5 s")
     assert checks["zombies"].verdict == "ok"

@@ -17,6 +17,7 @@ from gateway.health.probes import probe
 from simulator import SimOllama, SimVllm
 from tests.scripted import answer, json_answer, scripted
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import turns
 
 QWEN36, QWEN8B = "RedHatAI/Qwen3.6-35B-A3B-NVFP4", "Qwen/Qwen3-8B"
 Seen = dict[str, Observation]
@@ -276,7 +277,7 @@ async def test_it_waits_for_a_busy_backend(monkeypatch: pytest.MonkeyPatch) -> N
         assert results(await probe(state, now=True)) == {"yes"}
         monkeypatch.undo()
         task = asyncio.create_task(probe(state))
-        await asyncio.sleep(0)
+        await turns()
         state.inflight -= 2
         assert results(await task) == {"yes"}
 

@@ -8,6 +8,7 @@ from random import Random
 from gateway.config.load import load_text
 from gateway.health.probe_client import NoAnswer, ProbeClient
 from simulator import SimVllm
+from tests.waiting import pace
 
 
 async def test_probes_that_are_given_up_leave_room_for_others() -> None:
@@ -17,7 +18,7 @@ async def test_probes_that_are_given_up_leave_room_for_others() -> None:
         client.open()
         for _ in range(400):  # anywhere in their life
             asked = [asyncio.create_task(client.get(backend, path)) for path in ("/health", "/metrics")]
-            await asyncio.sleep(random.random() * 0.004)
+            await pace(random.random() * 0.004)
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)

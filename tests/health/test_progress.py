@@ -16,6 +16,7 @@ from simulator.metrics import render
 from tests.health.virtual import run_virtual
 from tests.simulator.wire import load
 from tests.sliced import whole
+from tests.waiting import pace
 
 LOOK = 3.0
 PREFILL, DECODE = 797.0, 14.0  # tokens per second: a large model on one machine
@@ -61,7 +62,7 @@ class Watched:
     async def watch(self, seconds: float) -> None:
         until = self.now() + seconds
         while self.now() < until and self.stalled_at is None:
-            await asyncio.sleep(LOOK)
+            await pace(LOOK)
             self.look()
 
     def look(self) -> None:
@@ -122,7 +123,7 @@ def test_a_decoding_engine_that_hangs_is_found_within_25_seconds(offset: float) 
         for _ in range(4):
             watched.ask(2000, 4000)
         await watched.watch(30)
-        await asyncio.sleep(offset)
+        await pace(offset)
         hung = watched.now()
         watched.engine.hang()
         await watched.watch(100)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from gateway.runtime.operations.record import FILE, INTERRUPTED, saved
 from tests.gateway_process import gateway_process
 from tests.operations.machine import FAST, Machine, begin, gateway_of, machine, steps
+from tests.waiting import until_said
 
 MODES = "{daily: [a, b], ds4: [c]}"
 
@@ -54,9 +55,12 @@ async def test_after_kill_9_the_next_start_knows_where_it_was(tmp_path: Path, or
 
 async def ended(client: httpx.AsyncClient, name: str) -> None:
     """Until the operation has ended, and well."""
-    async with asyncio.timeout(20):
-        while (found := (await client.get(f"/admin/operations/{name}")).json())["state"] == "running":
-            await asyncio.sleep(0.02)
+
+    async def over() -> dict[str, Any] | None:
+        found: dict[str, Any] = (await client.get(f"/admin/operations/{name}")).json()
+        return None if found["state"] == "running" else found
+
+    found = await until_said(over, within=20)
     assert found["state"] == "done", found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from gateway.transport.sse import Framer
 from tests.scripted import END, SSE_HEAD, RawReply, Script, ScriptedBackend, Turn, chunked, raw_post
 from tests.support import RunningGateway
+from tests.waiting import turns
 
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 DONE = b"data: [DONE]\n\n"
@@ -106,7 +106,7 @@ def sends(*pieces: bytes, end: bool = True) -> Script:
         await turn.send(SSE_HEAD)
         for piece in pieces:
             await turn.send(chunked(piece))
-            await asyncio.sleep(0)
+            await turns()
         if end:
             await turn.send(END)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.scripted import END, SSE_HEAD, Script, Turn, chunked
 from tests.streams.stage import DONE, ERROR, HELLO, INTERRUPTED, ROLE, STOP, Stage, event, renamed, says
+from tests.waiting import pace
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,7 +26,7 @@ async def silence(turn: Turn) -> None:
 async def comments_only(turn: Turn) -> None:
     while True:  # until the gateway closes the connection: then sending fails
         await turn.send(chunked(b": keep-alive\n\n"))
-        await asyncio.sleep(0.02)
+        await pace(0.02)
 
 
 def then(*events: bytes) -> Script:

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
+from tests.waiting import pace
+
 
 class Peer:
     """One accepted connection, from the server's side."""
@@ -27,7 +29,7 @@ class Peer:
         """Each piece on its own; more than one are paced, so that the client reads them apart."""
         for number, piece in enumerate(pieces):
             if number:
-                await asyncio.sleep(0.001)
+                await pace(0.001)
             self.writer.write(piece)
             await self.writer.drain()
 
@@ -162,7 +164,7 @@ def once(*pieces: bytes, reset: bool = False) -> Handler:
         await peer.request()
         await peer.send(*pieces)
         if reset:
-            await asyncio.sleep(0.01)  # an RST overtakes what the client has not read yet
+            await pace(0.01)  # an RST overtakes what the client has not read yet
             peer.reset()
 
     return handler

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+
+from tests.waiting import until_said, wait_until
 
 HERE = Path(__file__).parent
 START_UP = 240.0  # seconds; 36 to 60 on two idle cores
@@ -95,11 +95,9 @@ class VllmServer:
                 process_group=0,
             )
         (self.pids / f"{self.name}.{self.process.pid}.pid").write_text(str(self.process.pid))
-        until = time.monotonic() + START_UP
-        while not self.answers():
-            assert self.process.poll() is None, f"{self.name} ended at start-up:\n{self.tail()}"
-            assert time.monotonic() < until, f"{self.name} is not up after {START_UP:.0f} s:\n{self.tail()}"
-            time.sleep(0.2)
+        process = self.process
+        wait_until(lambda: self.answers() or process.poll() is not None, START_UP, self.tail)
+        assert process.poll() is None, f"{self.name} ended at start-up:\n{self.tail()}"
         if self.logprobs:
             self.compile_logprobs()
 
@@ -158,10 +156,17 @@ class VllmServer:
 
     async def until_running(self, client: httpx.AsyncClient, count: int, within: float = 15.0) -> None:
         """Wait until exactly `count` sequences are in its engine; AssertionError after `within` seconds."""
-        end = time.monotonic() + within
-        while (now := await self.running(client)) != count:
-            assert time.monotonic() < end, f"{now} sequences are in the engine after {within} s, not {count}"
-            await asyncio.sleep(0.01)
+        now = -1
+
+        async def reached() -> bool:
+            nonlocal now
+            now = await self.running(client)
+            return now == count
+
+        try:
+            await until_said(reached, within)
+        except TimeoutError:
+            raise AssertionError(f"{now} sequences are in the engine after {within} s, not {count}") from None
 
 
 def child(parent: int, name: bytes) -> int:

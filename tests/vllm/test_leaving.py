@@ -12,6 +12,7 @@ from gateway.domain.health_state import State
 from gateway.transport.h1 import H1Client
 from tests.raw_client import RawClient, raw_client
 from tests.support import RunningGateway, running_gateway
+from tests.waiting import pace
 
 from .asks import CHAT, chat, long_chat, script
 from .servers import VllmServer
@@ -61,7 +62,7 @@ async def test_a_client_that_leaves_while_vllm_queues_its_request_is_taken_out_o
 
 
 async def served(gateway: RunningGateway, delay: float = 0.0) -> None:
-    await asyncio.sleep(delay)
+    await pace(delay)  # the keep-alive of vLLM is real time
     answer = await gateway.client.post(CHAT, json=chat(**script("Hello")))
     assert (answer.status_code, answer.headers["x-gateway-attempts"]) == (200, "1")
 

@@ -12,6 +12,7 @@ from gateway.config.problems import Path
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.subject import Rule, Subject
+from gateway.fleet.preflight.terms import CONTAINER_HOME
 from gateway.launch.docker import published
 
 GUIDE = "guide to vLLM on a Spark"
@@ -171,10 +172,11 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
     if len(inside) < len(one.launch.mounts) or one.docker.has("mount"):
         return  # mounts that are not read here
     path = one.command.model or one.env.get("MODEL_PATH") or ""
-    home = one.env.get("HF_HOME", "/root/.cache/huggingface")
+    home = one.env.get("HF_HOME", f"{CONTAINER_HOME}/.cache/huggingface")
+    compiled = one.env.get("VLLM_CACHE_ROOT", f"{CONTAINER_HOME}/.cache/vllm")
     wanted = path if path.startswith("/") else home
     where = VOLUMES if one.launch.volumes else IMAGE
-    if "$" in wanted:
+    if "$" in wanted + compiled:
         return
     if not any(PurePosixPath(wanted).is_relative_to(folder) for folder in inside):
         what = (
@@ -184,10 +186,10 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
         )
         yield Remark("warning", f"{wanted} {what}", f"volumes: [FOLDER:{wanted}]", f"{GUIDE}, 4", where)
     elif "VLLM_DISABLE_COMPILE_CACHE" not in one.env and not any(
-        PurePosixPath("/root/.cache/vllm").is_relative_to(folder) for folder in inside
+        PurePosixPath(compiled).is_relative_to(folder) for folder in inside
     ):
-        message = "/root/.cache/vllm is not mounted: a new container compiles again, and starts slower"
-        fix = "volumes: [..., ~/.cache/vllm:/root/.cache/vllm]"
+        message = f"{compiled} is not mounted: a new container compiles again, and starts slower"
+        fix = f"volumes: [..., ~/.cache/vllm:{compiled}]"
         yield Remark("note", message, fix, f"{GUIDE}, 4", where)
 
 

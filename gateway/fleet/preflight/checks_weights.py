@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from shlex import quote
 
 from gateway.fleet.preflight.host import Host
-from gateway.fleet.preflight.terms import GIB, Check, ExpectedBackend, ExpectedNode, gib
+from gateway.fleet.preflight.terms import CONTAINER_HOME, GIB, Check, ExpectedBackend, ExpectedNode, gib
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+$")
-CONTAINER_HOME = "/root"
 _SCARCE = 20 * GIB  # free bytes below which logs and compile caches become a problem
 
 

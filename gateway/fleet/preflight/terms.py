@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Verdict = Literal["ok", "warn", "fail", "unknown"]
 GIB = 1024**3
+CONTAINER_HOME = "/root"  # of the user of vLLM's images: where caches are that no variable places elsewhere
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.transport.aio import AioClient
 from gateway.transport.h1 import H1Client
 from tests.transport.wire_server import Handler, WireServer
+from tests.waiting import turns
 
 Maker = Callable[..., H1Client | AioClient]
 MAKERS: list[Maker] = [H1Client, AioClient]
@@ -60,10 +60,9 @@ async def drain(response: Response) -> tuple[bytes, UpstreamFailure | None]:
     return got, None
 
 
-async def turns() -> None:
-    """Lets the loop handle what the kernel already has: on the loopback that is all that was sent or closed."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+async def settle() -> None:
+    """Let the loop handle what the kernel already has: on the loopback that is all that was sent or closed."""
+    await turns(10)
 
 
 def was_reused(response: Response) -> bool:

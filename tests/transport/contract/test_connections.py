@@ -11,7 +11,7 @@ import pytest
 from gateway.domain.upstream import ConnectFailure, ResetFailure, StaleConnection
 from gateway.transport.aio import AioClient
 from gateway.transport.h1 import H1Client
-from tests.transport.contract.rig import Maker, Rig, turns, was_reused
+from tests.transport.contract.rig import Maker, Rig, settle, was_reused
 from tests.transport.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -77,7 +77,7 @@ async def test_bytes_that_nobody_asked_for_end_an_idle_connection(rig: Rig) -> N
     await rig.server.peers[0].send(answer(b"", status="408 Request Timeout"))
     if isinstance(rig.client, H1Client):  # aiohttp notices when it wants to use the connection
         await rig.server.connections(0)
-    await turns()
+    await settle()
     assert await rig.whole() == b"ok"
     assert len(rig.server.peers) == 2
 
@@ -87,7 +87,7 @@ async def test_a_connection_closed_while_idle_is_replaced_without_a_failure(rig:
     for _ in range(3):
         assert await rig.whole() == b"ok"
         await rig.server.connections(0)
-        await turns()
+        await settle()
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
@@ -266,7 +266,7 @@ async def test_a_connect_that_takes_too_long_is_a_connect_failure(make: Maker, d
 async def test_a_cancel_during_the_connect_leaves_nothing_behind(make: Maker, deaf_port: int) -> None:
     client = make(("http", "127.0.0.1", deaf_port), connect_timeout=30.0)
     sending = asyncio.create_task(client.send("POST", "/", [], b"{}"))
-    await turns()
+    await settle()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.domain.upstream import ConnectFailure, ResetFailure, SilenceFailure, UpstreamFailure
 from gateway.transport.aio import AioClient
-from tests.transport.contract.rig import MIB, Rig, turns
+from tests.transport.contract.rig import MIB, Rig, settle
 from tests.transport.wire_server import CHUNKED_HEAD, Peer, always, answer, chunk, once
-from tests.waiting import standing
+from tests.waiting import standing, turns
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -49,7 +49,7 @@ async def test_a_cancelled_read_can_be_followed_by_another_or_by_release(rig: Ri
     await rig.start(handler)
     response = await rig.get()
     reading = asyncio.create_task(response.read_some())
-    await asyncio.sleep(0)
+    await turns()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -69,7 +69,7 @@ async def test_abort_wakes_a_waiting_reader_with_its_reason_and_closes_the_socke
     response = await rig.get()
     assert await response.read_some() == b"part"
     reading = asyncio.create_task(response.read_some())
-    await asyncio.sleep(0)
+    await turns()
     reason = SilenceFailure("nothing for 30 s")
     response.abort(reason)
     for waiting in (reading, response.read_some(), response.read_all(10)):
@@ -113,7 +113,7 @@ async def test_leaving_a_request_that_is_still_being_sent_does_not_flush_it(rig:
         (await sending).abort()
     else:
         await rig.server.peer(0)
-        await turns()
+        await settle()
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
@@ -136,7 +136,7 @@ async def test_close_ends_idle_and_busy_connections_and_their_readers(rig: Rig) 
     response, waiting = await rig.get("/busy"), asyncio.create_task(rig.post())
     assert await rig.whole("/idle") == b"ok"
     reading = asyncio.create_task(response.read_some())
-    await asyncio.sleep(0)
+    await turns()
     await rig.client.close()
     with pytest.raises(UpstreamFailure):
         await reading
@@ -178,6 +178,6 @@ async def test_what_is_read_ahead_is_bounded(rig: Rig) -> None:
     if isinstance(rig.client, AioClient):
         pytest.skip("aiohttp's buffer is private")
     response = await rig.client.send("GET", "/", [], b"")
-    await turns()
+    await settle()
     assert 0 < response.size <= 512 * 1024
     response.release()
