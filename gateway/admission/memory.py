@@ -43,6 +43,10 @@ class Share:
         self._memory = memory
         self.size = 0
 
+    def sibling(self) -> Share:
+        """An empty share of the same memory."""
+        return Share(self._memory)
+
     def add(self, size: int) -> None:
         """Count `size` more bytes. Raises `memory_full` if they exceed the limit; then nothing is counted."""
         memory = self._memory

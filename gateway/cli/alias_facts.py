@@ -7,7 +7,7 @@ ready and nothing was learned. Everything else comes from the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -85,19 +85,18 @@ def alias_facts(snapshot: Snapshot) -> list[AliasFacts]:
 
 
 def _facts(alias: Alias, snapshot: Snapshot, states: Mapping[str, BackendState]) -> AliasFacts:
-    chain = replace(alias, steps=alias.steps or ((alias.ask_all,) if alias.ask_all else ()))
-    unmet = unmet_needs(chain, states, _NOW)
+    unmet = unmet_needs(alias, states, _NOW)
     return AliasFacts(
         name=alias.name,
         also=alias.also,
         implicit=alias.implicit,
         ask_all=bool(alias.ask_all),
-        window=first_window(chain.steps, snapshot.backends),
+        window=first_window(alias.steps, snapshot.backends),
         leaves_lan=snapshot.leaves_lan(alias),
         cloud_when=_when(alias) or "never entered",
         members=tuple(
-            _member(states[name], number, tuple(_skipped(chain, states, states[name], number, unmet[name])))
-            for number, step in enumerate(chain.steps, 1)
+            _member(states[name], number, tuple(_skipped(alias, states, states[name], number, unmet[name])))
+            for number, step in enumerate(alias.steps, 1)
             for name in step
         ),
     )

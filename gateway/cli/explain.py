@@ -156,7 +156,8 @@ def _print(explanation: Explanation, source: str) -> None:
         click.echo("")
         for backend in step["backends"]:
             _print_backend(step["step"], backend, explanation["order"])
-    click.echo(f"\ntried in this order: {', '.join(explanation['order']) or 'none'}")
+    how = "asked at the same time" if explanation.get("ask_all") else "tried in this order"
+    click.echo(f"\n{how}: {', '.join(explanation['order']) or 'none'}")
     if explanation["error"] is not None:
         error = explanation["error"]
         click.echo(f"the client gets {error['status']} {error['code']}: {error['message']}")

@@ -116,7 +116,7 @@ def announce(snapshot: Snapshot, warnings: list[str]) -> None:
     url = f"http://{shown}:{snapshot.server.port}"
     click.echo(f"gateway on {url}/v1  (listening on {address}), its page on {url}/", err=True)
     for alias in snapshot.aliases.values():
-        steps = " -> ".join(" | ".join(step) for step in alias.steps) or "(asks " + ", ".join(alias.ask_all) + ")"
+        steps = " -> ".join((" + " if alias.ask_all else " | ").join(step) for step in alias.steps)
         cloud = "   LEAVES THE LAN" if snapshot.leaves_lan(alias) else ""
         click.echo(f"  {alias.name:24} {steps}{cloud}", err=True)
     for warning in warnings:

@@ -57,6 +57,8 @@ class _Resolver:
         self._check_window(steps)
         self._check_params(section.params or {})
         unique = tuple(dict.fromkeys(ask_all))
+        if unique:
+            steps = (unique,)
         return built(Alias, section, name=self.name, steps=steps, also=self._also(), ask_all=unique)
 
     def _error(self, key: str, message: str, hint: str | None = None) -> None:

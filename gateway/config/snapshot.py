@@ -213,7 +213,7 @@ class Alias:
     """A name that clients ask for. The short form `name: [a, b]` stands for `{use: [a, b]}`.
 
     `steps` are tried in order; the members of one step stand side by side. With `ask_all` one request goes to each of
-    these, and `steps` is empty. `listed` None = chat aliases are, audio and embedding aliases are not."""
+    these, which then are the one step. `listed` None = chat aliases are, audio and embedding aliases are not."""
 
     name: str
     steps: tuple[tuple[str, ...], ...] = field(
@@ -223,9 +223,7 @@ class Alias:
             kind=k.Steps,
         )
     )
-    ask_all: k.Names = setting(
-        (), "Instead of `use`: ask each of these, one choice from each.", names=True, not_yet=True
-    )
+    ask_all: k.Names = setting((), "Instead of `use`: ask each of these, one choice from each.", names=True)
     also: k.Names = setting((), "Further names for it; globs such as claude-* are allowed.")
     balance: Balance = setting("affinity", "How a request is placed inside a step.")
     on_busy: Literal["wait", "next"] = setting("wait", "next = spill to the next local step when busy.")
@@ -384,5 +382,5 @@ class Snapshot:
 
     def leaves_lan(self, alias: Alias) -> tuple[str, ...]:
         """The cloud backends that this alias names, in order; empty = its prompts can never leave the LAN."""
-        names = [n for step in alias.steps for n in step] + list(alias.ask_all)
+        names = [n for step in alias.steps for n in step]
         return tuple(dict.fromkeys(n for n in names if self.backends[n].cloud))

@@ -28,6 +28,7 @@ from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
+from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, shunned
 from gateway.proxy.exchange import ClientGone, Exchange
@@ -49,11 +50,15 @@ log = logging.getLogger("gateway.relay")
 class RequestHandler:
     """One inference request. Created when its head was read, run once, then discarded."""
 
-    def __init__(self, services: Services, endpoint: Endpoint, exchange: Exchange) -> None:
+    def __init__(
+        self, services: Services, endpoint: Endpoint, exchange: Exchange, member_of: Alias | None = None
+    ) -> None:
         self.services = services
         self.snapshot = services.snapshot  # used to the end, even if routes.yaml is reloaded meanwhile
         self.states = services.fleet.states  # the backends of this snapshot
         self.exchange = exchange
+        self.member_of = member_of  # the alias, if this is the request of one member of an alias with `ask_all`
+        self.asked_all = False  # each member's request is counted, not this one
         self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
         began = self.timer.now()
         self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
@@ -100,6 +105,9 @@ class RequestHandler:
 
     async def _answer(self) -> None:
         received = await self._receive()
+        if received.alias.ask_all:
+            await self._ask_all(received)
+            return
         planned = self.planned = self._plan(received)
         while (lease := await planned.slots.admit(returning=bool(self.record.attempts))) is not None:
             candidate = lease.candidate
@@ -121,6 +129,12 @@ class RequestHandler:
             await self._weigh_blame()
         await self._deliver_spare_or_refuse(planned)
 
+    async def _ask_all(self, received: ReceivedRequest) -> None:
+        endpoint = self.record.endpoint
+        asking = AskAll(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
+        self.asked_all = True
+        await asking.run()
+
     # -- receive --------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> ReceivedRequest:
@@ -134,7 +148,8 @@ class RequestHandler:
         request.sender = client.name
         alias = self._find_alias(client, request)
         record.alias = alias.name
-        record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
+        if not alias.ask_all:
+            record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
         received = ReceivedRequest(client, request, alias)
         self._recall_blame(received)
@@ -142,6 +157,8 @@ class RequestHandler:
 
     def _find_alias(self, client: access.Identity, request: InferenceRequest) -> Alias:
         """The alias that the client named; for side calls of a client with `tasks`, the alias for those."""
+        if self.member_of is not None:
+            return self.member_of
         alias = access.find_alias(self.snapshot, client, request.model)
         if client.client is not None and client.client.tasks is not None:
             name = task_alias(request, client.client)
@@ -355,6 +372,8 @@ class RequestHandler:
         """Finish the record, count it, and give it to the observers. A failure here affects neither the client's
         answer nor its connection."""
         record, planned, services = self.record, self.planned, self.services
+        if self.asked_all:
+            return
         record.seconds = self.timer.now() - record.began
         if planned is not None:
             record.queued = planned.slots.queued

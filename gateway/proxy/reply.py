@@ -27,7 +27,7 @@ from gateway.proxy.exchange import Exchange, nothing
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
 HEARTBEAT = 10.0  # seconds without anything sent
 LAST_WORDS = 5.0  # seconds in which the client must read a stream's error event
-_STREAM_HEADERS = [
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -65,7 +65,7 @@ class StreamReply:
         if not self.committed:
             self.committed = True
             self.served_by = backend
-            await self._exchange.start(200, _STREAM_HEADERS + self._base + headers)
+            await self._exchange.start(200, STREAM_HEADERS + self._base + headers)
         elif self.served_by != backend:
             self.served_by = backend
             served = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
@@ -102,7 +102,7 @@ class StreamReply:
             return  # the client has not read what was sent before
         if not self.committed:
             self.committed = self.early = True
-            await self._exchange.start(200, [*_STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
+            await self._exchange.start(200, [*STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
         self.identity.fix(self._endpoint.id_prefix + self._request_id, int(time()))
         await self.send(self._heartbeat())
 

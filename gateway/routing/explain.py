@@ -64,8 +64,9 @@ def explain(
     client: Client | None = None,
     over_budget: OverBudget | None = None,
 ) -> dict[str, Any]:
-    """`{alias, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what the gateway would do
-    with this request now. `order`: the backends that may be tried, in order. `resort`: the mode of `on_unsupported`
+    """`{alias, ask_all, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what the gateway
+    would do with this request now. `order`: the backends that may be tried, in order; with `ask_all` true, those that
+    are asked at the same time. `resort`: the mode of `on_unsupported`
     if one is needed. `error`: the client's error when no backend can serve."""
     local_only = client is not None and client.local_only
     request = replace(request, sender=client.name if client is not None else "")
@@ -73,9 +74,10 @@ def explain(
     error = None if service.order else refusal(service.plan, [], request, now)
     return {
         "alias": alias.name,
+        "ask_all": bool(alias.ask_all),
         "request": _request(request, alias, client),
         "served": bool(service.order),
-        "order": list(service.order),
+        "order": sorted(service.order, key=alias.ask_all.index) if alias.ask_all else list(service.order),
         "resort": service.resort,
         "steps": [
             {"step": index + 1, "backends": [_backend(service, states[name], request, now) for name in step]}

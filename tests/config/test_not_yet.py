@@ -46,11 +46,11 @@ def test_the_keys_of_these_tests_exist(key: str) -> None:
 
 
 def test_what_has_no_effect_yet_is_read_off_the_definitions() -> None:
-    assert "aliases.*.ask_all" in set(not_yet())
+    assert "aliases.*.while_starting" in set(not_yet())
     assert "backends.*.url" not in not_yet()
 
 
 def test_the_warning_has_the_line_and_the_file_loads() -> None:
-    text = 'backends:\n  a: {url: "http://x:1"}\naliases:\n  judges: {ask_all: [a]}\n'
+    text = 'backends:\n  a: {url: "http://x:1"}\naliases:\n  judges: {use: [a], while_starting: wait}\n'
     found = [str(w) for w in load_text(text, environ={}).warnings if w.path.startswith("aliases")]
-    assert found == ["routes.yaml:4  aliases.judges.ask_all: no effect yet"]
+    assert found == ["routes.yaml:4  aliases.judges.while_starting: no effect yet"]

@@ -180,7 +180,7 @@ clients:
     assert (w.cloud_when, w.thinking, w.min_max_tokens) == (("down", "too_long", "busy"), "off", 10000)
     assert (w.reasoning_field, w.priority, w.listed) == ("both", "batch", False)
     assert w.params == {"temperature": 0.2, "chat_template_kwargs": {"x": True}}
-    assert (loaded.aliases["j"].ask_all, loaded.aliases["j"].steps) == (("a", "b"), ())
+    assert (loaded.aliases["j"].ask_all, loaded.aliases["j"].steps) == (("a", "b"), (("a", "b"),))
     assert (c.rpm, c.tpm, c.max_inflight, c.priority) == (120, None, 4, "batch")
     assert (c.local_only, c.admin, c.budget, c.on_unsupported) == (True, True, Budget(1.0, "month"), "strip")
     assert c.tasks is not None

@@ -124,7 +124,7 @@ def _named(backend: Backend) -> str:
 
 
 def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:
-    names = [name for step in alias.steps for name in step] + list(alias.ask_all)
+    names = [name for step in alias.steps for name in step]
     return [snapshot.backends[name] for name in names]
 
 
