@@ -298,9 +298,12 @@ class Server:
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
-    data: k.Text = setting("./state", "Directory of the usage ledger and the last observed windows.")
+    data: k.Text = setting(
+        "./state", "Directory of the usage ledger, the files and batches, and the last observed windows."
+    )
     env_file: ClassVar[k.Text] = in_file(".env", "NAME=value lines for ${NAME}, read at every load; none = not read.")
     max_body: k.Size = setting(64 * 1024 * 1024, "Largest request body; larger ones get 413.")
+    max_file: k.Size = setting(512 * 1024 * 1024, "Largest file of /v1/files; larger ones get 413.")
     memory: k.SizeOrNone = setting(
         1024**3, "Bodies and answers held at a time, all together; beyond it 503. none = no bound."
     )

@@ -19,6 +19,9 @@ from gateway.runtime.gateway import Gateway
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+UPLOADS = ("/v1/files", "/files")
+FORM_MOST = 1024 * 1024  # bytes of a form beside its file
+
 
 class App:
     """Looks up inference paths itself, so that they skip the router, middleware and response classes. On the
@@ -36,6 +39,12 @@ class App:
         """The inference endpoint of a POST to this path (with or without a query); None for any other path."""
         return self._endpoints.get(url.partition(b"?")[0] if b"?" in url else url)
 
+    def limit_of(self, path: str) -> int:
+        """The most bytes of a request body to this path, which is none of inference. What surrounds an uploaded file
+        in its form has to fit too."""
+        server = self.gateway.snapshot.server
+        return server.max_file + FORM_MOST if path in UPLOADS else server.max_body
+
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         await self.gateway.open()
@@ -47,7 +56,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self.endpoint_of(scope["path"].encode()) if scope["type"] == "http" else None
         if endpoint is None:
-            await self.api(scope, bounded(receive, self.gateway.snapshot.server.max_body), send)
+            await self.api(scope, bounded(receive, self.limit_of(scope.get("path", ""))), send)
         elif scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await RequestHandler(self.gateway.services, endpoint, translated(endpoint, exchange)).run()

@@ -258,7 +258,7 @@ class Connection(RequestReader, asyncio.Protocol):
             cycle.add_body(body)
             return
         assert cycle is not None
-        limit = self.app.gateway.snapshot.server.max_body
+        limit = self.app.limit_of(cycle.scope["path"])
         if self.received > limit + _APP_MARGIN:
             raise too_large(limit)
         if not cycle.response_complete:

@@ -35,6 +35,7 @@ class Metrics:
         self.resumed = self._family(
             "gateway_resumed_total", "Streams that broke after content and went on at this backend", "alias backend"
         )
+        self.batch_lines = self._family("gateway_batch_lines_total", "Lines of batches by result", "result")
         self.queue_seconds = self._family("gateway_queue_seconds", "Seconds waited for a slot", "", _SECONDS)
         self.first_token = self._family(
             "gateway_time_to_first_token_seconds",

@@ -15,66 +15,29 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.memory import Share
-from gateway.config.snapshot import Alias
 from gateway.domain.request import CHAT, COMPLETIONS
 from gateway.errors import GatewayError, envelope
 from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
-from gateway.proxy.exchange import ClientGone, Exchange, Headers, nothing, running_task, too_large
+from gateway.proxy.exchange import Headers
+from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.reply import STREAM_HEADERS, Header, base_headers, send_whole
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 
-Run = Callable[[Exchange, Alias], Coroutine[Any, Any, None]]
+Run = Callable[[InnerExchange, OnBehalf], Coroutine[Any, Any, None]]
 ID_MOST = 120  # characters of the client's request id in front of a member's number
 
 
-class MemberExchange:
-    """The exchange of one backend's request: it reads the client's body again, and its answer goes to the `AskAll`."""
+class MemberExchange(InnerExchange):
+    """The exchange of one backend's request. The events of a stream go to the client at once."""
 
     def __init__(self, owner: AskAll, member: Member, body: bytes) -> None:
         outer = owner.context.exchange
-        request_id = f"{owner.context.record.id[:ID_MOST]}-{member.index}"
         unread = {b"content-length", b"content-encoding", b"transfer-encoding"}
-        self.headers = {name: value for name, value in outer.headers.items() if name not in unread}
-        self.headers[b"x-request-id"] = request_id.encode()
-        self.share: Share = outer.share.sibling()
-        self.started = False
-        self.status = 0  # of its answer; 0 = none yet
-        self.fields: dict[bytes, bytes] = {}  # the headers of its answer
-        self.body = bytearray()  # of its answer, unless that is a stream
+        headers = {name: value for name, value in outer.headers.items() if name not in unread}
+        headers[b"x-request-id"] = f"{owner.context.record.id[:ID_MOST]}-{member.index}".encode()
+        super().__init__(headers, outer.peer, body, outer.share.sibling(), outer.share)
         self.stream = MemberStream(owner.shared, member)
         self._owner = owner
-        self._sent = body
-        self._peer = outer.peer
-        self._leave: Callable[[], object] | None = None
-        self._gone = False
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    def task(self) -> asyncio.Task[None]:
-        return running_task()
-
-    async def read_body(self, limit: int) -> bytes:
-        if self._gone:
-            raise ClientGone
-        self.share.add(len(self._sent))
-        if len(self._sent) > limit:
-            raise too_large(limit)
-        return self._sent
-
-    def on_leave(self, callback: Callable[[], object]) -> None:
-        self._leave = callback
-
-    def stop_watching(self) -> None:
-        self._leave = None
-
-    def leave(self) -> None:
-        """The client has left, or nobody wants this answer any more."""
-        self._gone = True
-        if self._leave is not None:
-            self._leave()
 
     @property
     def streams(self) -> bool:
@@ -82,20 +45,15 @@ class MemberExchange:
         return self.status == 200 and self._owner.streams
 
     async def start(self, status: int, headers: Headers) -> None:
-        self.started, self.status, self.fields = True, status, dict(headers)
+        await super().start(status, headers)
         if self.streams:
             await self._owner.begin()
 
     async def write(self, data: bytes) -> None:
         if not self.streams:
-            self._owner.context.exchange.share.add(len(data))
-            self.body += data
+            await super().write(data)
         elif events := self.stream.feed(data):
             await self._owner.context.exchange.write(events)
-
-    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
-        await self.write(data)
-        progress()
 
     def conclude(self) -> bytes:
         """The last event of its part of a stream, where that has not ended by itself; b"" the second time."""
@@ -112,7 +70,8 @@ class MemberExchange:
 
 class AskAll:
     """One request to all members of its alias. Used once. `run_member` runs one request like any other, on a given
-    exchange and alias. Raises `input_unsupported` for a request that cannot have several answers."""
+    exchange, on behalf of the same client. Raises `input_unsupported` for a request that cannot have several
+    answers."""
 
     def __init__(self, context: RequestContext, received: ReceivedRequest, run_member: Run) -> None:
         request, alias, record = received.request, received.alias, context.record
@@ -126,6 +85,7 @@ class AskAll:
         self.streams = request.stream
         self.shared = Shared(record.endpoint, record.endpoint.id_prefix + record.id, int(time()), request.model)
         self._alias = alias
+        self._client = received.client
         self._run_member = run_member
         self._wants_usage = request.wants_usage
         self._begun = False
@@ -153,7 +113,7 @@ class AskAll:
     async def _ask(self, exchange: MemberExchange, name: str) -> None:
         """Another member's end does not wait for this one: a stream says at once that its choice has failed."""
         alias = replace(self._alias, steps=((name,),), ask_all=())
-        await self._run_member(exchange, alias)
+        await self._run_member(exchange, OnBehalf(self._client, alias))
         if self._begun:
             await self.context.exchange.write(exchange.conclude())
 

@@ -33,6 +33,7 @@ from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, shunned
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn
+from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
@@ -51,13 +52,13 @@ class RequestHandler:
     """One inference request. Created when its head was read, run once, then discarded."""
 
     def __init__(
-        self, services: Services, endpoint: Endpoint, exchange: Exchange, member_of: Alias | None = None
+        self, services: Services, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf | None = None
     ) -> None:
         self.services = services
         self.snapshot = services.snapshot  # used to the end, even if routes.yaml is reloaded meanwhile
         self.states = services.fleet.states  # the backends of this snapshot
         self.exchange = exchange
-        self.member_of = member_of  # the alias, if this is the request of one member of an alias with `ask_all`
+        self.on_behalf = on_behalf  # set for a request that the gateway makes itself for a client
         self.asked_all = False  # each member's request is counted, not this one
         self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
         began = self.timer.now()
@@ -141,12 +142,13 @@ class RequestHandler:
         """The client, its request, and the alias that serves it. The record gets each of them at once, because refused
         requests are recorded too."""
         record, exchange, snapshot = self.record, self.exchange, self.snapshot
-        client = access.identify(snapshot, exchange.headers, exchange.peer)
+        inner = self.on_behalf
+        client = inner.identity if inner is not None else access.identify(snapshot, exchange.headers, exchange.peer)
         record.client_label, record.client = client.label, client.client
         check_json(exchange.headers)
         request = record.request = parse(record.endpoint, await exchange.read_body(snapshot.server.max_body))
         request.sender = client.name
-        alias = self._find_alias(client, request)
+        alias = inner.alias if inner is not None else self._find_alias(client, request)
         record.alias = alias.name
         if not alias.ask_all:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
@@ -157,8 +159,6 @@ class RequestHandler:
 
     def _find_alias(self, client: access.Identity, request: InferenceRequest) -> Alias:
         """The alias that the client named; for side calls of a client with `tasks`, the alias for those."""
-        if self.member_of is not None:
-            return self.member_of
         alias = access.find_alias(self.snapshot, client, request.model)
         if client.client is not None and client.client.tasks is not None:
             name = task_alias(request, client.client)

@@ -15,6 +15,7 @@ from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
+from gateway.batches.batches import Batches
 from gateway.config.load import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
@@ -22,6 +23,7 @@ from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import State, Transition
+from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import Pulse
 from gateway.domain.upstream import Client
 from gateway.engines.registry import ENGINES
@@ -42,6 +44,8 @@ from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
@@ -102,6 +106,7 @@ class Gateway:
             active=self.active,
             on_short=self.short_of,
         )
+        self.batches = Batches(self.services, self.memory, Path(snapshot.server.data), self._handle)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -119,6 +124,10 @@ class Gateway:
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
+
+    async def _handle(self, endpoint: Endpoint, exchange: InnerExchange, on_behalf: OnBehalf) -> None:
+        """Run a request that the gateway makes itself for a client."""
+        await RequestHandler(self.services, endpoint, exchange, on_behalf).run()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -149,6 +158,7 @@ class Gateway:
         async with self._putting:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
+        await self.batches.open()
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -247,6 +257,7 @@ class Gateway:
         if self.reloader is not None:
             await self.reloader.close()
         await self.operations.close()
+        await self.batches.close()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
         await self.history.close()

@@ -1,0 +1,142 @@
+"""`/v1/files`: OpenAI's files API, for the files of batches. A client sees its own files only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from gateway.admission.access import identify
+from gateway.batches.batches import PURPOSES
+from gateway.errors import GatewayError
+from gateway.metrics.registry import OPEN
+from gateway.proxy.header_map import header_map
+from gateway.runtime.gateway import Gateway
+from gateway.transport.multipart import MultipartError, read_form
+
+PAGE_MOST = 10_000  # entries of a list
+PIECE = 256 * 1024  # bytes of a file that are sent at a time
+DAY = 86400
+EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
+
+
+def router(gateway: Gateway) -> APIRouter:
+    routes = APIRouter()
+    batches = gateway.batches
+
+    async def upload(request: Request) -> Response:
+        """A form with `purpose` and `file`. The file goes to the disk as it comes."""
+        owner = owner_of(gateway, request)
+        async with batches.upload(owner) as new:
+            try:
+                form = await read_form(request.headers.get("content-type", ""), request.stream(), new.write)
+            except MultipartError as wrong:
+                raise GatewayError("invalid_request_body", f"This is no upload of a file: {wrong}.") from None
+            except ClientDisconnect:
+                return Response(status_code=499)  # nobody reads it
+            if form.file is None:
+                raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")
+            purpose = form.fields.get("purpose", "")
+            if purpose not in PURPOSES:
+                message = f"`purpose` must be one of {', '.join(PURPOSES)}."
+                raise GatewayError("invalid_request_body", message, param="purpose")
+            expires_at = _expiry(form.fields)
+            return JSONResponse((await new.keep(form.file.filename or "file", purpose, expires_at)).as_json())
+
+    async def list_files(request: Request) -> Response:
+        """Newest first; `purpose`, `limit`, `order`, `after`."""
+        found = await batches.files(owner_of(gateway, request))
+        purpose = request.query_params.get("purpose")
+        return page(request, [one for one in found if purpose is None or one.purpose == purpose], PAGE_MOST)
+
+    async def get_file(request: Request, name: str) -> Response:
+        return JSONResponse((await batches.file(owner_of(gateway, request), name)).as_json())
+
+    async def content(request: Request, name: str) -> Response:
+        """The bytes of the file."""
+        record = await batches.file(owner_of(gateway, request), name)
+        headers = {"content-length": str(record.bytes)}
+        return StreamingResponse(_pieces(batches.path_of(record)), 200, headers, "application/octet-stream")
+
+    async def delete_file(request: Request, name: str) -> Response:
+        await batches.delete_file(owner_of(gateway, request), name)
+        return JSONResponse({"id": name, "object": "file", "deleted": True})
+
+    for prefix in ("/v1", ""):
+        routes.add_api_route(f"{prefix}/files", upload, methods=["POST"])
+        routes.add_api_route(f"{prefix}/files", list_files, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}", get_file, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}/content", content, methods=["GET"])
+        routes.add_api_route(f"{prefix}/files/{{name}}", delete_file, methods=["DELETE"])
+    return routes
+
+
+class Listed(Protocol):
+    """An object of a list."""
+
+    @property
+    def id(self) -> str: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def page(request: Request, found: list[Any], most: int) -> Response:
+    """One page of a list, as OpenAI's: `{object, data, first_id, last_id, has_more}`. Raises `invalid_request_body`."""
+    asked = request.query_params
+    limit = asked.get("limit", str(min(most, 20 if most < PAGE_MOST else most)))
+    if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= most:
+        raise GatewayError("invalid_request_body", f"`limit` must be a number from 1 to {most}.", param="limit")
+    order = asked.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise GatewayError("invalid_request_body", "`order` must be asc or desc.", param="order")
+    if order == "asc":
+        found = found[::-1]
+    after = asked.get("after")
+    if after is not None:
+        names = [one.id for one in found]
+        if after not in names:
+            raise GatewayError(
+                "invalid_request_body", f"`after` is no entry of this list: {after[:100]}", param="after"
+            )
+        found = found[names.index(after) + 1 :]
+    shown = found[: int(limit)]
+    ends = {"first_id": shown[0].id, "last_id": shown[-1].id} if shown else {"first_id": None, "last_id": None}
+    data = [one.as_json() for one in shown]
+    return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(found) > len(shown)})
+
+
+def owner_of(gateway: Gateway, request: Request) -> str:
+    """The client whose files and batches these are; without `clients` all callers share them. Raises
+    `invalid_api_key`, `foreign_origin`."""
+    identity = identify(
+        gateway.snapshot, header_map(request.scope["headers"]), request.client.host if request.client else ""
+    )
+    return identity.name if identity.client is not None else OPEN
+
+
+def _expiry(fields: dict[str, str]) -> int | None:
+    """Unix seconds; None = kept."""
+    seconds = fields.get("expires_after[seconds]")
+    if seconds is None:
+        return None
+    if fields.get("expires_after[anchor]") != "created_at" or not seconds.isdigit() or len(seconds) > 9:
+        raise GatewayError(
+            "invalid_request_body", "`expires_after` needs anchor created_at and seconds.", param="expires_after"
+        )
+    least, most = EXPIRY
+    if not least <= int(seconds) <= most:
+        message = f"`expires_after` must be {least} to {most} seconds."
+        raise GatewayError("invalid_request_body", message, param="expires_after")
+    return int(time.time()) + int(seconds)
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            yield piece

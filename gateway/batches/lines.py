@@ -1,0 +1,90 @@
+"""The lines of a batch's input, and those of its output and error files. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+
+CUSTOM_ID_MOST = 512  # characters
+URLS: dict[str, Endpoint] = {f"/v1{endpoint.path}": endpoint for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS)}
+
+
+class LineError(Exception):
+    """A line that cannot be run. `code` and the message go into its row of the error file."""
+
+    def __init__(self, code: str, message: str, custom_id: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.custom_id = code, message, custom_id
+
+
+class _Line(msgspec.Struct):
+    custom_id: Any = None
+    method: Any = "POST"
+    url: Any = None
+    body: Raw = Raw()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request of a batch. `body` is the request's own, ready to be handled; it never streams."""
+
+    custom_id: str
+    body: bytes
+    model: str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_body = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def read_line(line: bytes, url: str) -> BatchLine:
+    """A line of the input of a batch whose requests go to `url` (a key of `URLS`). Raises LineError."""
+    try:
+        found = _decode_line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LineError("invalid_json_line", f"This line is not a JSON object of a batch: {error}") from None
+    name = found.custom_id
+    if not isinstance(name, str) or not 0 < len(name) <= CUSTOM_ID_MOST:
+        message = f"`custom_id` must be a string of 1 to {CUSTOM_ID_MOST} characters."
+        raise LineError("missing_required_parameter", message)
+    if found.method != "POST":
+        raise LineError("invalid_method", "`method` must be POST.", name)
+    if found.url != url:
+        raise LineError("mismatched_url", f"`url` must be {url}, the endpoint of the batch.", name)
+    try:
+        body = _decode_body(found.body)
+        model = msgspec.json.decode(body["model"], type=str) if "model" in body else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise LineError("invalid_request", "`body` must be a JSON object whose `model` is a string.", name) from None
+    if not model:
+        raise LineError("invalid_request", "`body` has no `model`.", name)
+    body.pop("stream", None)  # the answer goes into a file
+    body.pop("stream_options", None)
+    return BatchLine(name, msgspec.json.encode(body), model)
+
+
+def answered_row(batch: str, number: int, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
+    """The row of a line that was answered, also with an error of HTTP. `body` is JSON, or is kept as text."""
+    try:
+        msgspec.json.decode(body)
+        shown: Any = Raw(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        shown = body.decode("utf-8", "replace")
+    response = {"status_code": status, "request_id": request_id, "body": shown}
+    return _row(batch, number, custom_id, response, None)
+
+
+def failed_row(batch: str, number: int, custom_id: str, code: str, message: str) -> bytes:
+    """The row of a line that was never answered."""
+    return _row(batch, number, custom_id, None, {"code": code, "message": message})
+
+
+def _row(batch: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:
+    name = f"batch_req_{batch.removeprefix('batch_')}_{number}"
+    row = {"id": name, "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(row).replace(b"\n", b" ") + b"\n"  # white space between the values of a kept body

@@ -1,0 +1,103 @@
+"""What the store keeps of files and batches, and how OpenAI's API shows it. Times are whole Unix seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
+RUNNING: tuple[Status, ...] = ("in_progress", "cancelling")
+
+# The field of a batch that says when it came to a status.
+STAMPS: dict[Status, str] = {
+    "failed": "failed_at",
+    "in_progress": "in_progress_at",
+    "finalizing": "finalizing_at",
+    "completed": "completed_at",
+    "expired": "expired_at",
+    "cancelling": "cancelling_at",
+    "cancelled": "cancelled_at",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One stored file. `owner`: the client's name; "open" without `clients`. `expires_at` None = kept."""
+
+    id: str
+    owner: str
+    purpose: str
+    filename: str
+    bytes: int
+    created_at: int
+    expires_at: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        shown = {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+        }
+        return shown if self.expires_at is None else {**shown, "expires_at": self.expires_at}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch. `ending`: the status that follows when it is finalized. `stamps`: field of `STAMPS` -> time."""
+
+    id: str
+    owner: str
+    endpoint: str
+    input_file_id: str
+    window: str
+    status: Status
+    created_at: int
+    expires_at: int
+    ending: Status = "completed"
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    metadata: dict[str, str] | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    stamps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> bool:
+        return self.status in UNFINISHED
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "errors": {"object": "list", "data": self.errors} if self.errors else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": self.window,
+            "status": self.status,
+            "output_file_id": self.output_file_id,
+            "error_file_id": self.error_file_id,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            **{stamp: self.stamps.get(stamp) for stamp in STAMPS.values()},
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "metadata": self.metadata,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LineRecord:
+    """One line of a batch that has no result yet: `size` bytes from `at` of the input file. `number` counts from 0,
+    `model` is the one that its request names."""
+
+    number: int
+    at: int
+    size: int
+    custom_id: str
+    model: str

@@ -1,0 +1,212 @@
+"""Runs the lines of batches on the gateway's own backends, behind everything interactive.
+
+A line is a request of its client like any other, at `batch` priority: the same plan, slots, checks, mending, limits and
+log. What may succeed later is asked again until the batch expires; every other answer is the line's result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from gateway.admission.access import Identity, find_alias
+from gateway.admission.memory import Memory, Share
+from gateway.batches.lanes import Lanes, lines_at_a_time
+from gateway.batches.lines import URLS, LineError, answered_row, failed_row, read_line
+from gateway.batches.records import BatchRecord, LineRecord, Status
+from gateway.batches.store import BatchStore
+from gateway.domain.request import Endpoint
+from gateway.errors import GatewayError
+from gateway.metrics.registry import OPEN
+from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
+from gateway.proxy.services import Services
+
+Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
+T = TypeVar("T")
+
+WINDOW = 256  # lines of one batch that wait or run
+TRIES_MOST = 5  # of a line whose answers are failures of backends
+PAUSE_MOST = 60.0  # seconds until a line is tried again
+CUT = 0  # the status of an answer that did not come to its end
+_LATER = (402, 429, 503)  # another time the answer is another one: a budget, a limit, nobody there
+_FAILURES = (CUT, 408, 500, 502, 504)
+
+
+def pause_after(status: int, retry_after: bytes | None, tries: int) -> float | None:
+    """Seconds until a line with this answer is tried again; None = the answer is its result. `tries` so far. Pure."""
+    if status not in _LATER and (status not in _FAILURES or tries >= TRIES_MOST):
+        return None
+    backoff = 2.0 ** min(tries - 1, 10)
+    asked = float(retry_after) if retry_after is not None and retry_after.isdigit() and len(retry_after) < 6 else 0.0
+    return min(max(asked, backoff), PAUSE_MOST)
+
+
+class Unserved(Exception):
+    """The batch cannot go on at all."""
+
+
+class Answer(NamedTuple):
+    status: int  # of HTTP, or CUT
+    fields: dict[bytes, bytes]
+    body: bytes
+
+
+class BatchRun:
+    """One batch under way. `record` is as it was after the latest result. `wake` is set when it is cancelled."""
+
+    def __init__(self, record: BatchRecord) -> None:
+        self.record = record
+        self.cancelled = asyncio.Event()
+        self.stopping = False  # no line is asked any more
+        self.lines: set[asyncio.Task[None]] = set()
+        self.asking: dict[asyncio.Task[Any], InnerExchange] = {}  # the lines whose request is under way
+
+    async def stop_lines(self) -> None:
+        """End what is under way. A line that has no result runs again when the batch goes on."""
+        self.stopping = True
+        for task in self.lines:
+            if (exchange := self.asking.get(task)) is not None:
+                exchange.leave()  # as if its client had left: everything is released and counted
+            else:
+                task.cancel()
+        await asyncio.gather(*self.lines, return_exceptions=True)
+
+
+class BatchRunner:
+    """`store` is used in a thread of its own only. `handle` runs one request like any other."""
+
+    def __init__(self, store: BatchStore, services: Services, memory: Memory, handle: Handle) -> None:
+        self._store = store
+        self._services = services
+        self._memory = memory
+        self._handle = handle
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._lanes = Lanes(self._limit)
+
+    def _limit(self, alias: str) -> int:
+        found = self._services.snapshot.aliases.get(alias)
+        return 1 if found is None else lines_at_a_time(found, self._services.fleet.states, time.monotonic())
+
+    async def in_thread(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    # -- one batch ------------------------------------------------------------------------------------------------
+
+    async def run(self, run: BatchRun) -> None:
+        """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        store, record = self._store, run.record
+        if record.status == "validating":
+            most = self._services.snapshot.server.max_body
+            record = run.record = await self.in_thread(store.index, record, most, now())
+        if record.status in ("in_progress", "cancelling"):
+            if record.status == "cancelling":
+                run.cancelled.set()
+            ending, errors = await self._run_lines(run)
+            changes = {"ending": ending, "errors": errors}
+            record = run.record = await self.in_thread(store.move, record.id, "finalizing", now(), **changes)
+        if record.status == "finalizing":
+            run.record = await self.in_thread(store.finalize, record, now())
+
+    async def _run_lines(self, run: BatchRun) -> tuple[Status, list[dict[str, Any]]]:
+        """Run the lines that have no result. Returns how the batch ends, and why if it failed."""
+        lines = asyncio.create_task(self._all_lines(run), name=f"lines of {run.record.id}")
+        cancelled = asyncio.create_task(run.cancelled.wait())
+        try:
+            left = max(0.0, run.record.expires_at - time.time())
+            done, _ = await asyncio.wait((lines, cancelled), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if cancelled in done:
+                return "cancelled", []
+            if lines not in done:
+                return "expired", []
+            lines.result()
+            return "completed", []
+        except Unserved as reason:
+            return "failed", [{"code": "client_removed", "message": str(reason), "param": None, "line": None}]
+        finally:
+            cancelled.cancel()
+            lines.cancel()
+            await asyncio.gather(lines, return_exceptions=True)
+            await run.stop_lines()
+
+    async def _all_lines(self, run: BatchRun) -> None:
+        after = -1
+        while True:
+            room = WINDOW - len(run.lines)
+            for line in await self.in_thread(self._store.pending, run.record.id, after, room) if room else ():
+                after = line.number
+                name = f"{run.record.id} line {line.number}"
+                run.lines.add(asyncio.create_task(self._one_line(run, line), name=name))
+            if not run.lines:
+                return
+            done, _ = await asyncio.wait(run.lines, return_when=asyncio.FIRST_COMPLETED)
+            run.lines -= done
+            for task in done:
+                task.result()
+
+    async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
+        """Ask until there is a result, and commit that."""
+        batch, tries = run.record.id, 0
+        while not run.stopping:
+            tries += 1
+            try:
+                on_behalf = self._on_behalf(run.record.owner, line.model)
+                async with self._lanes.one_of(on_behalf.alias.name):
+                    answer = await self._ask(run, line, on_behalf)
+            except GatewayError as error:  # nobody serves this model
+                answer = Answer(error.status, {}, error.envelope())
+            except LineError as error:  # the input was changed on disk
+                row = failed_row(batch, line.number, line.custom_id, error.code, error.message)
+                return await self._commit(run, line, row, ok=False)
+            pause = pause_after(answer.status, answer.fields.get(b"retry-after"), tries)
+            if pause is None and not (run.stopping and answer.status == CUT):
+                name = answer.fields.get(b"x-request-id", b"").decode("latin-1")
+                result = answer.status or 502, name, answer.body
+                row = answered_row(batch, line.number, line.custom_id, *result)
+                return await self._commit(run, line, row, ok=answer.status == 200)
+            if not run.stopping:
+                await asyncio.sleep(pause or 0.0)
+        return None
+
+    async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf) -> Answer:
+        """Raises LineError."""
+        record, task = run.record, asyncio.current_task()
+        assert task is not None
+        body = read_line(await self.in_thread(self._store.read, record, line), record.endpoint).body
+        name = f"{record.id}-{line.number}".encode()
+        headers = {b"content-type": b"application/json", b"x-request-id": name}
+        kept = Share(self._memory)
+        exchange = run.asking[task] = InnerExchange(headers, "batch", body, Share(self._memory), kept)
+        try:
+            await self._handle(URLS[record.endpoint], exchange, on_behalf)
+            return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))
+        finally:
+            del run.asking[task]
+            kept.close()
+
+    async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
+        run.record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+        self._services.metrics.batch_lines.inc("completed" if ok else "failed")
+
+    def _on_behalf(self, owner: str, model: str) -> OnBehalf:
+        """Raises `model_not_found`, `model_not_allowed`, and Unserved when the client is gone."""
+        snapshot = self._services.snapshot
+        client = snapshot.clients.get(owner)
+        if client is None and (snapshot.clients or owner != OPEN):
+            raise Unserved(f"Client '{owner}' is not in routes.yaml any more.")
+        behind = replace(client, priority="batch") if client is not None else None
+        identity = Identity(owner, owner, behind)
+        return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch"))
+
+
+def now() -> int:
+    """Whole Unix seconds."""
+    return int(time.time())

@@ -1,0 +1,79 @@
+"""Requests that the gateway makes itself for a client: they run through the same handler as any other request, and
+their answers are kept instead of sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.admission.access import Identity
+from gateway.admission.memory import Share
+from gateway.config.snapshot import Alias
+from gateway.proxy.exchange import ClientGone, Headers, nothing, running_task, too_large
+
+
+@dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Whose request it is, and the alias that serves it: both were checked already."""
+
+    identity: Identity
+    alias: Alias
+
+
+class InnerExchange:
+    """An `Exchange` (proxy/exchange.py) without a connection. `share`: the memory that the request holds; its answer is
+    counted in `kept`, which the caller releases."""
+
+    def __init__(self, headers: Mapping[bytes, bytes], peer: str, body: bytes, share: Share, kept: Share) -> None:
+        self.headers = dict(headers)
+        self.share = share
+        self.started = False
+        self.status = 0  # of its answer; 0 = none yet
+        self.fields: dict[bytes, bytes] = {}  # the headers of its answer
+        self.body = bytearray()  # of its answer
+        self.complete = False  # the answer has come to its end
+        self._kept = kept
+        self._sent = body
+        self._peer = peer
+        self._leave: Callable[[], object] | None = None
+        self._gone = False
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def task(self) -> asyncio.Task[None]:
+        return running_task()
+
+    async def read_body(self, limit: int) -> bytes:
+        if self._gone:
+            raise ClientGone
+        self.share.add(len(self._sent))
+        if len(self._sent) > limit:
+            raise too_large(limit)
+        return self._sent
+
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        self._leave = callback
+
+    def stop_watching(self) -> None:
+        self._leave = None
+
+    def leave(self) -> None:
+        """Nobody wants this answer any more."""
+        self._gone = True
+        if self._leave is not None:
+            self._leave()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started, self.status, self.fields = True, status, dict(headers)
+
+    async def write(self, data: bytes) -> None:
+        self._kept.add(len(data))
+        self.body += data
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        await self.write(data)
+        self.complete = True
+        progress()

@@ -1,0 +1,146 @@
+"""A multipart/form-data body, read as it arrives: fields are kept, and the bytes of one file are handed on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from email.message import Message
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser
+
+FIELD_MOST = 64 * 1024  # bytes of one field
+FIELDS_MOST = 100  # parts of one body
+HEADER_MOST = 16 * 1024  # bytes of the head of one part
+FILENAME_MOST = 255  # characters
+
+
+class MultipartError(Exception):
+    """The body is not a form as it should be. The message is for the client."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One part. `filename` None = a field, whose bytes are in `value`."""
+
+    name: str
+    filename: str | None
+    content_type: str
+    value: bytearray = field(default_factory=bytearray)
+
+
+class FormReader:
+    """Reads one body piece by piece. `feed` returns the bytes of the file that the piece has; parts that are complete
+    are in `fields` (name -> value; the last one counts), and the file's part is in `file`."""
+
+    def __init__(self, content_type: str) -> None:
+        head = Message()
+        head["content-type"] = content_type
+        boundary = head.get_param("boundary")
+        if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
+            raise MultipartError("send the body as multipart/form-data with a boundary")
+        self.fields: dict[str, str] = {}
+        self.file: Part | None = None
+        self.ended = False
+        self._parts = 0
+        self._part: Part | None = None
+        self._head: dict[str, str] = {}
+        self._name, self._value = bytearray(), bytearray()
+        self._bytes: list[bytes] = []
+        self._parser = MultipartParser(
+            boundary.encode("latin-1", "replace"),
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._header_name,
+                "on_header_value": self._header_value,
+                "on_header_end": self._header_end,
+                "on_headers_finished": self._head_finished,
+                "on_part_data": self._data,
+                "on_part_end": self._end,
+                "on_end": self._all,
+            },
+        )
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Raises MultipartError."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise MultipartError(f"the form is not valid: {error}") from None
+        found, self._bytes = self._bytes, []
+        return found
+
+    def finish(self) -> None:
+        """The body has ended. Raises MultipartError if the form has not."""
+        if not self.ended:
+            raise MultipartError("the form ends before its last boundary")
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > FIELDS_MOST:
+            raise MultipartError(f"the form has more than {FIELDS_MOST} parts")
+        self._head = {}
+        self._name.clear()
+        self._value.clear()
+
+    def _header_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+        self._check_head()
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+        self._check_head()
+
+    def _check_head(self) -> None:
+        if len(self._name) + len(self._value) > HEADER_MOST or len(self._head) > FIELDS_MOST:
+            raise MultipartError(f"the head of a part has more than {HEADER_MOST} bytes")
+
+    def _header_end(self) -> None:
+        self._head[self._name.decode("latin-1").lower()] = self._value.decode("utf-8", "replace")
+        self._name.clear()
+        self._value.clear()
+
+    def _head_finished(self) -> None:
+        head = Message()
+        head["content-disposition"] = self._head.get("content-disposition", "")
+        name = head.get_param("name", header="content-disposition")
+        filename = head.get_filename()
+        if not isinstance(name, str):
+            raise MultipartError("a part of the form has no name")
+        self._part = Part(name, filename, self._head.get("content-type", ""))
+        if filename is not None:
+            if self.file is not None:
+                raise MultipartError("the form has more than one file")
+            self._part.filename = filename[:FILENAME_MOST]
+            self.file = self._part
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        assert self._part is not None
+        if self._part.filename is not None:
+            self._bytes.append(data[start:end])
+            return
+        self._part.value += data[start:end]
+        if len(self._part.value) > FIELD_MOST:
+            raise MultipartError(f"the field '{self._part.name[:50]}' has more than {FIELD_MOST} bytes")
+
+    def _end(self) -> None:
+        part = self._part
+        assert part is not None
+        if part.filename is None:
+            self.fields[part.name] = part.value.decode("utf-8", "replace")
+        self._part = None
+
+    def _all(self) -> None:
+        self.ended = True
+
+
+async def read_form(
+    content_type: str, pieces: AsyncIterator[bytes], write: Callable[[bytes], Awaitable[None]]
+) -> FormReader:
+    """Read a whole form; the bytes of its file go to `write` as they come. Raises MultipartError."""
+    reader = FormReader(content_type)
+    async for piece in pieces:
+        for data in reader.feed(piece):
+            await write(data)
+    reader.finish()
+    return reader
