@@ -60,6 +60,7 @@ def router(gateway: Gateway) -> APIRouter:
         answer = describe(gateway)
         if viewer.admin:
             _add_words(gateway, answer)
+        answer["batches"] = [batch for batch in gateway.batches.status() if viewer.may_see(batch["client"])]
         answer["you"] = {"client": viewer.client, "admin": viewer.admin}
         answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(answer, headers=fresh)
