@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from gateway.admission.access import identify
@@ -21,7 +18,6 @@ from gateway.runtime.gateway import Gateway
 from gateway.transport.multipart import MultipartError, read_form
 
 PAGE_MOST = 10_000  # entries of a list
-PIECE = 256 * 1024  # bytes of a file that are sent at a time
 DAY = 86400
 EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
 
@@ -61,8 +57,7 @@ def router(gateway: Gateway) -> APIRouter:
     async def content(request: Request, name: str) -> Response:
         """The bytes of the file."""
         record = await batches.file(owner_of(gateway, request), name)
-        headers = {"content-length": str(record.bytes)}
-        return StreamingResponse(_pieces(batches.path_of(record)), 200, headers, "application/octet-stream")
+        return FileResponse(batches.path_of(record), media_type="application/octet-stream")
 
     async def delete_file(request: Request, name: str) -> Response:
         await batches.delete_file(owner_of(gateway, request), name)
@@ -134,9 +129,3 @@ def _expiry(fields: dict[str, str]) -> int | None:
         message = f"`expires_after` must be {least} to {most} seconds."
         raise GatewayError("invalid_request_body", message, param="expires_after")
     return int(time.time()) + int(seconds)
-
-
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            yield piece

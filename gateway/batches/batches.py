@@ -180,8 +180,8 @@ class Batches:
         return self._fresh(found)
 
     async def cancel(self, owner: str, name: str) -> BatchRecord:
-        """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch that
-        has ended."""
+        """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch
+        that has ended."""
         record = await self.batch(owner, name)
         if record.status == "validating":
             run = self._runs.get(record.id)

@@ -11,15 +11,21 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types import Batch
 
 from simulator import SimVllm
 from tests.batches.filed import CHAT, ended, filed, jsonl, line, results
-from tests.gateway_process import gateway_process
+from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat
 from tests.scripted import raw_post
 from tests.support import from_clients
-from tests.waiting import until
+from tests.waiting import until, until_said
 
+ROUTES = """\
+server: {{data: {data}}}
+backends: {{a: {{url: "{url}", slots: {slots}}}}}
+aliases: {{chat: [a]}}
+"""
 TWO_KEYS = 'clients: {one: {key: "sk-one-0123456789"}, two: {key: "sk-two-0123456789"}}'
 
 
@@ -154,7 +160,9 @@ async def test_a_client_sees_its_own_files_and_batches_only() -> None:
             lambda: other.files.retrieve(batch.input_file_id),
             lambda: other.files.content(str(done.output_file_id)),
             lambda: other.files.delete(batch.input_file_id),
-            lambda: other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
+            lambda: other.batches.create(
+                input_file_id=batch.input_file_id, endpoint="/v1/chat/completions", completion_window="24h"
+            ),
         ):
             with pytest.raises(openai.NotFoundError):
                 await asked()
@@ -259,15 +267,10 @@ async def test_a_file_that_a_batch_reads_is_not_deleted() -> None:
 async def test_after_kill_9_no_line_is_lost_and_none_is_done_twice(tmp_path: Path) -> None:
     sim = SimVllm("a", served=["m"], decode=200.0)
     async with sim.serve() as url:
-        routes = (
-            f'server: {{data: {tmp_path}/state}}\nbackends: {{a: {{url: "{url}", slots: 3}}}}\naliases: {{chat: [a]}}\n'
-        )
+        routes = ROUTES.format(data=f"{tmp_path}/state", url=url, slots=3)
         names = [f"r{n}" for n in range(60)]
         async with gateway_process(tmp_path, routes) as gateway, sdk(gateway.url) as client:
-            file = await client.files.create(
-                file=("in.jsonl", jsonl([line(name, f"{name}: 3 words please") for name in names])), purpose="batch"
-            )
-            batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            batch = await begin(client, [line(name, f"{name}: 3 words please") for name in names])
             await until(lambda: len(asked(sim)) > 20)
             os.kill(gateway.pid, signal.SIGKILL)
         before = asked(sim)
@@ -292,11 +295,11 @@ def sdk(url: str) -> openai.AsyncOpenAI:
 async def test_a_stop_keeps_the_batch_for_the_next_start(tmp_path: Path) -> None:
     sim = SimVllm("a", served=["m"])
     async with sim.serve() as url:
-        routes = f'server: {{data: {tmp_path}/state, shutdown: 1s}}\nbackends: {{a: {{url: "{url}", slots: 1}}}}\naliases: {{chat: [a]}}\n'
-        sim.fault("hang_before")
+        routes = ROUTES.format(data=f"{tmp_path}/state, shutdown: 1s", url=url, slots=1)
         async with gateway_process(tmp_path, routes) as gateway, sdk(gateway.url) as client:
-            file = await client.files.create(file=("in.jsonl", jsonl([line("r")])), purpose="batch")
-            batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            await until_said(lambda: is_ready(gateway))
+            sim.fault("hang_before")
+            batch = await begin(client, [line("r")])
             await until(lambda: len(asked(sim)) == 1)
             os.kill(gateway.pid, signal.SIGTERM)
             await until(lambda: not alive(gateway.pid))
@@ -304,6 +307,15 @@ async def test_a_stop_keeps_the_batch_for_the_next_start(tmp_path: Path) -> None
         async with gateway_process(tmp_path, routes) as gateway, sdk(gateway.url) as client:
             done = await ended(client, batch.id)
             assert (await results(client, done))[0]["r"]["response"]["status_code"] == 200
+
+
+async def begin(client: openai.AsyncOpenAI, lines: list[dict[str, Any]]) -> Batch:
+    file = await client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
+    return await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+
+
+async def is_ready(gateway: GatewayProcess) -> bool:
+    return (await gateway.client.get("/ready")).status_code == 200
 
 
 def alive(pid: int) -> bool:
