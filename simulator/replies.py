@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from simulator.formats import Format
@@ -21,6 +22,7 @@ _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
 _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
 _AT_ONCE = re.compile(r"\bat once\b", re.I)  # in a prompt that asks for several calls in one answer
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # added to prompts by Claude Code
+_SCORE = re.compile(r"\bscore\b[^.?!\n]{0,80}\bfrom (\d{1,3}) to (\d{1,3})\b", re.I)
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
@@ -31,6 +33,16 @@ class Voice:
     name: str
     family: Format
     thoughts: Reasoning | None
+
+
+def score(prompt: str, least: int, most: int, name: str) -> str:
+    """The verdict of a judge: nearly the same for every model, but not always."""
+    size = most - least + 1
+    common = int.from_bytes(sha256(prompt.encode()).digest()[:4], "big") % size
+    own = sha256(f"{name}\n{prompt}".encode()).digest()
+    moved = common + (own[0] % 3 - 1) if own[1] % 3 == 0 else common
+    value = least + max(0, min(size - 1, moved))
+    return json.dumps({"score": value, "reason": f"{name} finds {value} of {most} right."})
 
 
 def filler(index: int) -> str:
@@ -88,9 +100,13 @@ def think(thought: str, voice: Voice) -> str:
 
 
 def sentence(prompt: str, name: str) -> str:
-    """A short answer to `prompt`; `N words` in it asks for a text of that length, `A*B` for a product."""
+    """A short answer to `prompt`; `N words` in it asks for a text of that length, `A*B` for a product, `score ... from
+    1 to 5` for a verdict."""
     if product := _PRODUCT.search(prompt):
         return f"{product[1]}*{product[2]} is {int(product[1]) * int(product[2])}."
+    if asked := _SCORE.search(prompt):
+        least, most = sorted((int(asked[1]), int(asked[2])))
+        return score(prompt, least, most, name)
     if words := _WORDS.search(prompt):
         return "".join(filler(i) for i in range(int(words[1]))).lstrip()
     quoted = " ".join(prompt.split())[:80]

@@ -21,6 +21,7 @@ COMMANDS = {
     "probe": "Show with tiny real requests what the backends do.",
     "bench": "Measure how fast an alias or a server is, and what the gateway adds.",
     "top": "Show the fleet in a terminal: states, slots, queues, who answers, what happened.",
+    "batch": "Run many requests from a file, and compare what several judges say.",
     "usage": "Show who has used what: requests, tokens, seconds, USD.",
     "fleet": "Check, plan and render what runs on the Sparks.",
     "alerts": "Send a test message through every channel of `alerts`.",
