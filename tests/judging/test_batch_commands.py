@@ -65,8 +65,8 @@ def write_turns(path: Path, count: int) -> Path:
 
 
 @asynccontextmanager
-async def judged(folder: Path) -> AsyncIterator[Judged]:
-    sims = {name: SimVllm(name, served=[f"model-{name}"]) for name in ("one", "two")}
+async def judged(folder: Path, **speed: Any) -> AsyncIterator[Judged]:
+    sims = {name: SimVllm(name, served=[f"model-{name}"], **speed) for name in ("one", "two")}
     async with AsyncExitStack() as stack:
         urls = {name: await stack.enter_async_context(sim.serve()) for name, sim in sims.items()}
         routes = "backends:\n" + "".join(f"  {name}: {{url: '{url}', slots: 4}}\n" for name, url in urls.items())
@@ -139,7 +139,7 @@ async def test_the_gateway_may_be_killed_in_the_middle(tmp_path: Path) -> None:
 
 async def test_a_batch_is_cancelled_and_its_results_fetched(tmp_path: Path) -> None:
     turns, out = write_turns(tmp_path / "turns.jsonl", 200), tmp_path / "judged"
-    async with judged(out) as j:
+    async with judged(out, decode=60.0) as j:
         running = asyncio.create_task(j.call("run", str(turns), "--alias", "one", "--out", str(out)))
         await until(lambda: j.asked("one") > 5)
         code, output = await j.call("cancel", str(out))
