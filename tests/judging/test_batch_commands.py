@@ -149,7 +149,7 @@ async def test_a_batch_is_cancelled_and_its_results_fetched(tmp_path: Path) -> N
         assert "cancelled" in output
         code, output = await j.call("results", str(out))
         assert code == 0
-        assert 5 <= len((out / "one.output.jsonl").read_text().splitlines()) < 200
+        assert 2 <= len((out / "one.output.jsonl").read_text().splitlines()) < 200
 
 
 def ask(*words: str) -> tuple[int, str]:
