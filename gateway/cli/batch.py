@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.judging.comparison import Comparison
     from gateway.judging.runs import BatchClient
 
-_folder = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 
 
 def _gateway_options(command: Any) -> Any:
@@ -30,6 +30,10 @@ def _gateway_options(command: Any) -> Any:
     return config_option(at(key(command)))
 
 
+@examples(
+    "gateway batch run turns.jsonl --alias qwen32 --alias qwen235 --out judged",
+    "gateway batch compare judged --html judged.html",
+)
 @click.group()
 def command() -> None:
     """Run many requests from a file, and compare what several judges say."""
@@ -37,7 +41,7 @@ def command() -> None:
 
 @examples("gateway batch run turns.jsonl --alias qwen32 --alias qwen235 --out judged")
 @command.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--alias", "aliases", multiple=True, required=True, shell_complete=complete_alias, help="Who answers; repeatable."
 )

@@ -53,6 +53,8 @@ class JudgeState:
 
 def judges_in(folder: Path) -> list[JudgeState]:
     """Raises FolderError."""
+    if not folder.is_dir():
+        raise FolderError(f"there is no folder {folder}: `gateway batch run` makes it")
     found = []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -99,6 +99,8 @@ class BatchClient:
 def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
     """Begin what has not begun, wait until all have ended, and fetch the results. `look` is called with the batches by
     alias. Returns the batches. Raises NotDone, FolderError."""
+    if not source.exists():
+        raise FolderError(f"there is no file {source}")
     folder.mkdir(parents=True, exist_ok=True)
     _keep_input(source, folder)
     digest = _digest(folder / INPUT)

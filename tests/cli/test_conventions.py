@@ -125,6 +125,10 @@ ARGUMENTS = {
     "fleet switch": ["daily"],
     "fleet start": ["qwen36"],
     "fleet stop": ["qwen36"],
+    "batch run": ["turns.jsonl", "--alias", "reviewer", "--out", "judged"],
+    "batch status": ["judged"],
+    "batch cancel": ["judged"],
+    "batch results": ["judged"],
 }
 
 
