@@ -73,8 +73,6 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
 
 
 def _switch(flags: Mapping[str, Any]) -> bool | None:
-    if flags.get("no-enable-prefix-caching") is True:
-        return False
     written = flags.get("enable-prefix-caching")
     return written if isinstance(written, bool) else None
 
