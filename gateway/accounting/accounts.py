@@ -75,7 +75,7 @@ class Accounts:
     def reserve(
         self, state: BackendState, client: Client | None, request: InferenceRequest, held: list[Reservation]
     ) -> str | None:
-        """Before an attempt: reserve its probable cost (added to `held`, for `leave`). Returns the budget that
+        """Before an attempt: reserve its probable cost (added to `held`, for `release`). Returns the budget that
         forbids the attempt, as text; None = none does."""
         budgets = _budgets_of(state.backend, client)
         if not budgets:

@@ -84,9 +84,7 @@ def router(gateway: Gateway) -> APIRouter:
         """The memory plan of the fleet, beside what the nodes hold."""
         admitted(request)
         fleet, machines = gateway.fleet.states, gateway.prober.machines
-        return JSONResponse(
-            await plan_view.read(gateway.snapshot, gateway.snapshot.mode, fleet, machines), headers=fresh
-        )
+        return JSONResponse(await plan_view.read(gateway.snapshot, fleet, machines), headers=fresh)
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
@@ -279,9 +277,10 @@ async def _encode_history(gateway: Gateway) -> bytes:
 
 
 class EventStream(Response):
-    """One `event: state|drift|config|mode` with its JSON for each event from now on; a comment after every 15 s without
-    an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event: sample` every few
-    seconds, always the newest one. Ends when the reader leaves or stalls, or when the gateway stops."""
+    """One `event: state|drift|config|shared|mode|operation` with its JSON for each event from now on; a comment after
+    every 15 s without an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event:
+    sample` every few seconds, always the newest one. Ends when the reader leaves or stalls, or when the gateway
+    stops."""
 
     media_type = "text/event-stream"
 

@@ -59,8 +59,9 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
         loaded = load(path)
     except ConfigError as error:
         _fail(error, as_json)
-    loaded = replace(loaded, snapshot=in_mode_or_exit(loaded.snapshot, mode))
-    found = _findings(loaded, as_json)
+    snapshot = in_mode_or_exit(loaded.snapshot, mode)
+    found = _findings(loaded, as_json)  # of the file itself: it has all modes and profiles
+    loaded = replace(loaded, snapshot=snapshot)
     answers = _ask(loaded) if live else []
     if as_json:
         click.echo(json.dumps(_as_json(loaded, found, answers), indent=2))

@@ -6,11 +6,11 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -143,13 +143,13 @@ def simulated(snapshot: Snapshot, urls: dict[str, str], exporters: Mapping[str, 
 
 
 def with_start_commands(snapshot: Snapshot, control_url: str) -> Snapshot:
-    """The simulated fleet, whose backends are started and stopped at the simulator's control port: `start` and `stop`
-    are command lines. Nothing changes where a backend has no such keys."""
-    backends = {}
-    for name, backend in snapshot.backends.items():
-        keys = {"start", "stop"} & {field.name for field in fields(backend)}
-        orders: dict[str, Any] = {key: sim_command(key, name, control_url) for key in sorted(keys)}
-        backends[name] = replace(backend, **orders)
+    """The simulated fleet, whose backends are started and stopped at the simulator's control port."""
+    backends = {
+        name: replace(
+            backend, start=sim_command("start", name, control_url), stop=sim_command("stop", name, control_url)
+        )
+        for name, backend in snapshot.backends.items()
+    }
     return replace(snapshot, backends=backends)
 
 

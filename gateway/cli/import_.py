@@ -4,7 +4,6 @@ every difference."""
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import counted, examples, fail_with, json_option, problem_json
+from gateway.cli.options import counted, examples, fail_with, is_host, json_option, problem_json
 from gateway.cli.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
@@ -27,7 +26,6 @@ _STARTS = ("systemd", "compose", "shell")  # what starts engines: they become la
 _WORDS = {"to_do": "to do", "changed": "changed", "left_out": "left out"}
 _COLOURS = {"to_do": "yellow", "changed": "cyan", "left_out": "bright_black"}
 _MOST = 4 * 1024 * 1024  # bytes of a source
-_HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
 
 
 @examples(
@@ -55,7 +53,7 @@ def command(file: Path, kind: str | None, address: str | None, output: Path, for
     usage.
     """
     refuse_to_overwrite(output, force=force)
-    if address is not None and not _HOST.fullmatch(address):
+    if address is not None and not is_host(address):
         raise click.UsageError(f"--address {address}: write a host name or an address, without a port")
     kind, draft = _converted(file, kind, address, as_json)
     text, loaded = render_and_verify(draft, output) if draft.backends else ("", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import counted, examples, json_option
+from gateway.cli.options import counted, examples, is_host, json_option
 from gateway.cli.output import STDOUT, fail, output_options, refuse_to_overwrite, render_and_verify, write
 from gateway.printable import visible
 
@@ -90,12 +90,17 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
     from gateway.config.load import load_text
     from gateway.config.problems import ConfigError
     from gateway.config.suggest import did_you_mean
-    from gateway.importing.recipes import recipe_files, recipe_text
+    from gateway.importing.recipes import recipe_files, recipe_nodes, recipe_text
 
     known = recipe_files()
     if name not in known:
         hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise click.UsageError(f"no recipe '{name}': {hint}")
+    for host in hosts:
+        if not is_host(host):
+            raise click.UsageError(f"{visible(host)}: write a host name or an address, without a port")
+    if len(hosts) > (nodes := recipe_nodes(name)):
+        raise click.UsageError(f"the recipe '{name}' has {counted(nodes, 'node')}, not {len(hosts)}")
     text = recipe_text(name, hosts)
     try:
         loaded = load_text(text, "routes.yaml" if output == STDOUT else str(output))

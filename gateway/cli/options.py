@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
+_HOST = re.compile(r"[A-Za-z0-9]([\w.-]*\w)?|[0-9A-Fa-f:]+", re.ASCII)
 
 
 def config_option(command: F) -> F:
@@ -100,6 +102,11 @@ def fail_with(error: ConfigError, *, as_json: bool) -> NoReturn:
 
 def problem_json(problem: Problem, level: str) -> dict[str, Any]:
     return {"level": level, **asdict(problem)}
+
+
+def is_host(text: str) -> bool:
+    """Whether this is a host's name or its address, without a port."""
+    return _HOST.fullmatch(text) is not None
 
 
 def counted(number: int, what: str) -> str:

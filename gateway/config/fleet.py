@@ -177,10 +177,10 @@ def _mode_profiles(
     for backend, profile in written.items():
         if backend not in names:
             report.error((*here, str(backend)), f"'{backend}' is not in this mode", did_you_mean(str(backend), names))
-        elif profile not in backends[backend].profiles:
+        elif not isinstance(profile, str) or profile not in backends[backend].profiles:
             known = backends[backend].profiles
             hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
             report.error((*here, str(backend)), f"'{backend}' has no profile '{profile}'", hint)
         else:
-            found[str(backend)] = str(profile)
+            found[str(backend)] = profile
     return found

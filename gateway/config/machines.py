@@ -46,6 +46,13 @@ class Launch:
         return self.container.host_port(port) if self.image else port
 
     @property
+    def variables(self) -> dict[str, str]:
+        """The engine's environment variables, wherever they are written: those of `docker`, `env`, and in front of the
+        program. What `docker` takes from its caller's environment (`-e NAME`) is left out."""
+        given = {name: value for name, value in self.container.env.items() if value is not None}
+        return {**given, **self.env, **self.parsed.env}
+
+    @property
     def mounts(self) -> tuple[str, ...]:
         """Everything that is mounted, as for `docker run -v`."""
         return (*self.volumes, *self.container.volumes)

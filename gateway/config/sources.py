@@ -1,18 +1,25 @@
-"""Reads routes.yaml and the files that it refers to, and keeps a digest of each, by which edits are noticed."""
+"""Reads routes.yaml and the files that it refers to, and keeps a digest of each, by which edits are noticed. And the
+files that a gateway keeps across restarts."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import select
 import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from gateway.config.problems import Digests, NotRead
 from gateway.shortage import shortage_of
+
+K = TypeVar("K")
 
 MOST = 4 * 1024 * 1024  # bytes that are read of a file; routes.yaml and secrets have smaller limits of their own
 PATIENCE = 2.0  # seconds to wait for the whole content of a pipe
@@ -68,6 +75,27 @@ def replace_file(file: Path, content: bytes) -> None:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_kept(file: Path, kind: type[K], log: logging.Logger, otherwise: str, most: int = 64 * 1024) -> K | None:
+    """What a gateway has kept in this file as JSON; None where there is none. One that cannot be read (or has more than
+    `most` bytes: no gateway wrote it) counts as none, with a warning that ends with `otherwise`. Blocks."""
+    try:
+        return msgspec.json.decode(read_file(file, most, patience=0.0), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("%s cannot be read (%s): %s", file, error, otherwise)
+        return None
+
+
+def keep(file: Path, value: object, log: logging.Logger) -> None:
+    """Keep this value as JSON. A write that fails is logged and ignored: the value counts until the next start.
+    Blocks."""
+    try:
+        replace_file(file, msgspec.json.encode(value))
+    except OSError as error:
+        log.warning("%s cannot be written: %s", file, error)
 
 
 def _read(file: Path, most: int, patience: float) -> tuple[bytes, bool]:

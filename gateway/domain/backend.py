@@ -82,6 +82,8 @@ class BackendState:
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    # The name that tells the model's family: that of the launch command, else the one that requests carry.
+    checkpoint: str | None = field(init=False)
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
 
@@ -98,11 +100,6 @@ class BackendState:
     def model(self) -> str | None:
         """The model name that requests to it carry."""
         return self.backend.model or self.reported.model
-
-    @property
-    def checkpoint(self) -> str | None:
-        """The name that tells the model's family: that of the launch command, else the one that requests carry."""
-        return self.backend.checkpoint or self.model
 
     @property
     def slots(self) -> int:
@@ -229,9 +226,9 @@ class BackendState:
             observer(self, news, subject)
 
     def _conclude(self) -> None:
-        """Recompute the capabilities and the window after a change of facts, so that the planner only has to read
-        them."""
+        """Recompute what follows from the facts after a change of them, so that requests only have to read it."""
         backend, reported, facts = self.backend, self.reported, self.facts
+        self.checkpoint = backend.checkpoint or self.model
         self._timeline = timeline_of(backend, self.checkpoint, reported.version, facts.lacks, facts.observed)
         declared, context = backend.context, reported.context
         self._window = min(declared, context) if declared and context else declared or context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeGuard
@@ -294,10 +295,12 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
         _ask_thinking(request, effort != "none", wish=True)
 
 
+_MEDIA = re.compile(rb'"(?:image_url|input_audio)"')  # one pass over the text; a search for each word takes two
+
+
 def find_media(messages: Raw | None) -> Media:
     """Images and audio among the parts of the messages; their base64 is not prompt text."""
-    text = b"" if messages is None else bytes(messages)
-    if b'"image_url"' not in text and b'"input_audio"' not in text:
+    if messages is None or _MEDIA.search(memoryview(messages)) is None:
         return NO_MEDIA
     images, audio, size = 0, False, 0
     with contextlib.suppress(*UNREADABLE):

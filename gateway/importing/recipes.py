@@ -22,6 +22,11 @@ def recipe_files() -> dict[str, Path]:
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
+def recipe_nodes(name: str) -> int:
+    """The number of nodes of a recipe, each of which takes one address. Raises KeyError."""
+    return len(_ADDRESS.findall(recipe_files()[name].read_text("utf-8")))
+
+
 def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
     """A recipe as a routes.yaml. `hosts` replace the addresses of its nodes, in order. Raises KeyError."""
     text = recipe_files()[name].read_text("utf-8")

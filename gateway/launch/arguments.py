@@ -54,7 +54,7 @@ def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
 
 class _Reader:
     def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
-        self.words = [_dashed(word) for word in words]
+        self.words = [dashed(word) for word in words]
         self.table = table
         self.found = Arguments()
         self.dotted: dict[str, Any] = {}
@@ -224,7 +224,7 @@ class _Reader:
 _REFUSED = object()
 
 
-def _dashed(word: str) -> str:
+def dashed(word: str) -> str:
     """The word with dashes for the underscores of its flag's name, up to the first dot."""
     if not word.startswith("--"):
         return word

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.launch.arguments import Arguments, read_arguments
+from gateway.launch.arguments import Arguments, dashed, read_arguments
 from gateway.launch.arguments import Mistake as Mistake
 from gateway.launch.flags import vllm_flags
-from gateway.launch.words import Parts, assignments, is_vllm_program, parts_of, split
+from gateway.launch.values import is_reference
+from gateway.launch.words import Parts, assignments, end_of_command, is_vllm_program, parts_of, split
 
 # Images of this repository have `vllm serve` as their entrypoint.
 SERVING_IMAGES = ("vllm/vllm-openai",)
@@ -128,7 +129,8 @@ def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
 
 def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeCommand:
     """The command with flags set as a profile says: {"max-model-len": 200000}; the value "none" leaves a flag out, true
-    and false set a switch. Underscores in names count as dashes. New flags stand at the end."""
+    and false set a switch. Underscores in names count as dashes, except in members (`compilation-config.use_inductor`).
+    New flags stand at the end."""
     arguments = _without(command.parts.arguments, {_name(flag) for flag in changes})
     for flag, value in changes.items():
         arguments += _written(_name(flag), value)
@@ -142,12 +144,14 @@ def with_changes(command: ServeCommand, changes: Mapping[str, Any]) -> ServeComm
 
 
 def _name(flag: str) -> str:
-    return flag.lstrip("-").replace("_", "-")
+    return dashed(f"--{flag.lstrip('-')}")[2:]
 
 
 def _written(name: str, value: Any) -> list[str]:
     if value == "none" or value is None:
         return []
+    if "." in name:  # a member of a flag's JSON: false is its value, and switches nothing off
+        return [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     if isinstance(value, bool):
         return [f"--{name}"] if value else [f"--no-{name}"]
     if isinstance(value, dict):
@@ -170,9 +174,13 @@ def _with_new_arguments(script: str, parts: Parts, arguments: list[str]) -> str:
     match = re.search(r"(?<!\S)" + r"\s+".join(map(re.escape, parts.program)) + r"(?!\S)", script)
     if match is None:  # quoted in the script itself: nothing to put the arguments into
         return script
-    start = match.start()
-    end = len(script)
-    for mark in ("&&", "||", ";", "\n"):
-        found = script.find(mark, start)
-        end = min(end, found) if found >= 0 else end
-    return f"{script[:start]}{shlex.join([*parts.program, *arguments])} {script[end:]}".strip()
+    end = end_of_command(script, match.start())
+    words = map(_script_word, [*parts.program, *arguments])
+    return f"{script[: match.start()]}{' '.join(words)} {script[end:]}".strip()
+
+
+def _script_word(word: str) -> str:
+    """The word as a shell reads it. References stay references: the shell of the script puts their values in."""
+    if not is_reference(word):
+        return shlex.quote(word)
+    return '"' + re.sub(r'(["\\`])', r"\\\1", word) + '"'

@@ -49,7 +49,8 @@ def split(text: str) -> Split:
             if read is None:
                 return Split(tuple(text.split()), "a quote is never closed")
             piece, at = read
-            word = [piece] if word is None else [*word, piece]
+            word = [] if word is None else word
+            word.append(piece)
     words += [] if word is None else ["".join(word)]
     return Split(tuple(words), None)
 
@@ -163,6 +164,24 @@ def _script_words(script: str) -> list[str]:
 def _without_redirections(words: list[str]) -> list[str]:
     end = next((i for i, word in enumerate(words) if _REDIRECTION.match(word)), len(words))
     return words[:end]
+
+
+def end_of_command(script: str, at: int) -> int:
+    """Where the command of a script that begins at `at` ends: at a redirection, or what separates it from the next
+    command. Quoted text ends nothing."""
+    word = at  # where the word at hand begins
+    while at < len(script):
+        letter = script[at]
+        if letter in "<>" and script[word:at].isdigit():  # `2>&1`
+            return word
+        if letter in ";|&<>\n":
+            return at
+        read = _piece(script, at)
+        if read is None:
+            return len(script)
+        at = read[1]
+        word = at if letter in _SPACES else word
+    return len(script)
 
 
 def is_vllm_program(program: tuple[str, ...]) -> bool:

@@ -12,54 +12,51 @@ from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import SERVING
 from gateway.fleet.catalog import catalog_of
+from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.live import beside_the_plan
 from gateway.fleet.memory.model_files import read_models
 from gateway.fleet.memory.plan import FleetPlan, plan, plan_json
 from gateway.fleet.memory.plan_svg import plan_svg
 from gateway.health.nodes import Machine
 
-GIB = 1024**3
-
 
 class PlanView:
-    """The plan is computed in a thread, once for each snapshot and mode; what is live is added at each reading."""
+    """The plan is computed in a thread, once for each snapshot; what is live is added at each reading."""
 
     def __init__(self) -> None:
-        self._key: tuple[Snapshot, str | None] | None = None
+        self._planned_for: Snapshot | None = None
+        self._planning = asyncio.Lock()  # many readers at once get one computation
         self._plan: FleetPlan | str = ""
         self._picture = ""
 
     async def read(
-        self,
-        snapshot: Snapshot,
-        mode: str | None,
-        states: Mapping[str, BackendState],
-        machines: Mapping[str, Machine],
+        self, snapshot: Snapshot, states: Mapping[str, BackendState], machines: Mapping[str, Machine]
     ) -> dict[str, Any]:
         """`{mode, nodes: {name: {..., live}}, svg, error}`; the keys of `gateway fleet plan --json`, and per node
         `live`: `{used, planned, note, warning}` in GiB, None without an exporter."""
-        key = (snapshot, mode)
-        if self._key is None or self._key[0] is not snapshot or self._key[1] != mode:
-            self._plan, self._picture = await asyncio.to_thread(_planned, snapshot, mode)
-            self._key = key
-        if isinstance(self._plan, str):
-            return {"mode": mode, "nodes": {}, "svg": "", "error": self._plan}
-        found = plan_json(self._plan)
-        for name, node in self._plan.nodes.items():
+        async with self._planning:
+            if self._planned_for is not snapshot:
+                self._plan, self._picture = await asyncio.to_thread(_planned, snapshot)
+                self._planned_for = snapshot
+            fleet, picture = self._plan, self._picture
+        if isinstance(fleet, str):
+            return {"mode": snapshot.mode, "nodes": {}, "svg": "", "error": fleet}
+        found = plan_json(fleet)
+        for name, node in fleet.nodes.items():
             machine = machines.get(name)
             used = machine.memory_used if machine is not None else None
-            here = [s for s in states.values() if name in s.backend.nodes and s.name not in self._plan.uncounted]
+            here = [s for s in states.values() if name in s.backend.nodes and s.name not in fleet.uncounted]
             running = [state.name for state in here if state.health.state in SERVING]
             live = None if used is None else asdict(beside_the_plan(node, used / GIB, running))
             found["nodes"][name]["live"] = live
-        return {**found, "svg": self._picture, "error": None}
+        return {**found, "svg": picture, "error": None}
 
 
-def _planned(snapshot: Snapshot, mode: str | None) -> tuple[FleetPlan | str, str]:
+def _planned(snapshot: Snapshot) -> tuple[FleetPlan | str, str]:
     """(the plan, its picture); a text instead of the plan says what is wrong with the operator's catalogue."""
     try:
         catalog = catalog_of(snapshot).memory
     except ConfigError as error:
         return str(error), ""
-    fleet = plan(snapshot, mode, catalog, {}, read_models(snapshot))
+    fleet = plan(snapshot, snapshot.mode, catalog, {}, read_models(snapshot))
     return fleet, plan_svg(fleet, style=False) if fleet.nodes else ""

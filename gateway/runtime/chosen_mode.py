@@ -12,12 +12,11 @@ import msgspec
 
 from gateway.config.modes import mode_of, renamed
 from gateway.config.snapshot import Snapshot
-from gateway.config.sources import read_file, replace_file
+from gateway.config.sources import keep, read_kept
 
 log = logging.getLogger("gateway")
 
 NAME = "mode.json"
-READ_MOST = 64 * 1024  # bytes of the file; a longer one was not written by a gateway
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -65,7 +64,7 @@ class ChosenMode:
 
     async def save(self) -> None:
         if self.choice is not None:
-            await asyncio.to_thread(save_choice, self._folder, self.choice)
+            await asyncio.to_thread(keep, self._folder / NAME, self.choice, log)
 
     async def _keep(self, choice: Choice) -> None:
         self.choice = choice
@@ -82,21 +81,9 @@ class ChosenMode:
 
 def load_choice(folder: Path) -> Choice | None:
     """The choice stored in the folder; None where there is none, or it cannot be read. Blocks."""
-    try:
-        choice = msgspec.json.decode(read_file(folder / NAME, READ_MOST, patience=0.0), type=Choice)
-        if choice.mode and choice.at >= 0:
-            return choice
-        log.warning("%s is not valid: the first mode of routes.yaml is in force", folder / NAME)
-    except FileNotFoundError:
-        pass
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("%s cannot be read (%s): the first mode of routes.yaml is in force", folder / NAME, error)
+    first = "the first mode of routes.yaml is in force"
+    choice = read_kept(folder / NAME, Choice, log, first)
+    if choice is None or (choice.mode and choice.at >= 0):
+        return choice
+    log.warning("%s is not valid: %s", folder / NAME, first)
     return None
-
-
-def save_choice(folder: Path, choice: Choice) -> None:
-    """Blocks. A failed write is logged and ignored: the mode in force stays, until the next start."""
-    try:
-        replace_file(folder / NAME, msgspec.json.encode(choice))
-    except OSError as error:
-        log.warning("%s cannot be written: %s", folder / NAME, error)

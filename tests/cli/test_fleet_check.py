@@ -103,6 +103,28 @@ modes:
     assert run("check", text=text.replace("[a, b]", "[a]")).exit_code == 0
 
 
+def test_a_profile_of_the_first_mode_changes_nothing_of_the_other_modes() -> None:
+    serve = "vllm serve Qwen/Qwen3-4B-Instruct-2507 --max-model-len 16384 --gpu-memory-utilization"
+    text = f"""\
+nodes: {{spark1: {{address: 192.168.1.11, memory: 119.67GiB}}}}
+backends:
+  a:
+    node: spark1
+    launch: {{command: {serve} 0.3 --port 8001}}
+    profiles: {{all: {{gpu-memory-utilization: 0.85}}}}
+  b: {{node: spark1, launch: {{command: {serve} 0.4 --port 8002}}}}
+modes:
+  alone: {{backends: [a], profiles: {{a: all}}}}
+  both: [a, b]
+"""
+    result = run("check", "--json", text=text)
+    assert result.exit_code == 0
+    assert (
+        json.loads(result.output)["findings"]
+        == json.loads(run("fleet", "check", "--json", text=text).output)["findings"]
+    )
+
+
 def test_in_a_container_localhost_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "backends: {a: {url: 'http://localhost:8001'}}\n"
     assert run("fleet", "check", text=text).output == "nothing found\n"

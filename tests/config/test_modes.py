@@ -7,6 +7,7 @@ import pytest
 from gateway.config.changes import changes
 from gateway.config.load import load_text
 from gateway.config.modes import in_mode, mode_of, parked_by, renamed
+from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Snapshot
 
 FLEET = """\
@@ -103,3 +104,9 @@ def test_a_backend_in_no_mode_is_warned_of() -> None:
 def test_an_edit_of_modes_is_told() -> None:
     edited = "modes:\n  daily: [a]\n  long: {backends: [ds4], profiles: {ds4: latency}}\n  new: [b]\n"
     assert changes(snapshot(), snapshot(edited)) == ["- modes.large", "~ modes.daily", "+ modes.new"]
+
+
+@pytest.mark.parametrize("profile", ["[latency]", "{a: b}", "1", "null"])
+def test_a_profile_that_is_no_name_is_a_mistake(profile: str) -> None:
+    with pytest.raises(ConfigError, match="'ds4' has no profile"):
+        in_profile(profile)

@@ -158,6 +158,11 @@ field:
     ]
 
 
+def test_a_number_beyond_all_numbers_is_a_mistake(tmp_path: Path) -> None:
+    told = mistakes(tmp_path, "models: {m: {window: 1e999}}\n")
+    assert told[0] == "mine.yaml:1  models.m.window: a number that is too large"
+
+
 def test_the_path_of_the_own_file_is_relative_to_routes_yaml(tmp_path: Path) -> None:
     own(tmp_path, "models: {mine: {}}")
     snapshot = Snapshot({}, {}, source=str(tmp_path / "routes.yaml"), own_catalog="mine.yaml")

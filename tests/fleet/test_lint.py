@@ -297,6 +297,20 @@ def test_a_cloud_is_left_alone() -> None:
 # -- profiles, places, order ------------------------------------------------------------------------------------------
 
 
+def test_what_a_profile_says_is_no_repetition_of_another_backend_whose_name_begins_alike() -> None:
+    serve = "vllm serve Qwen/Qwen3.6-27B --port"
+    file = {
+        "q.5": {"node": "spark1", "launch": {"command": f"{serve} 1 --enforce-eager"}},
+        "q.6": {
+            "node": "spark2",
+            "launch": {"command": f"{serve} 2"},
+            "profiles": {"p": {"enforce-eager": True}},
+        },
+    }
+    found = [one.path for one in lint({"backends": file}) if one.rule == "enforce-eager"]
+    assert found == ["backends.q.5.launch.command", "backends.q.6.profiles.p"]
+
+
 def test_a_profile_is_looked_at_and_repeats_nothing_of_its_command() -> None:
     line = {"command": "vllm serve Qwen/Qwen3.6-27B --tool-call-parser hermes --enable-auto-tool-choice"}
     found = of_backend(launch=line, profiles={"long": {"max-model-len": 1000000}})

@@ -167,6 +167,20 @@ def test_what_a_launch_block_needs_is_expected_of_its_node() -> None:
     assert without_node(snapshot) == ["cloud"]
 
 
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "{image: vllm, command: vllm serve m, docker: -e HF_HOME=/models}",
+        "{command: vllm serve m, env: {HF_HOME: /models}}",
+        "{command: HF_HOME=/models vllm serve m}",
+    ],
+)
+def test_a_variable_is_expected_wherever_it_is_written(launch: str) -> None:
+    text = f"nodes: {{n: {{address: 10.0.0.1}}}}\nbackends: {{a: {{node: n, launch: {launch}}}}}\n"
+    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
+    assert node.backends[0].env == {"HF_HOME": "/models"}
+
+
 def test_no_secret_leaves_this_machine() -> None:
     sent = "".join(script(node) for node in expected_nodes(load_text(ROUTES, "routes.yaml", {}).snapshot))
     assert "sk-secret" not in sent

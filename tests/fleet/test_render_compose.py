@@ -95,6 +95,19 @@ def test_a_worker_has_no_healthcheck_and_its_own_words() -> None:
     assert "healthcheck" in services(text_of(render(fleet()), "compose.yaml", "spark1"))["ds4"]
 
 
+def test_the_healthcheck_asks_where_the_engine_listens() -> None:
+    plain = one_backend("m --host 10.0.0.1 --port 9000", image="vllm/vllm-openai:v1", docker="--net host")
+    check = services(text_of(render(plain), "compose.yaml"))["it"]["healthcheck"]["test"][-1]
+    assert "'http://10.0.0.1:9000/health'" in check
+    tls = one_backend(
+        "m --port 9000 --ssl-certfile /c --ssl-keyfile /k", image="vllm/vllm-openai:v1", docker="-p 1:9000"
+    )
+    check = services(text_of(render(tls), "compose.yaml"))["it"]["healthcheck"]["test"][-1]
+    assert "'https://127.0.0.1:9000/health'" in check
+    assert "_create_unverified_context" in check
+    compile(check, "healthcheck", "exec")
+
+
 def test_an_entrypoint_is_replaced_as_in_the_script() -> None:
     omni = services(text_of(render(fleet()), "compose.yaml", "spark2"))["omni"]
     assert omni["entrypoint"] == ["/bin/bash"]

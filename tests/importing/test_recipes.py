@@ -61,3 +61,16 @@ def test_an_unknown_recipe_lists_what_there_is() -> None:
     result = CliRunner().invoke(cli, ["init", "--recipe", "qwen36-36b", "-o", "-"])
     assert result.exit_code == 2
     assert "did you mean 'qwen36-35b'?" in result.output
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        (["10.0.0.9:8000"], "without a port"),
+        (["a, ssh: -oProxyCommand=x"], "without a port"),
+        (["10.0.0.9", "10.0.0.10"], "has 1 node, not 2"),
+    ],
+)
+def test_init_refuses_what_a_recipe_cannot_take_as_its_nodes(hosts: list[str], why: str) -> None:
+    result = CliRunner().invoke(cli, ["init", "--recipe", "two-models", *hosts, "-o", "-"])
+    assert (result.exit_code, why in result.output) == (2, True), result.output

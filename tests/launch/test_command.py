@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +128,39 @@ def test_a_profile_changes_the_command_inside_a_shell() -> None:
     command = parse("bash -c 'pip install vllm[audio] && vllm serve m --port 1; echo done'", image=IMAGE)
     changed = with_changes(command, {"port": 2})
     assert changed.words == ("bash", "-c", "pip install vllm[audio] && vllm serve m --port 2 ; echo done")
+
+
+@pytest.mark.parametrize(
+    ("script", "changed"),
+    [
+        ("vllm serve m 2>&1 | tee /log", "vllm serve m --port 2 2>&1 | tee /log"),
+        ("vllm serve m >/log & wait", "vllm serve m --port 2 >/log & wait"),
+        (
+            """vllm serve m --hf-overrides '{"a;b": 1}'; x""",
+            """vllm serve m --hf-overrides '{"a;b": 1}' --port 2 ; x""",
+        ),
+    ],
+)
+def test_what_surrounds_the_command_in_a_shell_stays(script: str, changed: str) -> None:
+    assert with_changes(parse(shlex.join(["sh", "-c", script])), {"port": 2}).words[2] == changed
+
+
+@pytest.mark.parametrize("reference", ["$LEN", "${LEN}", "${LEN:-9}"])
+def test_a_reference_inside_a_shell_is_still_one_with_a_profile(reference: str) -> None:
+    command = parse(shlex.join(["sh", "-c", f"vllm serve m --max-model-len {reference}"]))
+    script = with_changes(command, {"port": 2}).words[2].replace("vllm serve", "echo")
+    done = subprocess.run(
+        ["sh", "-c", script], env={"LEN": "9"}, capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout == "m --max-model-len 9 --port 2\n"
+
+
+def test_a_profile_sets_members_of_a_flag_by_their_own_names() -> None:
+    command = parse("vllm serve m --compilation-config.cudagraph_mode FULL")
+    changes = {"compilation_config.cudagraph_mode": "NONE", "compilation-config.use_inductor": False}
+    changed = with_changes(command, changes)
+    assert changed.flags == {"compilation-config": {"cudagraph_mode": "NONE", "use_inductor": False}}
+    assert not changed.mistakes
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -57,3 +58,9 @@ def test_a_quote_without_its_end_is_a_problem(text: str) -> None:
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20), max_size=5))
 def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
     assert list(split(shlex.join(words)).words) == words
+
+
+def test_a_long_word_takes_no_longer_than_its_length() -> None:
+    began = time.process_time()
+    assert split("a" * 500_000).words == ("a" * 500_000,)
+    assert time.process_time() - began < 10.0  # one that copies the word with every letter takes minutes

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from gateway.domain.health_state import State
+from gateway.fleet.preflight.run import Looked
+from gateway.fleet.preflight.terms import ExpectedNode
+from gateway.runtime.operations import runner
 from gateway.runtime.operations.runner import Limits
 from tests.editing import Editor
 from tests.operations.machine import begin, ended, error, gateway_of, machine, steps, switched
@@ -99,6 +103,27 @@ async def test_ssh_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "No route to host" in failed["steps"][2]["output"]
         assert there.orders == ["stop a"]
         assert (await switched(gateway, "ds4", force=True))["state"] == "done", "forced past the preflight"
+
+
+async def test_a_start_is_looked_over_with_the_profile_of_the_mode_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+
+    def look(nodes: Sequence[tuple[ExpectedNode, str | None]]) -> list[Looked]:
+        asked.extend(backend.utilization for node, _ in nodes for backend in node.backends)
+        return []
+
+    monkeypatch.setattr(runner, "look_at_all", look)
+    nodes = "nodes: {spark1: {ssh: ops@spark1, address: 127.0.0.1}}\n"
+    modes = "{small: {backends: [a, c], profiles: {c: small}}, large: [c]}"
+    async with machine(tmp_path, "a", away="c") as there:
+        command = f"vllm serve c --port {there.sims['c'].url.rpartition(':')[2]} --gpu-memory-utilization 0.8"
+        c = f", node: spark1, launch: {{command: {command}}}, profiles: {{small: {{gpu-memory-utilization: 0.3}}}}"
+        async with gateway_of(there, modes, nodes, c=c) as gateway:
+            answer = await gateway.client.post("/admin/backends/c/start", json={"force": True})
+            assert (await ended(gateway, answer.json()))["state"] == "done"
+            assert asked == [0.3]
 
 
 async def test_units_are_started_over_ssh_with_strict_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, NO_MEDIA, Endpoint, parse
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, NO_MEDIA, Endpoint, find_media, parse
 from gateway.errors import GatewayError
 from tests.routing.parts import request
 
@@ -251,3 +252,19 @@ def test_a_demand_counts_more_than_a_wish(demand: dict[str, Any], thinking: str,
 def test_a_demand_wins_over_a_level_that_was_read_before_it() -> None:
     asked = request(think="high", chat_template_kwargs={"enable_thinking": False})
     assert (asked.thinking, asked.thinking_wish) == ("off", False)
+
+
+WORDS = st.sampled_from(["image_url", "input_audio", "text", '"image_url"', "image", 5, None])
+PARTS = st.dictionaries(st.sampled_from(["type", "text", "image_url", "x"]), WORDS, max_size=3)
+CONTENTS = st.one_of(WORDS, st.lists(st.one_of(PARTS, WORDS), max_size=4), PARTS)
+
+
+@given(st.lists(st.one_of(st.dictionaries(st.sampled_from(["content", "role"]), CONTENTS), WORDS), max_size=4))
+def test_media_are_found_in_the_parts_of_messages_and_nowhere_else(messages: list[Any]) -> None:
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
+    media = [part for part in parts if part.get("type") in ("image_url", "input_audio")]
+    found = find_media(Raw(msgspec.json.encode(messages)))
+    assert found.images == sum(part["type"] == "image_url" for part in media)
+    assert found.audio == any(part["type"] == "input_audio" for part in media)
+    assert found.bytes == sum(len(msgspec.json.encode(part)) for part in media)

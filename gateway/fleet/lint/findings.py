@@ -30,6 +30,8 @@ RULES: Mapping[str, Rule] = {
 }
 """Rules over one backend, by name. Those over the whole file are in rules_routes.py."""
 
+_Placed = tuple[str, Remark, Path]  # a rule, what it says, and where in the file
+
 
 def rule_names() -> tuple[str, ...]:
     """Every rule but those of the command line itself, which `parse` names (gateway/launch/)."""
@@ -47,18 +49,18 @@ def findings(
     """What is wrong or odd, the errors first. `lines`: line of every path of the file (`Loaded.lines`).
     `in_container`: the gateway itself runs in one. `files`: what was found of the models on this machine."""
     every = list(subjects(snapshot, catalog))
-    known = _Lines(lines or {})
-    found = [known.finding(*one) for subject in every for one in _of_subject(subject, catalog)]
+    found = [one for subject in every for one in _of_subject(subject, catalog)]
     whole = {subject.backend.name: subject for subject in every if subject.profile is None}
     for rule, judge in rules_routes.RULES.items():
-        found += [known.finding(rule, one, one.where) for one in judge(snapshot, whole, catalog, in_container)]
+        found += [(rule, one, one.where) for one in judge(snapshot, whole, catalog, in_container)]
     conflicts = rules_routes.mode_conflict(snapshot, catalog, files or {})
-    found += [known.finding(rules_routes.MODE_CONFLICT, one, one.where) for one in conflicts]
-    found = _without_repeats(found)
-    return sorted(found, key=lambda one: (ORDER.index(one.severity), one.line or 0))
+    found += [(rules_routes.MODE_CONFLICT, one, one.where) for one in conflicts]
+    place = _Lines(lines or {})
+    kept = dict.fromkeys(place.finding(*one) for one in _without_repeats(found))
+    return sorted(kept, key=lambda one: (ORDER.index(one.severity), one.line or 0))
 
 
-def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[tuple[str, Remark, Path]]:
+def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[_Placed]:
     root: Path = ("backends", subject.backend.name)
     for rule, judge in RULES.items():
         for one in judge(subject, catalog):
@@ -68,15 +70,12 @@ def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[tuple[str, Remar
         yield mistake.rule, remark, (*root, *subject.place)
 
 
-def _without_repeats(found: list[Finding]) -> list[Finding]:
+def _without_repeats(found: list[_Placed]) -> Iterator[_Placed]:
     """What a profile repeats of its command is said once, at the command."""
-    said = {(one.path.split(".")[1], one.rule, one.message) for one in found if ".profiles." not in one.path}
-    kept = [one for one in found if ".profiles." not in one.path or _key(one) not in said]
-    return list(dict.fromkeys(kept))
-
-
-def _key(one: Finding) -> tuple[str, str, str]:
-    return one.path.split(".")[1], one.rule, one.message
+    said = {(path[:2], rule, one.message) for rule, one, path in found if path[2:3] != ("profiles",)}
+    for rule, one, path in found:
+        if path[2:3] != ("profiles",) or (path[:2], rule, one.message) not in said:
+            yield rule, one, path
 
 
 class _Lines:

@@ -187,8 +187,7 @@ def _launched(backend: Backend, command: ServeCommand, catalog: Catalog) -> Subj
     launch = backend.launch
     assert launch is not None
     docker = launch.container
-    given = {name: value for name, value in docker.env.items() if value is not None}
-    env = {**given, **launch.env, **command.env}
+    env = launch.variables
     image = _tagged(launch.image)
     subject = Subject(
         backend,

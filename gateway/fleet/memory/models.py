@@ -125,7 +125,7 @@ REPORT_FIELDS = (
     *("model", "utilization", "memory", "window", "sequences", "cache_dtype"),
     *("verdict", "reason", "resident", "overhead", "source"),
 )
-_MISTAKES = (KeyError, TypeError, ValueError, AttributeError)
+_MISTAKES = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def read_models(document: Mapping[str, Any], report: Report) -> ModelCatalog:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,19 +72,12 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
 
 
 def _switch(flags: Mapping[str, Any]) -> bool | None:
-    if flags.get("no-enable-prefix-caching") is True:
-        return False
     written = flags.get("enable-prefix-caching")
     return written if isinstance(written, bool) else None
 
 
 def _drafts(config: object) -> tuple[int, str | None]:
     """(speculative tokens, the drafter's model where it is one of its own)."""
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except (ValueError, RecursionError):
-            return 0, None
     if not isinstance(config, Mapping):
         return 0, None
     model = config.get("model")

@@ -85,9 +85,10 @@ def _port(
 
 
 def _shown(command: str) -> str:
-    """The beginning of a command line. Values of flags are left out: a key may be among them."""
-    words = command.split()
-    shown = [word.partition("=")[0] for word in words[:3] if not word.lower().startswith(("hf_", "sk-"))]
+    """The beginning of a command line, up to the first flag but `-m`: a key may be among the values of flags."""
+    words = command.split()[:3]
+    end = next((at for at, word in enumerate(words, 1) if word.startswith("-") and word != "-m"), len(words))
+    shown = [word.partition("=")[0] for word in words[:end] if not word.lower().startswith(("hf_", "sk-"))]
     return "".join(c if c.isprintable() else "?" for c in " ".join(shown))[:80] or "no command line"
 
 

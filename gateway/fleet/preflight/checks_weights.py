@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from posixpath import dirname
 from shlex import quote
 
 from gateway.fleet.preflight.host import Host
@@ -117,8 +118,8 @@ def _missing(folder: str, host: Host) -> tuple[list[str], int]:
 
 def _free(path: str, host: Host) -> int | None:
     """Free bytes of the file system of the path, or of its nearest directory that exists."""
-    while not host.exists(path) and path.strip("/"):
-        path = path.rsplit("/", 1)[0] or "/"
+    while not host.exists(path) and (above := dirname(path)) != path:
+        path = above
     ran = host.run(["df", "-P", "-B1", "--", path])
     cells = ran.out.strip().splitlines()[-1].split() if ran.ok and ran.out.strip() else []
     return int(cells[3]) if len(cells) > 4 and cells[3].isdigit() else None

@@ -89,7 +89,7 @@ def _models(launch: Launch) -> tuple[str, ...]:
 
 
 def _environment(launch: Launch) -> dict[str, str]:
-    env = {**launch.env, **launch.parsed.env}
+    env = launch.variables
     folder = launch.parsed.flags.get("download-dir")
     env |= {"HF_HUB_CACHE": folder} if isinstance(folder, str) else {}
-    return {name: str(env[name]) for name in _READ if name in env and "${" not in str(env[name])}
+    return {name: env[name] for name in _READ if name in env and "${" not in env[name]}

@@ -166,8 +166,12 @@ def _gpus(value: str) -> dict[str, Any]:
 
 
 def _healthcheck(launch: NodeLaunch, start: Start) -> dict[str, Any]:
-    url = f"http://127.0.0.1:{launch.port}{launch.backend.health.path}"
+    # Asked inside the container: where its engine listens, at the container's own port.
+    base = (launch.url or "").rpartition(":")[0]
+    url = f"{base}:{launch.port}{launch.backend.health.path}"
     ask = f"import urllib.request as r; r.urlopen({url!r}, timeout=5)"
+    if base.startswith("https:"):
+        ask = f"import ssl; {ask[:-1]}, context=ssl._create_unverified_context())"
     return {
         "test": ["CMD", "python3", "-c", compose_text(ask)],
         "interval": "10s",

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.config.snapshot import Mode, Snapshot
+from gateway.fleet.memory.arithmetic import GIB
 from gateway.fleet.memory.settings import UTILIZATION
 from gateway.fleet.render.launches import NodeLaunch
 
-GIB = 1024**3
 # A cold start is weights, compilation and CUDA graphs: 8 to 10 minutes for most models, 10 to 15 for 75 GB of weights.
 _BASE_SECONDS = 600
 _SECONDS_PER_GIB = 12

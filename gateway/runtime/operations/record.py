@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.config.sources import replace_file
+from gateway.config.sources import read_kept, replace_file
 from gateway.fleet.switching import Steps, What
+
+log = logging.getLogger("gateway.operations")
 
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
@@ -122,9 +125,5 @@ def save(operation: bytes, folder: Path) -> None:
 
 
 def saved(folder: Path) -> Operation | None:
-    """The latest operation; None = there was none, or its file cannot be read."""
-    try:
-        with (folder / FILE).open("rb") as file:
-            return msgspec.json.decode(file.read(FILE_MOST), type=Operation)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    """The latest operation; None = there was none, or its file cannot be read. Blocks."""
+    return read_kept(folder / FILE, Operation, log, "the latest operation is not known", FILE_MOST)

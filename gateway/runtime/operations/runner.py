@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
-from gateway.config.snapshot import Backend, Snapshot
+from gateway.config.modes import with_profile
+from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
@@ -24,7 +25,6 @@ from gateway.fleet.preflight.expect import expected_nodes
 from gateway.fleet.preflight.run import Looked, look_at_all
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
-from gateway.launch.command import with_changes
 from gateway.metrics.registry import Metrics
 from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
@@ -210,7 +210,8 @@ class Runner:
     # -- coming ---------------------------------------------------------------------------------------------------
 
     async def _preflight(self, name: str) -> str:
-        looked = await asyncio.to_thread(_look, self._snapshot, name, self._operation.mode)
+        mode = self._operation.mode or self._mode.current_mode()  # of a start: the one in force
+        looked = await asyncio.to_thread(_look, self._snapshot, name, mode)
         lines = [line for one in looked for line in _found(one)]
         if any(one.failed for one in looked) and not self._operation.forced:
             raise StepFailed("\n".join(lines))
@@ -274,21 +275,15 @@ def _last_line(text: str) -> str:
 
 
 def _look(snapshot: Snapshot, name: str, mode: str | None) -> list[Looked]:
-    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped."""
-    backend = _as_started(snapshot, snapshot.backends[name], mode)
+    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. `mode`: the one
+    whose profile it is started with; None = there are no modes."""
+    backend = snapshot.backends[name]
+    found = snapshot.modes.get(mode) if mode is not None else None
+    if found is not None and name in found.profiles:
+        backend = with_profile(backend, found.profiles[name], snapshot.nodes.get(backend.nodes[0]))
     alone = replace(snapshot, backends={name: backend})
     targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
     return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
-
-
-def _as_started(snapshot: Snapshot, backend: Backend, mode: str | None) -> Backend:
-    """The backend with the command of its profile in this mode."""
-    profile = snapshot.modes[mode].profiles.get(backend.name) if mode is not None else None
-    launch = backend.launch
-    if launch is None or profile is None:
-        return backend
-    changed = with_changes(launch.parsed, backend.profiles[profile])
-    return replace(backend, launch=replace(launch, parsed=changed))
 
 
 def _found(looked: Looked) -> list[str]:
