@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 from gateway.config.snapshot import Backend, Node
 from gateway.fleet.render.launches import unit_name
+from gateway.fleet.ssh import SSH
 from gateway.launch.words import split
-
-# Never a password prompt, never an unknown host key.
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10", "--")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.commands import SSH, start_commands, stop_commands
+from gateway.fleet.commands import start_commands, stop_commands
 from gateway.fleet.memory.plan import plan
+from gateway.fleet.ssh import SSH
 from gateway.fleet.switching import Presence, Steps, load_order, start_steps, stop_steps, switch_steps
 
 ROUTES = """\

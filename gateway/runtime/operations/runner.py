@@ -22,6 +22,7 @@ from gateway.domain.health_state import WELL, State, Transition
 from gateway.fleet.commands import Command
 from gateway.fleet.preflight.expect import expected_nodes
 from gateway.fleet.preflight.run import Looked, look_at_all
+from gateway.fleet.ssh import with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
 from gateway.launch.command import with_changes
@@ -259,7 +260,7 @@ class Runner:
         """What the commands wrote. Raises StepFailed with the first one that fails."""
         outputs = []
         for command in commands:
-            ended = await run(command.argv, seconds)
+            ended = await run(with_credentials(command.argv), seconds)
             outputs += [command.shown, *([ended.output] if ended.output else [])]
             if ended.problem:
                 raise StepFailed("\n".join([*outputs, ended.problem]))
