@@ -43,9 +43,10 @@ def test_sudoers_has_what_the_gateway_runs_and_nothing_else() -> None:
     assert verbs == {"start", "stop", "restart", "reset-failed"}
     for backend in snapshot.backends.values():
         for command in (*start_commands(backend, snapshot.nodes), *stop_commands(backend, snapshot.nodes)):
-            if command.argv[len(SSH)] == "ops@spark1":
-                words = " ".join(command.argv[len(SSH) + 1 :]).removeprefix("sudo ")
-                assert ("ops", f"/usr/bin/{words}") in allowed
+            words = " ".join(command.argv[len(SSH) + 1 :])
+            if command.argv[len(SSH)] == "ops@spark1" and not words.startswith("[ -d /var/lib/spark ]"):
+                assert words.startswith("sudo ")
+                assert ("ops", f"/usr/bin/{words.removeprefix('sudo ')}") in allowed
 
 
 @given(st.text(st.sampled_from("aZ09._:@-"), min_size=1, max_size=20).filter(lambda name: name[0].isalnum()))
@@ -154,6 +155,14 @@ def test_a_broken_sudoers_file_is_not_installed() -> None:
     text = text_of(render(SNAPSHOT), "/install.sh", "n0")
     assert "\nput_sudoers 0440 /etc/sudoers.d/spark\n" in text
     assert text.index("visudo -cqf") < text.index('  put "$1" "$2"')
+
+
+def test_who_chooses_profiles_has_a_folder_for_that() -> None:
+    rendering = render(fleet())
+    assert "\ninstall -d --owner=ops --mode=0755 /var/lib/spark\n" in text_of(rendering, "/install.sh", "spark1")
+    whoever = '\ninstall -d --owner="${SUDO_USER:-root}" --mode=0755 /var/lib/spark\n'
+    assert whoever in text_of(rendering, "/install.sh", "spark2")
+    assert "/var/lib/spark" not in text_of(render(SNAPSHOT), "/install.sh", "n0"), "there are no profiles"
 
 
 def test_the_gateways_files_are_compared_on_its_own_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,9 @@ class Step(msgspec.Struct):
 
 class Operation(msgspec.Struct):
     """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
-    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know."""
+    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
+    `profiles`: backend -> the profile that the gateway last started it with ("" = none), here or in an earlier
+    operation."""
 
     id: str
     kind: Kind
@@ -49,6 +51,7 @@ class Operation(msgspec.Struct):
     error: str | None = None
     hint: str | None = None
     notes: list[str] = []
+    profiles: dict[str, str] = {}
 
     @property
     def title(self) -> str:

@@ -148,9 +148,9 @@ class Runner:
             case "stop":
                 return await self._stop(planned.backend, planned.commands)
             case "preflight":
-                return await self._preflight(planned.backend)
+                return await self._preflight(planned.backend, planned.profile)
             case "start":
-                return await self._start(planned.backend, planned.commands)
+                return await self._start(planned)
             case "wait":
                 return await self._wait(planned.backend)
             case "resume":
@@ -183,6 +183,7 @@ class Runner:
         self._check_target()
         output = await self._run(commands, self._limits.stop)
         self._drained.pop(name, None)
+        self._operation.profiles.pop(name, None)
         state = self._gateway.fleet.states.get(name)
         if state is not None:
             state.evidence.drain()  # an edit may have made another record of it
@@ -210,18 +211,20 @@ class Runner:
 
     # -- coming ---------------------------------------------------------------------------------------------------
 
-    async def _preflight(self, name: str) -> str:
-        looked = await asyncio.to_thread(_look, self._snapshot, name, self._operation.mode)
+    async def _preflight(self, name: str, profile: str) -> str:
+        looked = await asyncio.to_thread(_look, self._snapshot, name, profile)
         lines = [line for one in looked for line in _found(one)]
         if any(one.failed for one in looked) and not self._operation.forced:
             raise StepFailed("\n".join(lines))
         return "\n".join(lines)
 
-    async def _start(self, name: str, commands: Sequence[Command]) -> str:
+    async def _start(self, planned: PlannedStep) -> str:
+        name = planned.backend
         backend = self._state(name).backend
         await self._put_in_force()
         limit = self._limits.start
-        output = await self._run(commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
+        self._operation.profiles[name] = planned.profile
+        output = await self._run(planned.commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
         state = self._state(name)
         state.evidence.started()
         self._gateway.prober.hurry(state)
@@ -274,19 +277,18 @@ def _last_line(text: str) -> str:
 # -- preflight --------------------------------------------------------------------------------------------------------
 
 
-def _look(snapshot: Snapshot, name: str, mode: str | None) -> list[Looked]:
+def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
     """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped."""
-    backend = _as_started(snapshot, snapshot.backends[name], mode)
+    backend = _as_started(snapshot.backends[name], profile)
     alone = replace(snapshot, backends={name: backend})
     targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
     return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
 
 
-def _as_started(snapshot: Snapshot, backend: Backend, mode: str | None) -> Backend:
-    """The backend with the command of its profile in this mode."""
-    profile = snapshot.modes[mode].profiles.get(backend.name) if mode is not None else None
+def _as_started(backend: Backend, profile: str) -> Backend:
+    """The backend with the command of its profile."""
     launch = backend.launch
-    if launch is None or profile is None:
+    if launch is None or not profile:
         return backend
     changed = with_changes(launch.parsed, backend.profiles[profile])
     return replace(backend, launch=replace(launch, parsed=changed))
