@@ -6,7 +6,7 @@ memory plan's order: an engine takes more memory while it starts than it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
@@ -85,7 +85,7 @@ class _Draft:
 
     def resume(self, names: Iterable[str]) -> None:
         """Let requests go again to what answers."""
-        self.steps += [PlannedStep(name, "resume") for name in names]
+        self.steps += [PlannedStep(self.snapshot.backends[name].name, "resume") for name in names]
 
     def wait(self, names: Iterable[str]) -> None:
         """Until they serve."""
@@ -103,15 +103,16 @@ def switch_steps(
     presence: Mapping[str, Presence],
     plan: FleetPlan | str,
     started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
 ) -> Steps:
     """From the mode `current` (None = not known) to `target`. `plan`: the memory plan of the target, or why there is
-    none. `started`: backend -> the profile that the gateway last started it with, "" = none. Backends that are in no
-    mode, and clouds, are left alone."""
+    none. `started`: backend -> the profile that the gateway last started it with, "" = none. `idle`: backends that it
+    knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _Draft(snapshot, presence, refusals=_misfits(plan))
     again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
-    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence)]
+    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     draft.leave([*leaving, *again])
@@ -191,12 +192,18 @@ def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
 
 
 def _leaves(
-    name: str, mode: Mode, before: Mode | None, modes: Mapping[str, Mode], presence: Mapping[str, Presence]
+    name: str,
+    mode: Mode,
+    before: Mode | None,
+    modes: Mapping[str, Mode],
+    presence: Mapping[str, Presence],
+    idle: Collection[str],
 ) -> bool:
-    """Whether the backend is no part of the target, and belongs to the mode in force or is left from another one."""
+    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, or is
+    left from another one."""
     if name in mode.backends:
         return False
-    if before is not None and name in before.backends:
+    if before is not None and name in before.backends and name not in idle:
         return True
     return presence.get(name, "away") != "away" and any(name in other.backends for other in modes.values())
 

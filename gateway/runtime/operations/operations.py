@@ -100,8 +100,9 @@ class Operations:
         if profile:
             _check_profile(snapshot.backends[name], profile)
         presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
-        current = self.mode.current_mode()
-        return await asyncio.to_thread(steps_of, kind, name, snapshot, current, presence, self._profiles(), profile)
+        started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
+        known = presence, started, idle
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), *known, profile)
 
     def _profiles(self) -> dict[str, str]:
         """Backend -> the profile that the gateway last started it with."""

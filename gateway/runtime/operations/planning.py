@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
@@ -31,15 +31,16 @@ def steps_of(
     current: str | None,
     presence: Mapping[str, Presence],
     started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
     profile: str | None = None,
 ) -> Steps:
     """The steps to the mode, or for the backend, of this name, which there is. `current`: the mode in force; `started`:
-    backend -> the profile that the gateway last started it with; `profile`: the one that a start asks for, None = any.
-    Takes a while: for a thread."""
+    backend -> the profile that the gateway last started it with; `idle`: backends that it knows not to have started;
+    `profile`: the one that a start asks for, None = any. Takes a while: for a thread."""
     if kind == "stop":
         return stop_steps(snapshot, name, presence)
     if kind == "switch":
-        return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started)
+        return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
     usual = usual_profile(snapshot, name, current)
     runs = started.get(name, usual)
     is_there = presence.get(name, "away") != "away"

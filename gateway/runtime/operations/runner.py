@@ -64,7 +64,11 @@ class Limits:
 
 
 class StepFailed(Exception):
-    """Why a step failed."""
+    """Why a step failed. `short`: the same in a line, None = the last one."""
+
+    def __init__(self, text: str, short: str | None = None) -> None:
+        super().__init__(text)
+        self.short = short if short is not None else (text.splitlines() or [text])[-1]
 
 
 Changed = Callable[[Operation, Step], Awaitable[None]]
@@ -112,7 +116,7 @@ class Runner:
                 for step, planned in pairs:
                     error = await self._step(step, planned)
                     if error is not None:
-                        return f"{step.what} {step.backend}: {_last_line(error)}"
+                        return f"{step.what} {step.backend}: {error}"
         try:
             await self._put_in_force()
         except StepFailed as error:
@@ -120,21 +124,21 @@ class Runner:
         return None
 
     async def _step(self, step: Step, planned: PlannedStep) -> str | None:
-        """Why it failed; None = it did not."""
+        """Why it failed, in a line; None = it did not."""
         error: str | None = None
         if step.state == "skipped":
             await self._changed(self._operation, step)
             return None
         began = time.monotonic()
-        step.state = "running"
+        step.state, self._operation.since = "running", time.time()
         await self._changed(self._operation, step)
         try:
             step.output = await self._do(planned)
             step.state = "done"
         except StepFailed as failure:
-            error = str(failure)
+            error = failure.short
             step.state = "failed"
-            step.output = f"{error}\nlook: {planned.journal}" if planned.journal else error
+            step.output = f"{failure}\nlook: {planned.journal}" if planned.journal else str(failure)
         finally:
             step.seconds = round(time.monotonic() - began, 3)
         await self._changed(self._operation, step)
@@ -215,7 +219,7 @@ class Runner:
         looked = await asyncio.to_thread(_look, self._snapshot, name, profile)
         lines = [line for one in looked for line in _found(one)]
         if any(one.failed for one in looked) and not self._operation.forced:
-            raise StepFailed("\n".join(lines))
+            raise StepFailed("\n".join(lines), lines[0])
         return "\n".join(lines)
 
     async def _start(self, planned: PlannedStep) -> str:
@@ -268,10 +272,6 @@ class Runner:
             if ended.problem:
                 raise StepFailed("\n".join([*outputs, ended.problem]))
         return "\n".join(outputs)
-
-
-def _last_line(text: str) -> str:
-    return text.splitlines()[-1] if text else ""
 
 
 # -- preflight --------------------------------------------------------------------------------------------------------
