@@ -66,15 +66,15 @@ class _Draft:
                 self.refusals.append(_no_command(backend, "stop"))
             self.steps.append(PlannedStep(backend.name, "stop", commands, skip))
 
-    def come(self, names: Iterable[str], profiles: Mapping[str, str]) -> None:
-        """Start one after the other, each with its profile."""
+    def come(self, names: Iterable[str], profiles: Mapping[str, str] = NOTHING, again: Collection[str] = ()) -> None:
+        """Start one after the other, each with its profile. `again`: those that ran with another one."""
         for backend in (self.snapshot.backends[name] for name in names):
             profile = profiles.get(backend.name, "")
             commands = start_commands(backend, self.snapshot.nodes, profile)
             journal = journal_of(backend, self.snapshot.nodes)
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
-            if backend.profiles and backend.start is not None:
+            if backend.start is not None and (profile or backend.name in again):
                 self.notes.append(_own_profile(backend.name, profile))
             self.steps += [
                 PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot), profile=profile),
@@ -117,7 +117,7 @@ def switch_steps(
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     draft.leave([*leaving, *again])
     draft.resume(drained)  # what runs serves while the others load
-    draft.come(load_order(coming, plan), mode.profiles)
+    draft.come(load_order(coming, plan), mode.profiles, again)
     draft.wait(drained)
     return draft.finished()
 
@@ -137,7 +137,7 @@ def start_steps(
         draft.come([name], {name: profile})
     elif runs != profile:
         draft.leave([name])
-        draft.come([name], {name: profile})
+        draft.come([name], {name: profile}, [name])
     else:
         draft.notes.append(f"{name} runs already")
         draft.resume([name])

@@ -95,12 +95,21 @@ class Runner:
         self._is_in_force = operation.mode is None
         self._moved = asyncio.Event()  # some backend has changed its state
         gateway.fleet.observers.transitions.append(self._note)
+        self._announce(coming=operation.mode is not None)
 
     def close(self, *, failed: bool) -> None:
         """Called once, whatever happened; ends the drain of what was not stopped if the operation has failed."""
         self._gateway.fleet.observers.transitions.remove(self._note)
+        self._announce(coming=False)
         for state in self._drained.values() if failed else ():
             state.evidence.resume()
+
+    def _announce(self, *, coming: bool) -> None:
+        """Requests that only the target's backends can serve wait for them, also while those that leave are drained."""
+        for _, planned in self._pairs:
+            state = self._gateway.fleet.states.get(planned.backend)
+            if state is not None and planned.what in ("start", "resume") and not planned.skip:
+                state.health.coming = coming
 
     def _note(self, _: Transition) -> None:
         self._moved.set()
@@ -116,7 +125,7 @@ class Runner:
                 for step, planned in pairs:
                     error = await self._step(step, planned)
                     if error is not None:
-                        return f"{step.what} {step.backend}: {error}"
+                        return f"{step.what} {step.backend}: {_last_line(error)}"
         try:
             await self._put_in_force()
         except StepFailed as error:
@@ -272,6 +281,10 @@ class Runner:
             if ended.problem:
                 raise StepFailed("\n".join([*outputs, ended.problem]))
         return "\n".join(outputs)
+
+
+def _last_line(text: str) -> str:
+    return text.splitlines()[-1] if text else ""
 
 
 # -- preflight --------------------------------------------------------------------------------------------------------
