@@ -76,6 +76,26 @@ def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
     return f"ssh {nodes[backend.nodes[0]].ssh} journalctl -u {unit_name(backend.name)} -n 50"
 
 
+def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
+    """What tells whether the rendered unit has failed for good, on every node. Needs no root. Empty where another
+    command starts the backend."""
+    if backend.start is not None or not start_commands(backend, nodes):
+        return ()
+    unit = unit_name(backend.name)
+    words = ("systemctl", "show", "--property=ActiveState,ExecMainStatus", unit)
+    targets = [str(nodes[name].ssh) for name in backend.nodes]
+    return tuple(Command((*SSH, target, *words), f"ssh {target} {' '.join(words)}") for target in targets)
+
+
+def has_failed(shown: str) -> str | None:
+    """What `watch_commands` has shown: why the unit is down for good; None = it is not. Between two attempts systemd
+    calls a unit `activating`."""
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    if values.get("ActiveState") != "failed":
+        return None
+    return f"the unit has failed (exit code {values.get('ExecMainStatus', 'unknown')}), and systemd starts it no more"
+
+
 def _written(backend: str, key: str, line: str) -> Command:
     return Command(split(line).words, f"backends.{backend}.{key}")
 

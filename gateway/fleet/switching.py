@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands
+from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands, watch_commands
 from gateway.fleet.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
@@ -25,8 +25,8 @@ _ALONE = "start"  # the name of the mode that stands for one backend beside thos
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: what is run. `skip`: why there is nothing to do. `journal`: a command that shows why it failed.
-    `profile`: the one that the backend is started with, "" = none."""
+    """`commands`: what is run; of a wait, what tells whether it is in vain. `skip`: why there is nothing to do.
+    `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
 
     backend: str
     what: What
@@ -71,7 +71,7 @@ class _Draft:
         for backend in (self.snapshot.backends[name] for name in names):
             profile = profiles.get(backend.name, "")
             commands = start_commands(backend, self.snapshot.nodes, profile)
-            journal = journal_of(backend, self.snapshot.nodes)
+            journal, watch = journal_of(backend, self.snapshot.nodes), watch_commands(backend, self.snapshot.nodes)
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
             if backend.start is not None and (profile or backend.name in again):
@@ -79,7 +79,7 @@ class _Draft:
             self.steps += [
                 PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot), profile=profile),
                 PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command", profile=profile),
-                PlannedStep(backend.name, "wait", skip=_unprobed(backend), journal=journal),
+                PlannedStep(backend.name, "wait", watch, skip=_unprobed(backend), journal=journal),
                 PlannedStep(backend.name, "resume"),
             ]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.fleet.preflight.node import MARK
+from gateway.runtime.operations.runner import Limits
 from tests.cli.test_fleet_switch import ask
 from tests.operations.machine import Machine, ended, error, gateway_of, machine, steps, switched
 from tests.support import RunningGateway
@@ -120,6 +121,25 @@ async def test_a_node_that_was_installed_before_profiles_is_told_apart(
         back = await switched(gateway, "plain", force=True)
         assert back["state"] == "done"
         assert there.orders == ["stop c", "stop c", "start c"], "after a start that failed it may be loading"
+
+
+async def test_a_unit_that_systemd_gives_up_on_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet(tmp_path, monkeypatch) as (gateway, there):
+        gateway.gateway.operations.limits = Limits(watch=0.05)
+        there.faults["start c"] = "ignore"
+        put(tmp_path, "systemctl", f"cat {tmp_path}/state")
+        (tmp_path / "state").write_text("ActiveState=activating\nExecMainStatus=78\n")
+        answer = await gateway.client.post("/admin/backends/c/start", json={"force": True, "profile": "wide"})
+        operation = gateway.gateway.operations.get(answer.json()["id"])
+        await gateway.until(lambda: operation.steps[4].state == "running")
+        (tmp_path / "state").write_text("ActiveState=failed\nExecMainStatus=78\n")
+        failed = await ended(gateway, answer.json())
+        why = "the unit has failed (exit code 78), and systemd starts it no more"
+        assert failed["error"] == f"wait c: {why}"
+        assert failed["steps"][4]["output"].endswith(f"{why}\nlook: ssh ops@spark1 journalctl -u spark-c -n 50")
+        assert failed["steps"][4]["seconds"] < 15, "its start_grace is 20 s"
 
 
 async def test_docker_on_this_machine_starts_and_stops_without_ssh(

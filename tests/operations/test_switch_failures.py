@@ -194,6 +194,43 @@ async def test_what_an_edit_takes_out_is_not_waited_for(tmp_path: Path, what: st
         assert "was taken out of routes.yaml while this ran" in failed["error"]
         if what == "mode":
             assert gateway.state("b") is State.READY
+        else:
+            start = next(step for step in failed["steps"] if step["what"] == "start")
+            assert start["output"].startswith("backends.c.start\nstart c: done\n"), "it runs"
+
+
+async def test_a_backend_that_an_edit_renames_is_not_waited_for_and_may_be_started_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        there.faults["start c"] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked("start c")
+        await editor.save(editor.text.replace("  c: {", "  d: {").replace("[c]", "[d]"))
+        there.go_on()
+        failed = await ended(gateway, begun)
+        assert failed["error"] == "start c: was taken out of routes.yaml while this ran"
+        await gateway.until(lambda: gateway.state("d") is State.READY)
+        assert (await switched(gateway, "ds4"))["steps"] == [], "it runs already"
+
+
+async def test_a_backend_that_an_edit_moves_is_waited_for_where_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c d") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        there.faults["start c"] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked("start c")
+        await there.sims["d"].revive()
+        there.sims["d"].served = ["c"]
+        await editor.save(
+            editor.text.replace(f"c: {{url: '{there.sims['c'].url}'", f"c: {{url: '{there.sims['d'].url}'")
+        )
+        there.faults["start c"] = "ignore"
+        there.go_on({"start c": "ignore"})
+        assert (await ended(gateway, begun))["state"] == "done"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

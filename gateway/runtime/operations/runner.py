@@ -19,7 +19,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import WELL, State, Transition
-from gateway.fleet.commands import Command
+from gateway.fleet.commands import Command, has_failed
 from gateway.fleet.preflight.expect import expected_nodes
 from gateway.fleet.preflight.run import Looked, look_at_all
 from gateway.fleet.ssh import with_credentials
@@ -31,6 +31,7 @@ from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
+_WATCH_MOST = 15.0  # seconds for one look at a unit
 GONE = "was taken out of routes.yaml while this ran"
 
 
@@ -57,10 +58,11 @@ class OperatedGateway(Protocol):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds for one command. `start` None = the backend's `health.start_grace`, which is also how long it may take
-    until it serves."""
+    until it serves. `watch`: between two looks whether a unit that is waited for has failed."""
 
     stop: float = 300.0
     start: float | None = None
+    watch: float = 10.0
 
 
 class StepFailed(Exception):
@@ -165,7 +167,7 @@ class Runner:
             case "start":
                 return await self._start(planned)
             case "wait":
-                return await self._wait(planned.backend)
+                return await self._wait(planned.backend, planned.commands)
             case "resume":
                 return await self._resume(planned.backend)
 
@@ -238,16 +240,19 @@ class Runner:
         limit = self._limits.start
         self._operation.profiles[name] = planned.profile
         output = await self._run(planned.commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
-        state = self._state(name)
+        state = self._gateway.fleet.states.get(name)
+        if state is None:
+            raise StepFailed(f"{output}\n{GONE}")  # the output says what may run now
         state.evidence.started()
         self._gateway.prober.hurry(state)
         return output
 
-    async def _wait(self, name: str) -> str:
+    async def _wait(self, name: str, watch: Sequence[Command]) -> str:
         """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks
         only has to answer its health check."""
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
+        watch_at = time.monotonic() + self._limits.watch
         while True:
             self._moved.clear()
             health = self._state(name).health
@@ -255,6 +260,9 @@ class Runner:
                 return health.reason
             if health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
+            if watch and time.monotonic() >= watch_at:
+                await self._check_unit(watch)
+                watch_at = time.monotonic() + self._limits.watch
             left = until - time.monotonic()
             if left <= 0:
                 raise StepFailed(f"does not serve after {grace:g} s (health.start_grace): {health.reason}")
@@ -263,6 +271,14 @@ class Runner:
                     await self._moved.wait()
             except TimeoutError:
                 pass
+
+    async def _check_unit(self, watch: Sequence[Command]) -> None:
+        """Raises StepFailed where systemd has given up on a unit. A node that does not tell is no reason."""
+        for command in watch:
+            ended = await run(with_credentials(command.argv), _WATCH_MOST)
+            why = has_failed(ended.output) if not ended.problem else None
+            if why is not None:
+                raise StepFailed(f"{command.shown}\n{ended.output}\n{why}", why)
 
     async def _resume(self, name: str) -> str:
         await self._put_in_force()
