@@ -45,6 +45,7 @@ class HealthRecord:
     outside: bool = False  # the mode in force: it is parked, whatever the evidence
     drained: bool = False  # by an operator
     coming: bool = False  # a switch under way is to start it, or to use it again
+    leaving: bool = False  # a switch under way drains and stops it
     full: int = 0  # checks in a row that found every slot in use
 
     def usable(self, now: float) -> bool:

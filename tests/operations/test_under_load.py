@@ -66,10 +66,13 @@ async def test_what_comes_is_waited_for_while_the_others_are_drained(tmp_path: P
         stream = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=chat("a", stream=True)))
         await sim.wait_inflight(1)
         begun = await begin(gateway, "ds4")
-        await gateway.until(lambda: gateway.state("a") is State.DRAINING)
+        await gateway.until(lambda: gateway.state("a") is gateway.state("b") is State.DRAINING)
         waits = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=chat("all")))
         await gateway.until(lambda: gateway.gateway.admission.queue_depth().get("c") == 1)
         assert there.orders == []
+        gateway.gateway.alias_status.look()
+        courses = {name: view.course for name, view in gateway.gateway.alias_status.aliases.items()}
+        assert courses["all"] == courses["a"] == "parked", "what a switch takes away alarms nobody"
         sim.clear()
         assert (await stream).status_code == 200
         assert (await ended(gateway, begun))["state"] == "done"
@@ -88,3 +91,6 @@ async def test_a_switch_that_fails_before_a_stop_gives_back_what_waits(tmp_path:
         first, second = await asyncio.gather(*both)
         assert (first.status_code, second.status_code) == (200, 503), "nothing brings c any more"
         assert first.headers["x-gateway-backend"] in ("a", "b")
+        await there.sims["a"].terminate(0.0)
+        await there.sims["b"].terminate(0.0)
+        await gateway.until(lambda: gateway.gateway.alias_status.aliases["all"].course == "nothing")

@@ -97,21 +97,24 @@ class Runner:
         self._is_in_force = operation.mode is None
         self._moved = asyncio.Event()  # some backend has changed its state
         gateway.fleet.observers.transitions.append(self._note)
-        self._announce(coming=operation.mode is not None)
+        self._announce(under_way=operation.mode is not None)
 
     def close(self, *, failed: bool) -> None:
         """Called once, whatever happened; ends the drain of what was not stopped if the operation has failed."""
         self._gateway.fleet.observers.transitions.remove(self._note)
-        self._announce(coming=False)
+        self._announce(under_way=False)
         for state in self._drained.values() if failed else ():
             state.evidence.resume()
 
-    def _announce(self, *, coming: bool) -> None:
-        """Requests that only the target's backends can serve wait for them, also while those that leave are drained."""
-        for _, planned in self._pairs:
-            state = self._gateway.fleet.states.get(planned.backend)
-            if state is not None and planned.what in ("start", "resume") and not planned.skip:
-                state.health.coming = coming
+    def _announce(self, *, under_way: bool) -> None:
+        """Tell what a switch brings and takes. Requests that only the target's backends can serve wait for them, also
+        while the others are drained; and nobody is alarmed by what leaves."""
+        coming = {planned.backend for _, planned in self._pairs if planned.what in ("start", "resume")}
+        for name in {planned.backend for _, planned in self._pairs}:
+            state = self._gateway.fleet.states.get(name)
+            if state is not None:
+                state.health.coming = under_way and name in coming
+                state.health.leaving = under_way and name not in coming
 
     def _note(self, _: Transition) -> None:
         self._moved.set()
