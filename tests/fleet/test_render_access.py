@@ -151,10 +151,13 @@ def test_the_drop_in_is_installed_only_when_there_is_what_it_hands_over(tmp_path
     assert "systemctl daemon-reload" in done.stdout
 
 
-def test_a_broken_sudoers_file_is_not_installed() -> None:
+def test_a_broken_sudoers_file_is_not_installed(tmp_path: Path) -> None:
+    for file in render(SNAPSHOT).files:
+        write_file(file, tmp_path)
+    assert (tmp_path / "n0/etc/sudoers.d/spark").stat().st_mode & 0o777 == 0o640, "scp can replace its copy"
     text = text_of(render(SNAPSHOT), "/install.sh", "n0")
     assert "\nput_sudoers 0440 /etc/sudoers.d/spark\n" in text
-    assert text.index("visudo -cqf") < text.index('  put "$1" "$2"')
+    assert text.index("visudo -cf") < text.index('  put "$1" "$2"')
 
 
 def test_who_chooses_profiles_has_a_folder_for_that() -> None:

@@ -32,7 +32,7 @@ put() { # MODE PATH
 _INSTALL = """
 # A mistake in one file of sudoers ends sudo for everybody.
 put_sudoers() { # MODE PATH
-  if command -v visudo >/dev/null; then visudo -cqf "$here$2"; fi
+  if command -v visudo >/dev/null; then visudo -cf "$here$2" >/dev/null; fi
   put "$1" "$2"
 }
 
