@@ -188,8 +188,8 @@ def is_on_trial(state: BackendState, now: float) -> bool:
 
 
 def is_coming(state: BackendState, now: float) -> bool:
-    """Is the backend starting, or on trial?"""
-    return state.health.state is State.WARMING or is_on_trial(state, now)
+    """Is the backend starting, to be started by a switch under way, or on trial?"""
+    return state.health.state is State.WARMING or state.health.announced or is_on_trial(state, now)
 
 
 def is_back(state: BackendState, now: float) -> bool:

@@ -16,11 +16,13 @@ BEGUN = 202
 
 class Order(msgspec.Struct):
     """The body of a request. `mode`: the target of a switch. `force`: also if it does not fit, or a command is missing.
-    `dry_run`: only say the steps."""
+    `dry_run`: only say the steps. `profile`: the one to start a backend with, "" = none; without it that of the mode in
+    force."""
 
     mode: str = ""
     force: bool = False
     dry_run: bool = False
+    profile: str | None = None
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -31,10 +33,13 @@ def router(gateway: Gateway) -> APIRouter:
     async def obey(request: Request, kind: Kind, name: str | None) -> Response:
         order = _order(await request.body())
         name = _mode_of(order) if name is None else name
+        if order.profile is not None and kind != "start":
+            raise GatewayError("invalid_request_body", "`profile` is for a start of one backend.", param="profile")
         if order.dry_run:
-            steps = await operations.planned(kind, name)
+            steps = await operations.planned(kind, name, profile=order.profile)
             return JSONResponse(described(kind, name, operations.mode.current_mode(), steps))
-        return JSONResponse((await operations.begin(kind, name, force=order.force)).as_json(), BEGUN)
+        operation = await operations.begin(kind, name, force=order.force, profile=order.profile)
+        return JSONResponse(operation.as_json(), BEGUN)
 
     @routes.post("/mode")
     async def switch_mode(request: Request) -> Response:
@@ -44,7 +49,7 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/backends/{name}/start")
     async def start_backend(request: Request, name: str) -> Response:
-        """Start one backend, and wait until it serves."""
+        """Start one backend, and wait until it serves. With another `profile`, it is stopped first."""
         admit(gateway, request)
         return await obey(request, "start", backend_of(gateway, name).name)
 
@@ -63,7 +68,7 @@ def router(gateway: Gateway) -> APIRouter:
         return JSONResponse({"mode": operations.mode.current_mode(), "operation": found})
 
     @routes.get("/operations/{name}")
-    async def operation(request: Request, name: str) -> Response:
+    async def one_operation(request: Request, name: str) -> Response:
         """One operation: `{id, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         admit(gateway, request)
         return JSONResponse(operations.get(name).as_json())

@@ -113,18 +113,21 @@ class Viewer(NamedTuple):
 
 
 def describe(gateway: Gateway) -> dict[str, Any]:
-    """`{version, started, now, mode, stopping, memory, short, config, nodes: {name: ...}, backends: {name: ...},
-    aliases: {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. `mode`: the one in force; None
-    without modes. Without the backends' own error texts."""
+    """`{version, started, now, mode, modes, operation, stopping, memory, short, config, nodes: {name: ...}, backends:
+    {name: ...}, aliases: {name: ...}, events: [...]}`. Times are Unix seconds, windows tokens. `mode`: the one in
+    force; None without modes. `operation`: the switch, start or stop that is under way, else the last one; None = there
+    was none. Without the backends' own error texts."""
     tracker = gateway.alias_status
     tracker.look()
     waiting = gateway.admission.queue_depth()
-    latest = gateway.history.latest
+    latest, latest_operation = gateway.history.latest, gateway.operations.latest
     return {
         "version": __version__,
         "started": gateway.started,
         "now": time.time(),
         "mode": gateway.snapshot.mode,
+        "modes": list(gateway.snapshot.modes),
+        "operation": latest_operation.shown_to_all() if latest_operation is not None else None,
         "stopping": gateway.stopping,
         "memory": gateway.memory.describe(),
         "short": list(gateway.alerter.short),
@@ -158,6 +161,8 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
             "drift": [] if state.health.outside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
+    operation = gateway.operations.latest
+    answer["operation"] = operation.as_json() if operation is not None else None
     answer["events"] = [_event(event, words=True) for event in list(gateway.events)[-RECENT:]]
 
 

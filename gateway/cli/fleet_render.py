@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write the files below this directory.")
 @click.option("--diff", "as_diff", is_flag=True, help="Compare with what is installed, here or over ssh.")
 @click.option(
-    "--profile", "chosen", multiple=True, metavar="BACKEND=NAME", help="Render a backend with one of its profiles."
+    "--profile",
+    "chosen",
+    multiple=True,
+    metavar="BACKEND=NAME",
+    help="The profile of a backend until the gateway chooses one.",
 )
 @json_option
 def command(config: Path, out: Path | None, as_diff: bool, chosen: tuple[str, ...], as_json: bool) -> None:

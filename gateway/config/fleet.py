@@ -160,7 +160,7 @@ def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend]
         elif backends[name].cloud:
             report.error(path, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
         else:
-            known.append(name)
+            known.append(str(name))  # the name alone, without what the document knows of it
     return tuple(dict.fromkeys(known))
 
 

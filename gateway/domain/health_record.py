@@ -44,6 +44,8 @@ class HealthRecord:
     stalls: int = 0  # counted in the same way
     outside: bool = False  # the mode in force: it is parked, whatever the evidence
     drained: bool = False  # by an operator
+    coming: bool = False  # a switch under way is to start it, or to use it again
+    leaving: bool = False  # a switch under way drains and stops it
     full: int = 0  # checks in a row that found every slot in use
 
     def usable(self, now: float) -> bool:
@@ -72,6 +74,11 @@ class HealthRecord:
             return False
         since = self.since if self.ever_ready else self.born
         return now - since < self.settings.start_grace
+
+    @property
+    def announced(self) -> bool:
+        """Is it parked only until the switch under way comes to it? It is worth waiting for."""
+        return self.coming and self.outside
 
     def quiet(self, now: float) -> bool:
         """Have its checks been good for long enough? The required time doubles with each fall (`hold`)."""

@@ -6,15 +6,24 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.config.snapshot import Backend, Node
 from gateway.fleet.render.launches import unit_name
+from gateway.fleet.render.paths import PROFILES, profile_path
+from gateway.fleet.ssh import SSH
 from gateway.launch.words import split
+from gateway.printable import visible
 
-# Never a password prompt, never an unknown host key.
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10", "--")
+# Whole or not at all. Nothing of it needs root: the folder belongs to the user of ssh. A launch script of before it
+# knows no profiles, so starting without one needs no folder.
+_CHOICE = """\
+[ -d {folder} ] || { {missing}; }; umask 022 && printf '%s\\n' {profile} >{file}.new && mv -f {file}.new {file}"""
+_NOT_INSTALLED = (
+    "echo 'the files of this node know no profiles yet: gateway fleet render, and install them' >&2; exit 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +35,31 @@ class Command:
     shown: str
 
 
-def start_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
-    """What starts the backend, in this order: of an engine over several nodes the workers first, then the head. Empty =
-    no command is known."""
+def start_commands(backend: Backend, nodes: Mapping[str, Node], profile: str = "") -> tuple[Command, ...]:
+    """What starts the backend with a profile ("" = with none), in this order: of an engine over several nodes the
+    workers first, then the head. Empty = no command is known. A line of the operator's own knows no profiles."""
     if backend.start is not None:
         return (_written(backend.name, "start", backend.start),)
-    return _units(backend, nodes, ("start", "--no-block"), backend.nodes[:0:-1] + backend.nodes[:1])
+    order = backend.nodes[:0:-1] + backend.nodes[:1]
+    units = _units(backend, nodes, ("start", "--no-block"), order)
+    return (*_choices(backend, nodes, order, profile), *units) if units else ()
+
+
+def _choices(backend: Backend, nodes: Mapping[str, Node], order: tuple[str, ...], profile: str) -> Iterator[Command]:
+    """Write on every node which profile the launch script is to start with. ssh gives its one word to a shell there."""
+    if not backend.profiles:
+        return
+    line = _CHOICE
+    for key, value in {
+        "{folder}": PROFILES,
+        "{file}": profile_path(unit_name(backend.name)),
+        "{profile}": shlex.quote(profile),
+        "{missing}": "exit 0" if not profile else _NOT_INSTALLED,
+    }.items():
+        line = line.replace(key, value)
+    shown = f"profile {visible(profile)}" if profile else "no profile"
+    for name in order:
+        yield Command((*SSH, str(nodes[name].ssh), line), f"ssh {nodes[name].ssh}: {shown}")
 
 
 def stop_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
@@ -46,6 +74,26 @@ def journal_of(backend: Backend, nodes: Mapping[str, Node]) -> str:
     if backend.start is not None or not start_commands(backend, nodes):
         return ""
     return f"ssh {nodes[backend.nodes[0]].ssh} journalctl -u {unit_name(backend.name)} -n 50"
+
+
+def watch_commands(backend: Backend, nodes: Mapping[str, Node]) -> tuple[Command, ...]:
+    """What tells whether the rendered unit has failed for good, on every node. Needs no root. Empty where another
+    command starts the backend."""
+    if backend.start is not None or not start_commands(backend, nodes):
+        return ()
+    unit = unit_name(backend.name)
+    words = ("systemctl", "show", "--property=ActiveState,ExecMainStatus", unit)
+    targets = [str(nodes[name].ssh) for name in backend.nodes]
+    return tuple(Command((*SSH, target, *words), f"ssh {target} {' '.join(words)}") for target in targets)
+
+
+def has_failed(shown: str) -> str | None:
+    """What `watch_commands` has shown: why the unit is down for good; None = it is not. Between two attempts systemd
+    calls a unit `activating`."""
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    if values.get("ActiveState") != "failed":
+        return None
+    return f"the unit has failed (exit code {values.get('ExecMainStatus', 'unknown')}), and systemd starts it no more"
 
 
 def _written(backend: str, key: str, line: str) -> Command:

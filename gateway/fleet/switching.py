@@ -6,30 +6,34 @@ memory plan's order: an engine takes more memory while it starts than it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands
+from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands, watch_commands
 from gateway.fleet.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
 Presence = Literal["up", "drained", "away"]
 """Of a backend: it serves, it answers but gets no requests, or it does not answer or was not checked yet."""
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _ALONE = "start"  # the name of the mode that stands for one backend beside those that run
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """`commands`: what is run. `skip`: why there is nothing to do. `journal`: a command that shows why it failed."""
+    """`commands`: what is run; of a wait, what tells whether it is in vain. `skip`: why there is nothing to do.
+    `journal`: a command that shows why it failed. `profile`: the one that the backend is started with, "" = none."""
 
     backend: str
     what: What
     commands: tuple[Command, ...] = ()
     skip: str = ""
     journal: str = ""
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,60 +66,82 @@ class _Draft:
                 self.refusals.append(_no_command(backend, "stop"))
             self.steps.append(PlannedStep(backend.name, "stop", commands, skip))
 
-    def come(self, names: Iterable[str]) -> None:
-        """Start one after the other."""
+    def come(self, names: Iterable[str], profiles: Mapping[str, str] = NOTHING, again: Collection[str] = ()) -> None:
+        """Start one after the other, each with its profile. `again`: those that ran with another one."""
         for backend in (self.snapshot.backends[name] for name in names):
-            commands = start_commands(backend, self.snapshot.nodes)
-            journal = journal_of(backend, self.snapshot.nodes)
+            profile = profiles.get(backend.name, "")
+            commands = start_commands(backend, self.snapshot.nodes, profile)
+            journal, watch = journal_of(backend, self.snapshot.nodes), watch_commands(backend, self.snapshot.nodes)
             if not commands:
                 self.refusals.append(_no_command(backend, "start"))
+            if backend.start is not None and (profile or backend.name in again):
+                self.notes.append(_own_profile(backend.name, profile))
             self.steps += [
-                PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot)),
-                PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command"),
-                PlannedStep(backend.name, "wait", skip=_unprobed(backend), journal=journal),
+                PlannedStep(backend.name, "preflight", skip=_unreached(backend, self.snapshot), profile=profile),
+                PlannedStep(backend.name, "start", commands, "" if commands else "no `start` command", profile=profile),
+                PlannedStep(backend.name, "wait", watch, skip=_unprobed(backend), journal=journal),
                 PlannedStep(backend.name, "resume"),
             ]
 
     def resume(self, names: Iterable[str]) -> None:
         """Let requests go again to what answers."""
-        for backend in (self.snapshot.backends[name] for name in names):
-            self.steps += [
-                PlannedStep(backend.name, "resume"),
-                PlannedStep(backend.name, "wait", skip=_unprobed(backend)),
-            ]
+        self.steps += [PlannedStep(self.snapshot.backends[name].name, "resume") for name in names]
+
+    def wait(self, names: Iterable[str]) -> None:
+        """Until they serve."""
+        backends = (self.snapshot.backends[name] for name in names)
+        self.steps += [PlannedStep(backend.name, "wait", skip=_unprobed(backend)) for backend in backends]
 
     def finished(self) -> Steps:
         return Steps(tuple(self.steps), tuple(self.refusals), tuple(self.notes))
 
 
 def switch_steps(
-    snapshot: Snapshot, target: str, current: str | None, presence: Mapping[str, Presence], plan: FleetPlan | str
+    snapshot: Snapshot,
+    target: str,
+    current: str | None,
+    presence: Mapping[str, Presence],
+    plan: FleetPlan | str,
+    started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
 ) -> Steps:
     """From the mode `current` (None = not known) to `target`. `plan`: the memory plan of the target, or why there is
-    none. Backends that are in no mode, and clouds, are left alone."""
+    none. `started`: backend -> the profile that the gateway last started it with, "" = none. `idle`: backends that it
+    knows not to have started. Backends that are in no mode, and clouds, are left alone."""
     modes = snapshot.modes
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _Draft(snapshot, presence, refusals=_misfits(plan))
-    again = [name for name in mode.backends if before is not None and _changed(name, before, mode)]
-    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence)]
+    again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
+    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
-    draft.notes += [
-        _rendered(name, mode.profiles.get(name)) for name in coming if _is_rendered_anew(name, before, mode)
-    ]
+    drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     draft.leave([*leaving, *again])
-    draft.come(load_order(coming, plan))
-    draft.resume(name for name in mode.backends if presence.get(name) == "drained" and name not in coming)
+    draft.resume(drained)  # what runs serves while the others load
+    draft.come(load_order(coming, plan), mode.profiles, again)
+    draft.wait(drained)
     return draft.finished()
 
 
-def start_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence], plan: FleetPlan | str) -> Steps:
-    """Start one backend. `plan`: the memory plan of `beside`."""
+def start_steps(
+    snapshot: Snapshot,
+    name: str,
+    presence: Mapping[str, Presence],
+    plan: FleetPlan | str,
+    profile: str = "",
+    runs: str = "",
+) -> Steps:
+    """Start one backend with a profile. `plan`: the memory plan of `beside`. `runs`: the profile that it runs with, if
+    it runs: with another one it is stopped first."""
     draft = _Draft(snapshot, presence, refusals=_misfits(plan))
     if presence.get(name, "away") == "away":
-        draft.come([name])
+        draft.come([name], {name: profile})
+    elif runs != profile:
+        draft.leave([name])
+        draft.come([name], {name: profile}, [name])
     else:
         draft.notes.append(f"{name} runs already")
         draft.resume([name])
+        draft.wait([name])
     return draft.finished()
 
 
@@ -128,12 +154,24 @@ def stop_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence]) 
     return draft.finished()
 
 
-def beside(snapshot: Snapshot, name: str, presence: Mapping[str, Presence], current: str | None) -> Snapshot:
-    """A snapshot whose only mode holds the backend and those that run now: for a memory plan of a single start."""
+def beside(
+    snapshot: Snapshot, name: str, presence: Mapping[str, Presence], current: str | None, profile: str = ""
+) -> Snapshot:
+    """A snapshot whose only mode holds the backend, with a profile, and those that run now: for a memory plan of a
+    single start."""
     running = [other for other, seen in presence.items() if seen != "away" and not snapshot.backends[other].cloud]
     mode = snapshot.modes.get(current) if current is not None else None
-    profiles = mode.profiles if mode is not None else {}
+    profiles = dict(mode.profiles) if mode is not None else {}
+    profiles.pop(name, None)
+    if profile:
+        profiles[name] = profile
     return replace(snapshot, modes={_ALONE: Mode(_ALONE, tuple(dict.fromkeys([*running, name])), profiles)})
+
+
+def usual_profile(snapshot: Snapshot, name: str, current: str | None) -> str:
+    """The profile of a backend in the mode in force; "" = none."""
+    mode = snapshot.modes.get(current) if current is not None else None
+    return mode.profiles.get(name, "") if mode is not None else ""
 
 
 def load_order(names: Iterable[str], plan: FleetPlan | str) -> list[str]:
@@ -154,35 +192,34 @@ def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
 
 
 def _leaves(
-    name: str, mode: Mode, before: Mode | None, modes: Mapping[str, Mode], presence: Mapping[str, Presence]
+    name: str,
+    mode: Mode,
+    before: Mode | None,
+    modes: Mapping[str, Mode],
+    presence: Mapping[str, Presence],
+    idle: Collection[str],
 ) -> bool:
-    """Whether the backend is no part of the target, and belongs to the mode in force or is left from another one."""
+    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, or is
+    left from another one."""
     if name in mode.backends:
         return False
-    if before is not None and name in before.backends:
+    if before is not None and name in before.backends and name not in idle:
         return True
     return presence.get(name, "away") != "away" and any(name in other.backends for other in modes.values())
 
 
-def _changed(name: str, before: Mode, mode: Mode) -> bool:
-    """Whether a backend of both modes runs with another profile."""
-    return name in before.backends and before.profiles.get(name) != mode.profiles.get(name)
+def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping[str, str]) -> bool:
+    """Whether the backend runs, or may be loading, with another profile than that of the target. A switch that failed
+    may have left it with the profile of an earlier mode, so how it was started counts more than the mode in force."""
+    wanted = mode.profiles.get(name, "")
+    if name in started:
+        return started[name] != wanted
+    return before is not None and name in before.backends and before.profiles.get(name, "") != wanted
 
 
-def _is_rendered_anew(name: str, before: Mode | None, mode: Mode) -> bool:
-    """Whether the unit on the node may be that of another profile."""
-    return name in mode.profiles or (before is not None and _changed(name, before, mode))
-
-
-def _rendered(name: str, profile: str | None) -> str:
-    if profile is None:
-        return f"{name} runs without a profile again: its unit must be the one of `gateway fleet render`"
-    return f"{name} runs with profile {profile}: its unit must be {how_to_render(name, profile)}"
-
-
-def how_to_render(name: str, profile: str) -> str:
-    """What to render and install so that a backend starts with a profile."""
-    return f"the one of `gateway fleet render --out DIR --profile {name}={profile}`, installed on its nodes"
+def _own_profile(name: str, profile: str) -> str:
+    what = f"profile {profile}" if profile else "no profile"
+    return f"{name} is to run with {what}, and its `start` is a command of your own: it has to see to that"
 
 
 def _misfits(plan: FleetPlan | str) -> list[str]:

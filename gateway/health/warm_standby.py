@@ -197,9 +197,13 @@ def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendS
 
 
 def is_taken(state: BackendState, states: Mapping[str, BackendState]) -> bool:
-    """Does another backend of the mode in force run on a machine of this one? It needs the memory, there or not."""
+    """Does another backend of the mode in force, or one that a switch under way brings, run on a machine of this one?
+    It needs the memory, there or not."""
     others = (other for other in states.values() if other is not state and not other.backend.cloud)
-    return any(not other.health.outside and _share_machine(state.backend, other.backend) for other in others)
+    return any(
+        (not other.health.outside or other.health.coming) and _share_machine(state.backend, other.backend)
+        for other in others
+    )
 
 
 def _share_machine(one: Backend, other: Backend) -> bool:

@@ -149,7 +149,8 @@ def _is_not_required(member: Member) -> bool:
 
 
 def _parked(member: Member) -> bool:
-    return member.state.health.outside or (member.state.backend.run != "always" and _is_unhealthy(member))
+    health = member.state.health
+    return health.outside or health.leaving or (member.state.backend.run != "always" and _is_unhealthy(member))
 
 
 def _is_unhealthy(member: Member) -> bool:

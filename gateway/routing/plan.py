@@ -270,6 +270,8 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     reason = kind_of(health.reason)  # without the backend's own error text, which was meant for another client
     if health.state is State.MISCONFIGURED:
         return "misconfigured", f"is misconfigured: {reason}"
+    if health.announced:
+        return "warming", f"is to be used soon, a switch of the mode is under way ({health.reason})"
     if health.outside:
         return "outside", f"is parked ({health.reason})"
     if health.state is State.PARKED:

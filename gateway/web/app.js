@@ -7,6 +7,7 @@ import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
 import { at, h, show } from "./dom.js";
 import { fleetOf } from "./fleet.js";
 import { span } from "./format.js";
+import { operationOf, questionOf } from "./operation.js";
 import { drawPlan, planOf } from "./plan.js";
 import { bannerOf, problemsOf, verdictOf } from "./problems.js";
 import { openTry, wireTry } from "./trybox.js";
@@ -16,7 +17,7 @@ const STATUS_EVERY = 15_000; // ms; every event triggers a request too
 const USAGE_EVERY = 30_000; // the memory plan too
 const SOON = 200; // ms within which several events cause one request
 
-const page = { status: null, usage: null, plan: null, gone: null, connected: false, chosen: null, pending: new Set() };
+const page = { status: null, at: 0, usage: null, plan: null, gone: null, connected: false, chosen: null, pending: new Set() };
 
 // -- drawing --------------------------------------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ function render() {
   const mode = status.mode ? `, mode ${status.mode}` : "";
   at("about").textContent = `${status.version}, up ${span(now - status.started)}${mode}${several}`;
   show(at("tools"), tools(status));
+  renderOperation();
   show(at("aliases"), aliasesOf(status));
   show(at("fleet"), fleetOf(status, page.pending));
   at("plan-panel").hidden = !plan || (!plan.error && !plan.svg);
@@ -48,6 +50,14 @@ function render() {
   show(at("evidence"), evidenceOf(status, page.chosen));
   show(at("usage"), usageOf(usage, status.budgets));
   show(at("events"), eventsOf(status.events));
+}
+
+/** Its seconds run on between two samples. */
+function renderOperation() {
+  const { status } = page;
+  const operation = status && operationOf(status, status.now + (Date.now() - page.at) / 1000);
+  at("operation-panel").hidden = !operation;
+  show(at("operation"), operation);
 }
 
 /** Announce the problems to screen readers, once per change. */
@@ -62,10 +72,14 @@ function announce(problems) {
 function tools(status) {
   return [
     status.you.client ? h("span", { class: "muted" }, `as ${status.you.client}${status.you.admin ? ", admin" : ""}`) : null,
+    status.you.admin ? status.modes.filter((mode) => mode !== status.mode).map((mode) =>
+      h("button", { class: "quiet", "data-key": `mode ${mode}`, "data-action": "mode", "data-name": mode, disabled: isBusy(status) }, `Switch to ${mode}`)) : null,
     status.config && status.you.admin ? h("button", { class: "quiet", "data-action": "reload" }, "Reload routes.yaml") : null,
     key.get() ? h("button", { class: "quiet", "data-action": "forget" }, "Forget the key") : null,
   ];
 }
+
+const isBusy = (status) => Boolean(status.operation && status.operation.state === "running");
 
 function notice(text, level = "ok") {
   at("notice").className = `notice ${level}`;
@@ -77,6 +91,7 @@ function notice(text, level = "ok") {
 
 async function loadStatus() {
   page.status = await read("/status");
+  page.at = Date.now();
   page.gone = null;
   render();
 }
@@ -107,6 +122,7 @@ function onEvent(name, data) {
   const { status } = page;
   if (!status) return undefined;
   status.now = data.at;
+  page.at = Date.now();
   for (const [backend, now] of Object.entries(data.backends)) {
     const known = status.backends[backend];
     if (!known) return statusSoon();
@@ -184,6 +200,26 @@ async function act(path, name, done) {
   statusSoon();
 }
 
+/** Ask what a switch would do, and begin it if that is what is wanted. */
+async function switchTo(mode) {
+  const post = async (body) => {
+    const answer = await ask("/admin/mode", { method: "POST", body });
+    if (!answer.ok) throw new Error(await messageOf(answer));
+    return answer.json();
+  };
+  try {
+    const plan = await post({ mode, dry_run: true });
+    if (plan.refusals.length) return notice(`Switch to ${mode} is refused: ${plan.refusals.join("; ")}`, "bad");
+    if (!confirm(questionOf(plan))) return undefined;
+    await post({ mode });
+    notice("");
+  } catch (error) {
+    if (error instanceof NeedsKey) askForKey(error.message);
+    else notice(`Switch to ${mode}: ${error.message}`, "bad");
+  }
+  return statusSoon();
+}
+
 const ACTIONS = {
   try: ({ name }) => openTry(page.status, name),
   toggle: ({ name }) => toggle(name),
@@ -205,6 +241,7 @@ const ACTIONS = {
     notice(`Probing ${name}: it is asked as soon as nothing else runs there.`);
     act("probe", name, (reply) => `${name} was probed: ${reply.problems.length ? reply.problems.join("; ") : "nothing is wrong"}.`);
   },
+  mode: ({ name }) => switchTo(name),
   reload: () => act("reload", "", () => "routes.yaml was read again."),
 };
 
@@ -223,5 +260,6 @@ at("key-form").addEventListener("submit", (event) => {
 wireTry();
 setInterval(() => { if (!document.hidden && page.connected) quietly(loadStatus); }, STATUS_EVERY);
 setInterval(() => { if (!document.hidden && page.connected) quietly(loadUsage); }, USAGE_EVERY);
+setInterval(() => { if (!page.gone && page.status && isBusy(page.status)) renderOperation(); }, 1000);
 setInterval(() => { if (page.gone) render(); }, 1000);
 start();

@@ -130,12 +130,3 @@ def test_nothing_is_done_without_a_gateway(arguments: tuple[str, ...]) -> None:
     answer = run(*arguments)
     assert answer.exit_code == 1
     assert answer.stderr.startswith("Error: the gateway at http://127.0.0.1:9 cannot be reached: ")
-
-
-@pytest.mark.usefixtures("file")
-def test_a_profile_starts_nothing_and_says_what_to_render() -> None:
-    answer = run("start", "b", "--profile", "latency")
-    assert answer.exit_code == 1
-    assert "`gateway fleet render --out DIR --profile b=latency`" in answer.stderr
-    assert run("start", "b", "--profile", "x").exit_code == 2
-    assert run("start", "x", "--profile", "latency").exit_code == 2

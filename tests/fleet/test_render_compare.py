@@ -28,6 +28,7 @@ PATHS = [
     "/usr/local/lib/spark/compose.yaml",
 ]
 ENV = "/etc/spark/spark-it.env"
+SUDOERS = "/etc/sudoers.d/spark"
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Remote:
 
 
 def installed(rendering: Rendering) -> dict[str, str]:
-    return {file.path: file.text for file in rendering.files}
+    return {file.path: file.text for file in rendering.files if file.node == "n0"}
 
 
 def states(found: list[Comparison]) -> dict[str, str]:
@@ -63,11 +64,12 @@ def compared(snapshot: Snapshot, remote: Remote) -> list[Comparison]:
 
 
 def test_what_is_installed_as_rendered_takes_one_question_and_is_the_same() -> None:
-    remote = Remote(installed(render(SNAPSHOT)), denied=frozenset([ENV]))
+    remote = Remote(installed(render(SNAPSHOT)), denied=frozenset([ENV, SUDOERS]))
     found = compared(SNAPSHOT, remote)
-    assert states(found) == dict.fromkeys([*PATHS, ENV], "same")
+    assert states(found) == dict.fromkeys([*PATHS, ENV, SUDOERS], "same")
     ssh = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "ops@n0", "cat"]
-    assert remote.asked == [[*ssh, *PATHS], [*ssh, ENV]]
+    assert remote.asked == [[*ssh, *PATHS], [*ssh, ENV], [*ssh, SUDOERS]]
+    assert {one.file.path: one.reason for one in found}[SUDOERS] == "not compared: only root reads it"
 
 
 def test_a_flag_that_was_changed_by_hand_is_shown() -> None:
@@ -76,7 +78,7 @@ def test_a_flag_that_was_changed_by_hand_is_shown() -> None:
     files[script] = files[script].replace("--api-key", "--max-model-len 200000 \\\n    --api-key")
     files.pop(PATHS[2])
     found = compared(SNAPSHOT, Remote(files))
-    assert states(found) == {PATHS[0]: "same", script: "differs", PATHS[2]: "missing", ENV: "same"}
+    assert states(found) == {PATHS[0]: "same", script: "differs", PATHS[2]: "missing", ENV: "same", SUDOERS: "same"}
     diff = next(one.diff for one in found if one.state == "differs")
     assert "-    --max-model-len 200000 \\\n" in diff
     assert diff.startswith(f"--- installed n0{script}\n+++ rendered n0{script}\n")
@@ -144,7 +146,8 @@ def test_a_node_with_an_address_of_this_machine_is_here() -> None:
 
 def test_files_of_this_machine_are_read_without_ssh(tmp_path: Path) -> None:
     rendering = render(SNAPSHOT)
-    here = [replace(file, path=f"{tmp_path}{file.path}") for file in rendering.files if file.path != "/install.sh"]
+    files = [file for file in rendering.files if file.path in (*PATHS, ENV)]
+    here = [replace(file, path=f"{tmp_path}{file.path}") for file in files]
     for file in here[:-1]:
         write_file(replace(file, node=""), Path("/"))
     remote = Remote({})
@@ -246,7 +249,7 @@ def test_install_puts_every_file_in_its_place_and_a_second_run_changes_nothing(t
     for rendered in rendering.files:
         write_file(rendered, out)
     script = out / "n0/install.sh"
-    elsewhere = re.sub(r'("\$1"|:04o|0\d{3}) /', rf"\1 {root}/", text_of(rendering, "/install.sh"))
+    elsewhere = re.sub(r'("\$1"|:04o|0\d{3}) /', rf"\1 {root}/", text_of(rendering, "/install.sh", "n0"))
     elsewhere = elsewhere.replace('"$here$2"', f'"$here${{2#{root}}}"').replace('<"$here$2"', f'<"$here${{2#{root}}}"')
     script.write_text(elsewhere.replace("/etc/systemd/system/spark-*", f"{units}/spark-*"))
     (tmp_path / "bin").mkdir()
@@ -262,7 +265,7 @@ def test_install_puts_every_file_in_its_place_and_a_second_run_changes_nothing(t
 
     said = run()
     for rendered in rendering.files:
-        if rendered.path != "/install.sh":
+        if rendered.node == "n0" and rendered.path != "/install.sh":
             path = Path(f"{root}{rendered.path}")
             assert (path.read_text(), path.stat().st_mode & 0o777) == (rendered.text, rendered.mode)
             assert f"installed {path}" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from gateway.fleet.render.launches import node_launches
 from gateway.launch.command import parse
 from gateway.launch.docker import DockerFlag, read_docker_flags
 from tests.fleet.blocks import ODD, fleet, messages, one_backend, render, text_of
-from tests.fleet.machine import Machine, after, started, variables
+from tests.fleet.machine import CALLED, Machine, after, started, variables
 
 # -- every word arrives -----------------------------------------------------------------------------------------------
 
@@ -235,12 +236,65 @@ def test_addresses_that_the_command_states_stay(machine: Machine) -> None:
     assert variables(call)["VLLM_HOST_IP"] == "10.9.9.2"
 
 
-def test_a_profile_changes_the_words(machine: Machine) -> None:
-    text = text_of(render(fleet(), {"ds4": "latency"}), "/ds4/launch.sh", "spark2")
-    assert "--max-model-len 200000" in text
-    assert "131072" not in text
-    assert "--enable-expert-parallel" not in text
-    assert '\'{"cudagraph_mode":"FULL_AND_PIECEWISE","custom_ops":["all"]}\'' in text
+PROFILE = "/var/lib/spark/spark-ds4.profile"
+LATENCY = ["--max-model-len", "200000", "--max-num-seqs", "4"]
+
+
+def words_of(machine: Machine, chosen: str | None, **profiles: str) -> list[str]:
+    """What the container of ds4 is given when the machine has `chosen` in its file; None = it has no file."""
+    file = machine.folder / "profile"
+    file.unlink(missing_ok=True)
+    if chosen is not None:
+        file.write_text(chosen)
+    machine.files[PROFILE] = str(file)
+    machine.files |= {"/srv/models": str(machine.folder), "~root/.cache/vllm": str(machine.folder)}
+    text = text_of(render(fleet(), profiles), "/ds4/launch.sh", "spark2")
+    done = machine.run(text, "run", environ={"VLLM_API_KEY": "k"})
+    assert done.returncode == 0, done.stderr
+    (call,) = machine.calls("docker")
+    return after(call.arguments, "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest")
+
+
+@pytest.mark.parametrize("rendered", [{}, {"ds4": "latency"}])
+def test_the_profile_that_the_machine_has_chosen_changes_the_words(machine: Machine, rendered: dict[str, str]) -> None:
+    with_it, without = words_of(machine, "latency\n", **rendered), words_of(machine, "\n", **rendered)
+    assert [word for word in with_it if word in LATENCY] == LATENCY
+    assert "131072" not in with_it
+    assert "--enable-expert-parallel" not in with_it
+    assert "131072" in without
+    assert "--enable-expert-parallel" in without
+    config = '{"cudagraph_mode":"FULL_AND_PIECEWISE","custom_ops":["all"]}'
+    assert config in with_it
+    assert config in without
+    assert words_of(machine, None, **rendered) == (with_it if rendered else without), "the one that was rendered"
+
+
+@pytest.mark.parametrize("chosen", ["other\n", "latency x", "latency\nx", "$(touch made)", "x" * 5000])
+def test_a_profile_that_the_script_does_not_have_starts_nothing(machine: Machine, chosen: str) -> None:
+    with pytest.raises(AssertionError, match="names a profile that is not in this script"):
+        words_of(machine, chosen)
+    assert machine.calls("docker") == []
+
+
+def test_a_profile_may_have_any_name_and_change_the_port(machine: Machine) -> None:
+    snapshot = one_backend("vllm serve m --port 1 --served-model-name s", image="img")
+    odd = "it's $(id) * |"
+    profiles: dict[str, dict[str, object]] = {odd: {"port": 2, "served-model-name": "t"}, "same": {"max-num-seqs": 1}}
+    snapshot = replace(snapshot, backends={"it": replace(snapshot.backends["it"], profiles=profiles)})
+    (machine.folder / "profile").write_text(f"{odd}\n")
+    machine.files["/var/lib/spark/spark-it.profile"] = str(machine.folder / "profile")
+    machine.program("curl", CALLED + "print('200')\n")
+    text = text_of(render(snapshot), "/launch.sh", "n0")
+    for step in ("run", "ready", "warm-up"):
+        assert machine.run(text, step).returncode == 0
+        if step == "run":
+            assert after(machine.calls("docker")[0].arguments, "img") == [
+                "vllm", "serve", "m", "--port", "2", "--served-model-name", "t"
+            ]  # fmt: skip
+        else:
+            arguments = " ".join(machine.calls("curl")[0].arguments)
+            assert "http://127.0.0.1:2/" in arguments
+            assert step == "ready" or '"model": "t"' in arguments
 
 
 # -- what keeps an engine from starting -------------------------------------------------------------------------------

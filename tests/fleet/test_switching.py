@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from gateway.config.load import load_text
 from gateway.config.snapshot import Snapshot
-from gateway.fleet.commands import SSH, start_commands, stop_commands
+from gateway.fleet.commands import start_commands, stop_commands
 from gateway.fleet.memory.plan import plan
+from gateway.fleet.ssh import SSH
 from gateway.fleet.switching import Presence, Steps, load_order, start_steps, stop_steps, switch_steps
 
 ROUTES = """\
@@ -89,14 +96,60 @@ def test_a_backend_of_the_mode_in_force_is_stopped_even_if_it_is_not_seen() -> N
     assert "stop both" in said(switch("daily", "plain")), "it may be loading"
 
 
-def test_another_profile_is_a_restart_and_what_to_render_is_said() -> None:
+def test_another_profile_is_a_restart() -> None:
     found = switch("long", "plain", both="up")
     assert said(found)[:2] == ["drain both", "stop both"]
-    assert "start both" in said(found)
-    (note,) = found.notes
-    assert "--profile both=latency" in note
-    (note,) = switch("plain", "long", both="up").notes
-    assert note.startswith("both runs without a profile again")
+    (start,) = [step for step in found.steps if step.what == "start"]
+    assert start.profile == "latency"
+    assert [command.shown for command in start.commands] == [
+        "ssh ops@spark2: profile latency", "ssh ops@spark1: profile latency",
+        "ssh ops@spark2 sudo systemctl start spark-both", "ssh ops@spark1 sudo systemctl start spark-both",
+    ]  # fmt: skip
+    (start,) = [step for step in switch("plain", "long", both="up").steps if step.what == "start"]
+    assert (start.profile, start.commands[0].shown) == ("", "ssh ops@spark2: no profile")
+    assert said(switch("long", "long", both="up")) == []
+
+
+def test_how_it_was_started_counts_more_than_the_mode_in_force() -> None:
+    routes = snapshot()
+
+    def steps(target: str, started: dict[str, str]) -> list[str]:
+        return said(switch_steps(routes, target, "long", {"both": "up"}, plan(routes, target), started))
+
+    restart = ["drain both", "stop both", "preflight both", "start both", "wait both", "resume both"]
+    assert steps("long", {"both": ""}) == restart, "the switch to long failed before it was stopped"
+    assert steps("long", {"both": "latency"}) == []
+    assert steps("plain", {"both": ""}) == []
+
+
+def test_a_start_with_another_profile_stops_it_first() -> None:
+    routes = snapshot()
+    there: dict[str, Presence] = {"both": "up"}
+    memory = plan(routes, "plain")
+    assert said(start_steps(routes, "both", there, memory, "latency", ""))[:3] == [
+        "drain both", "stop both", "preflight both"
+    ]  # fmt: skip
+    assert said(start_steps(routes, "both", there, memory, "latency", "latency")) == ["resume both", "wait both"]
+    (start,) = [step for step in start_steps(routes, "both", {}, memory, "latency").steps if step.what == "start"]
+    assert start.profile == "latency"
+
+
+def test_a_start_command_of_the_operators_has_to_see_to_profiles() -> None:
+    routes = load_text(ROUTES, "routes.yaml", {}).snapshot
+    both = replace(routes.backends["both"], start="./start both")
+    routes = replace(routes, backends={**routes.backends, "both": both})
+    found = switch_steps(routes, "long", None, {}, plan(routes, "long"))
+    assert found.notes == (
+        "both is to run with profile latency, and its `start` is a command of your own: it has to see to that",
+    )
+
+
+def test_what_runs_serves_while_the_others_load() -> None:
+    found = said(switch("daily", "plain", big="drained", both="up"))
+    assert found == [
+        "drain both", "stop both", "resume big",
+        "preflight small", "start small", "wait small", "resume small", "wait big",
+    ]  # fmt: skip
 
 
 def test_a_mode_that_does_not_fit_is_refused() -> None:
@@ -136,12 +189,33 @@ def test_the_unit_is_started_over_ssh_the_worker_first_and_stopped_head_first() 
     both = routes.backends["both"]
     unit = "spark-both"
     start = ("sudo", "systemctl", "start", "--no-block", unit)
-    assert [command.argv for command in start_commands(both, routes.nodes)] == [
+    assert [command.argv for command in start_commands(both, routes.nodes)[2:]] == [
         (*SSH, "ops@spark2", *start), (*SSH, "ops@spark1", *start)
     ]  # fmt: skip
     assert [command.argv for command in stop_commands(both, routes.nodes)] == [
         (*SSH, "ops@spark1", "sudo", "systemctl", "stop", unit), (*SSH, "ops@spark2", "sudo", "systemctl", "stop", unit)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", ["latency", "", "it's $(id) | *\n"])
+def test_the_profile_is_written_on_the_node_whole_and_for_the_launch_script(tmp_path: Path, profile: str) -> None:
+    """What ssh gives to the shell of the node, run here."""
+    routes = snapshot()
+    choice = start_commands(routes.backends["both"], routes.nodes, profile)[0]
+    assert choice.argv[: len(SSH) + 1] == (*SSH, "ops@spark2")
+    (line,) = choice.argv[len(SSH) + 1 :]
+    folder = tmp_path / "spark"
+
+    def run() -> subprocess.CompletedProcess[str]:
+        here = line.replace("/var/lib/spark", str(folder))
+        return subprocess.run(["sh", "-c", here], capture_output=True, text=True, timeout=20, check=False)
+
+    before = run()
+    assert before.returncode == (1 if profile else 0), "a launch script of before knows no profiles"
+    assert ("gateway fleet render, and install them" in before.stderr) is bool(profile)
+    folder.mkdir()
+    assert run().returncode == 0
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"spark-both.profile": f"{profile}\n"}
 
 
 def test_a_line_of_the_operators_is_split_as_a_shell_does_and_stays_as_written() -> None:

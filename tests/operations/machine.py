@@ -62,9 +62,9 @@ class Machine:
                 self._asked.clear()
                 await self._asked.wait()
 
-    def go_on(self) -> None:
-        """Orders that hang are obeyed now."""
-        self.faults.clear()
+    def go_on(self, faults: dict[str, str] | None = None) -> None:
+        """Orders that hang are obeyed now, apart from these."""
+        self.faults = faults or {}
         self._going_on.set()
 
     async def obey(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,6 +79,7 @@ class Machine:
             await asyncio.wait({going, gone}, return_when=asyncio.FIRST_COMPLETED)
             going.cancel()
             gone.cancel()
+            fault = self.faults.get(order)
         action, _, name = order.partition(" ")
         if fault not in ("refuse", "ignore"):
             await (self.sims[name].revive() if action == "start" else self.sims[name].terminate(0.0))

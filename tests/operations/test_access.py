@@ -51,6 +51,12 @@ async def test_what_a_command_wrote_is_for_admins(tmp_path: Path) -> None:
             status = (await gateway.client.get("/status", headers=AGENT)).text
             assert "stop a: stop a" in status
             assert "a-secret" not in status
+            of_all = (await gateway.client.get("/status", headers=AGENT)).json()["operation"]
+            assert [(step["what"], step["state"], step["output"]) for step in of_all["steps"]] == [
+                ("drain", "done", ""), ("stop", "failed", "")
+            ]  # fmt: skip
+            assert (of_all["error"], of_all["notes"]) == (None, [])
+            assert (await gateway.client.get("/status", headers=OPS)).json()["operation"] == shown.json()
 
 
 async def test_a_canary_decides_when_it_serves(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gateway.runtime.operations import runner
 from gateway.runtime.operations.runner import Limits
 from tests.editing import Editor
 from tests.operations.machine import begin, ended, error, gateway_of, machine, steps, switched
+from tests.raw_client import chat
 from tests.support import RunningGateway
 
 MODES = "{daily: [a, b], ds4: [c]}"
@@ -72,6 +73,42 @@ async def test_what_was_drained_and_not_stopped_serves_again(tmp_path: Path) -> 
         assert (await gateway.client.get("/admin/operations")).json()["mode"] == "ds4"
 
 
+async def test_what_could_not_be_stopped_is_used_again_on_the_way_back(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        there.faults["stop b"] = "refuse"
+        failed = await switched(gateway, "ds4")
+        assert (failed["error"], failed["hint"]) == ("stop b: exit code 1", BACK)
+        assert gateway.state("b") is State.PARKED
+        there.faults["start a"] = "refuse"
+        half = await switched(gateway, "daily")
+        assert steps(half)[:3] == ["resume b: done", "preflight a: skipped", "start a: failed"]
+        answer = await gateway.client.post("/v1/chat/completions", json=chat("b"))
+        assert answer.status_code == 200, "it serves, though the other one does not start"
+        there.faults.clear()
+        assert (await switched(gateway, "daily"))["state"] == "done"
+        assert there.orders == ["stop a", "stop b", "start a", "start a"], "b was never restarted"
+        assert gateway.state("a") is gateway.state("b") is State.READY
+
+
+async def test_what_could_not_be_stopped_and_is_gone_by_now_is_started_on_the_way_back(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        there.faults["stop b"] = "refuse"
+        await switched(gateway, "ds4")
+        await there.sims["b"].terminate(0.0)
+        await gateway.until(lambda: gateway.gateway.fleet["b"].health.oks == 0)
+        assert (await switched(gateway, "daily"))["state"] == "done"
+        assert sorted(there.orders[2:]) == ["start a", "start b"]
+
+
+async def test_what_could_not_be_stopped_is_stopped_by_the_next_try(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES) as gateway:
+        there.faults["stop b"] = "refuse"
+        await switched(gateway, "ds4")
+        there.faults.clear()
+        assert (await switched(gateway, "ds4"))["state"] == "done"
+        assert there.orders == ["stop a", "stop b", "stop b", "start c"]
+
+
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", away="c") as there:
         there.lines["start c"] = f"{tmp_path}/nothing"
@@ -99,6 +136,7 @@ async def test_ssh_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert steps(failed)[2:] == [
             "preflight c: failed", "start c: skipped", "wait c: skipped", "resume c: skipped"
         ]  # fmt: skip
+        assert failed["error"].startswith("preflight c: spark1 (ssh ops@spark1) was not reached: ")
         assert "spark1 (ssh ops@spark1) was not reached" in failed["steps"][2]["output"]
         assert "No route to host" in failed["steps"][2]["output"]
         assert there.orders == ["stop a"]
@@ -181,6 +219,43 @@ async def test_what_an_edit_takes_out_is_not_waited_for(tmp_path: Path, what: st
         assert "was taken out of routes.yaml while this ran" in failed["error"]
         if what == "mode":
             assert gateway.state("b") is State.READY
+        else:
+            start = next(step for step in failed["steps"] if step["what"] == "start")
+            assert start["output"].startswith("backends.c.start\nstart c: done\n"), "it runs"
+
+
+async def test_a_backend_that_an_edit_renames_is_not_waited_for_and_may_be_started_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        there.faults["start c"] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked("start c")
+        await editor.save(editor.text.replace("  c: {", "  d: {").replace("[c]", "[d]"))
+        there.go_on()
+        failed = await ended(gateway, begun)
+        assert failed["error"] == "start c: was taken out of routes.yaml while this ran"
+        await gateway.until(lambda: gateway.state("d") is State.READY)
+        assert (await switched(gateway, "ds4"))["steps"] == [], "it runs already"
+
+
+async def test_a_backend_that_an_edit_moves_is_waited_for_where_it_is_now(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    async with machine(tmp_path, "a", "b", away="c d") as there, gateway_of(there, MODES, file=file) as gateway:
+        editor = await editor_of(gateway, file)
+        there.faults["start c"] = "hang"
+        begun = await begin(gateway, "ds4")
+        await there.until_asked("start c")
+        await there.sims["d"].revive()
+        there.sims["d"].served = ["c"]
+        await editor.save(
+            editor.text.replace(f"c: {{url: '{there.sims['c'].url}'", f"c: {{url: '{there.sims['d'].url}'")
+        )
+        there.faults["start c"] = "ignore"
+        there.go_on({"start c": "ignore"})
+        assert (await ended(gateway, begun))["state"] == "done"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -151,3 +151,5 @@ def test_a_machine_is_taken_by_another_backend_of_the_mode() -> None:
     assert is_taken(small, states), "there or not"
     large.health.park("outside mode 'm'", NOW)
     assert not is_taken(small, states)
+    large.health.coming = True
+    assert is_taken(small, states), "a switch under way brings it"

@@ -15,6 +15,7 @@ from gateway.fleet.preflight.checks_gpu import UPDATE as DRIVER_UPDATE
 from gateway.fleet.preflight.host import Ran, fetch_bounded, run_bounded
 from gateway.fleet.preflight.node import MARK, PATIENCE
 from gateway.fleet.preflight.terms import Check, ExpectedNode
+from gateway.fleet.ssh import SSH, with_credentials
 from gateway.printable import visible
 
 PACKAGE = "gateway.fleet.preflight"
@@ -67,9 +68,8 @@ def script(expected: ExpectedNode) -> str:
 
 
 def ssh_command(target: str) -> list[str]:
-    """The argument vector for a node: never a password prompt, never an unknown host key."""
-    options = ("BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={_CONNECT}")
-    return ["ssh", *(word for option in options for word in ("-o", option)), "--", target, "python3", "-I", "-S", "-"]
+    """The argument vector for a node."""
+    return list(with_credentials((*SSH, target, "python3", "-I", "-S", "-")))
 
 
 def _send(argv: Sequence[str], text: str, timeout: float) -> Ran:

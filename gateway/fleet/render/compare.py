@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple, Protocol
 from gateway.config.snapshot import Node
 from gateway.fleet.render.install import lacking
 from gateway.fleet.render.mask import masked
-from gateway.fleet.render.paths import INSTALLER, RenderedFile
+from gateway.fleet.render.paths import GATEWAY, NOT_INSTALLED, OWN_UNIT, SUDOERS, RenderedFile
 from gateway.fleet.render.rendering import Rendering
+from gateway.fleet.ssh import STRICT, with_credentials
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
 PATIENCE = 30.0  # seconds for one command over ssh
 _UNREACHABLE = 255  # exit code of ssh itself
 
@@ -92,8 +92,11 @@ def compare(
     """Every file that `install.sh` would install, beside what is installed."""
     found: list[Comparison] = []
     for name in dict.fromkeys(file.node for file in rendering.files):
-        files = [file for file in rendering.files if file.node == name and file.path != INSTALLER]
-        found += _of_node(files, nodes[name], rendering.secrets, run, here)
+        files = [file for file in rendering.files if file.node == name and file.path not in NOT_INSTALLED]
+        if name != GATEWAY:
+            found += _of_node(files, nodes[name], rendering.secrets, run, here)
+        elif Path(OWN_UNIT).exists():  # this is the gateway's machine
+            found += (_of_file(file, _read_here, ()) for file in files)
     return found
 
 
@@ -104,7 +107,7 @@ def _of_node(
     if isinstance(read, str):
         yield from (Comparison(file, "unknown", reason=read) for file in files)
         return
-    plain = [file for file in files if not file.keep]
+    plain = [file for file in files if not _is_for_root(file)]
     try:
         if read([file.path for file in plain]) == "".join(file.text for file in plain).encode():
             yield from (Comparison(file, "same") for file in plain)
@@ -114,17 +117,23 @@ def _of_node(
         return
     except _Unreadable:
         pass
-    kept = [file for file in files if file.keep]
-    yield from (_of_file(file, read, secrets) for file in (*plain, *kept))
+    private = [file for file in files if _is_for_root(file)]
+    yield from (_of_file(file, read, secrets) for file in (*plain, *private))
+
+
+def _is_for_root(file: RenderedFile) -> bool:
+    """Whether only root may read it, whatever is in it: an EnvironmentFile, or sudoers. That it cannot be read is how
+    it should be."""
+    return file.keep or file.path == SUDOERS
 
 
 def _of_file(file: RenderedFile, read: Read, secrets: Iterable[str]) -> Comparison:
     try:
         found = read([file.path])
     except _Unreadable as error:
-        # An EnvironmentFile is for root alone: that it cannot be read is how it should be.
-        readable = isinstance(error, _Unreachable) or not file.keep
-        return Comparison(file, "unknown", reason=str(error)) if readable else Comparison(file, "same")
+        if _is_for_root(file) and not isinstance(error, _Unreachable):
+            return Comparison(file, "same", reason="" if file.keep else "not compared: only root reads it")
+        return Comparison(file, "unknown", reason=str(error))
     if found is None:
         return Comparison(file, "missing")
     text = found.decode(errors="replace")
@@ -172,7 +181,7 @@ def _read_here(paths: Sequence[str]) -> bytes | None:
 
 def _read_there(target: str, paths: Sequence[str], run: Run) -> bytes | None:
     try:
-        answer = run([*SSH, target, "cat", *paths], PATIENCE)
+        answer = run(with_credentials((*STRICT, target, "cat", *paths)), PATIENCE)
     except (OSError, TimeoutError) as error:
         raise _Unreachable(f"ssh {target}: {error}") from None
     said = answer.err.decode(errors="replace").strip().splitlines()

@@ -13,10 +13,10 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from gateway.config.snapshot import Mode
+from gateway.fleet.render.docker_run import docker_flags
 from gateway.fleet.render.launches import NodeLaunch, Note
 from gateway.fleet.render.order import Start
 from gateway.fleet.render.paths import COMPOSE, MARK, env_path
-from gateway.fleet.render.script import docker_flags
 from gateway.fleet.render.unit import ATTEMPTS, STOP_SECONDS
 from gateway.fleet.render.words import compose_text
 from gateway.launch.docker import DockerFlag

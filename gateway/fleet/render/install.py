@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.fleet.render.launches import NodeLaunch
-from gateway.fleet.render.paths import MARK, UNITS, RenderedFile, env_path
+from gateway.fleet.render.paths import MARK, PROFILES, SUDOERS, UNITS, RenderedFile, env_path
 
-_INSTALL = """\
+_HEAD = """\
 #!/bin/bash
 # {mark} for {node}. Installs the files beside this script on this machine; starts and enables nothing.
 set -euo pipefail
@@ -17,13 +17,23 @@ set -euo pipefail
 }
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
+# Whole or not at all, under another name first: what reads these folders leaves out names that end in .new.
 put() { # MODE PATH
   if cmp --silent -- "$here$2" "$2"; then
     chmod "$1" "$2"
   else
-    install -D --owner=root --group=root --mode="$1" "$here$2" "$2"
+    install -D --owner=root --group=root --mode="$1" "$here$2" "$2.new"
+    mv -f -- "$2.new" "$2"
     echo "installed $2"
   fi
+}
+"""
+
+_INSTALL = """
+# A mistake in one file of sudoers ends sudo for everybody.
+put_sudoers() { # MODE PATH
+  if command -v visudo >/dev/null; then visudo -cf "$here$2" >/dev/null; fi
+  put "$1" "$2"
 }
 
 # Holds values of this machine: an existing file stays, and gets the names that it does not have yet.
@@ -56,12 +66,38 @@ systemctl daemon-reload
 """
 
 
-def install_file(node: str, files: Iterable[RenderedFile], boot: Iterable[str]) -> str:
-    """The text of install.sh. `boot`: units that should start with the machine."""
+_CREDENTIALS = """
+# systemd does not start a unit whose credentials are missing.
+for file in {files}; do
+  [[ -s $file ]] || {
+    echo "$file is missing or empty: first the key and the known hosts (docs/fleet.md), then this" >&2
+    exit 1
+  }
+  chmod 0600 "$file"
+done
+
+{puts}
+systemctl daemon-reload
+echo 'the gateway has them from its next start on: sudo systemctl restart spark-gateway'
+"""
+
+
+def gateway_install_file(files: Iterable[RenderedFile], *credentials: str) -> str:
+    """The text of install.sh for the gateway's own machine. `credentials`: files that the drop-ins hand to its unit."""
+    puts = "\n".join(f"put {file.mode:04o} {file.path}" for file in files)
+    text = _HEAD.replace("{mark}", MARK).replace("{node}", "the gateway's machine")
+    return text + _CREDENTIALS.replace("{files}", " ".join(credentials)).replace("{puts}", puts)
+
+
+def install_file(node: str, files: Iterable[RenderedFile], boot: Iterable[str], profiles_of: str | None = None) -> str:
+    """The text of install.sh. `boot`: units that should start with the machine. `profiles_of`: who chooses the profiles
+    of backends on this node; None = there are none to choose."""
     files = list(files)
-    lines = [f"{'keep' if file.keep else 'put'} {file.mode:04o} {file.path}" for file in files]
+    lines = [f"{_verb(file)} {file.mode:04o} {file.path}" for file in files]
+    if profiles_of is not None:
+        lines.append(f"install -d --owner={profiles_of} --mode=0755 {PROFILES}")
     names = [file.path.rpartition("/")[2] for file in files if file.path.startswith(UNITS)]
-    text = _INSTALL
+    text = _HEAD + _INSTALL
     for key, value in {
         "{mark}": MARK,
         "{node}": node,
@@ -72,6 +108,10 @@ def install_file(node: str, files: Iterable[RenderedFile], boot: Iterable[str]) 
         text = text.replace(key, value)
     units = " ".join(f"{name}.service" for name in boot)
     return f"{text}echo 'to start with the machine: sudo systemctl enable {units}'\n" if units else text
+
+
+def _verb(file: RenderedFile) -> str:
+    return "keep" if file.keep else "put_sudoers" if file.path == SUDOERS else "put"
 
 
 def lacking(file: RenderedFile, existing: str) -> list[str]:

@@ -64,7 +64,8 @@ class NodeLaunch:
     `rank`: the position of the node among the backend's `nodes`, 0 = the head. `words`: the arguments of the image's
     entrypoint, or on the host the program with its arguments. `flags` and `volumes` are for `docker run`. `env`: the
     engine's variables. `url`: where the engine answers, as seen from the node; None = it answers nowhere (a worker).
-    `user`: who runs an engine of the host, and whose home `~` is; None = root."""
+    `user`: who runs an engine of the host, and whose home `~` is; None = root. `profile`: the one that it is rendered
+    with, "" = none; `variants`: the same launch with each profile and with none, empty where there are no profiles."""
 
     backend: Backend
     launch: Launch
@@ -80,7 +81,9 @@ class NodeLaunch:
     port: int | None
     url: str | None
     user: str | None
+    profile: str = ""
     notes: tuple[Note, ...] = field(default=())
+    variants: tuple[NodeLaunch, ...] = ()
 
     @property
     def path(self) -> str:
@@ -93,23 +96,30 @@ class NodeLaunch:
     @property
     def variables(self) -> tuple[str, ...]:
         """Variables that the launch refers to: the lines of its EnvironmentFile."""
+        own = referenced(self.texts)
+        return tuple(dict.fromkeys([*own, *(name for variant in self.variants for name in variant.variables)]))
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that may refer to a variable."""
         flags = (flag.value or "" for flag in self.flags)
-        env = (value for value in self.env.values())
-        return referenced([self.launch.image or "", *self.words.all(), *self.volumes, *flags, *env])
+        return [self.launch.image or "", *self.words.all(), *self.volumes, *flags, *self.env.values()]
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Names of variables and flags whose secret value is written out in the launch block."""
         found = [name for name, value in self.env.items() if SECRET.search(name) and value and "${" not in value]
         flags = [flag for flag in SECRET_FLAGS if "${" not in str(self.command.flags.get(flag, "${"))]
-        return (*found, *(f"--{flag}" for flag in flags))
+        further = (name for variant in self.variants for name in variant.secrets)
+        return tuple(dict.fromkeys([*found, *(f"--{flag}" for flag in flags), *further]))
 
     @property
     def secret_values(self) -> frozenset[str]:
         """The values of `secrets`."""
-        found = [self.env.get(name) or self.command.flags.get(name[2:]) for name in self.secrets]
+        every = (self, *self.variants)
+        found = [one.env.get(name) or one.command.flags.get(name[2:]) for one in every for name in one.secrets]
         texts = (text for value in found for text in (value if isinstance(value, list) else [value]))
-        return frozenset(str(text) for text in texts)
+        return frozenset(str(text) for text in texts if text is not None)
 
 
 def unit_name(backend: str) -> str:
@@ -158,9 +168,18 @@ def _on_nodes(snapshot: Snapshot, backend: Backend, launch: Launch, profile: str
             f"{path}.command", "only a command line of vLLM itself can be split over nodes (no `bash -c`, no script)"
         )
     for rank, node in enumerate(nodes):
-        made = _on_node(backend, launch, command, nodes, rank)
-        _check_references(made)
-        yield replace(made, node=node, notes=(*made.notes, *_notes(made)))
+        made = replace(_on_node(backend, launch, command, nodes, rank), profile=profile or "")
+        variants = tuple(_variants(backend, launch, nodes, rank))
+        for one in (made, *variants):
+            _check_references(one)
+        yield replace(made, node=node, notes=(*made.notes, *_notes(made)), variants=variants)
+
+
+def _variants(backend: Backend, launch: Launch, nodes: list[Node], rank: int) -> Iterator[NodeLaunch]:
+    """The launch on one node without a profile, and with each; nothing where there are none."""
+    for profile in ("", *backend.profiles) if backend.profiles else ():
+        command = _command(backend, launch, profile or None)
+        yield replace(_on_node(backend, launch, command, nodes, rank), node=nodes[rank], profile=profile)
 
 
 def _command(backend: Backend, launch: Launch, profile: str | None) -> ServeCommand:
@@ -290,9 +309,8 @@ def _user(node: Node) -> str | None:
 
 
 def _check_references(launch: NodeLaunch) -> None:
-    texts = [launch.launch.image or "", *launch.words.all(), *launch.volumes, *launch.env.values()]
     try:
-        for text in (*texts, *(flag.value or "" for flag in launch.flags)):
+        for text in launch.texts:
             list(pieces(text))
     except NotAReference as error:
         hint = "write ${NAME} and put the value into the EnvironmentFile; a literal '${' is '$${'"

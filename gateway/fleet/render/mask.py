@@ -15,8 +15,10 @@ from gateway.fleet.render.launches import SECRET, SECRET_FLAGS
 MASK = "********"
 _FLAGS = "|".join(SECRET_FLAGS)
 _PLACES = (
-    # NAME=value of the script and of units, NAME: "value" of compose
-    re.compile(rf"(?im)(?<![\w-])(\w*(?:{SECRET.pattern})\w*(?:=|: ))(?!\"?\$\{{)(\S.*?)( \\)?$"),
+    # NAME=value of the script and of units, NAME: "value" of compose; two words name no secret
+    re.compile(
+        rf"(?im)(?<![\w-])(?!NOPASSWD: |LoadCredential=)(\w*(?:{SECRET.pattern})\w*(?:=|: ))(?!\"?\$\{{)(\S.*?)( \\)?$"
+    ),
     re.compile(rf"(?m)^(\s*--(?:{_FLAGS})[ =])(?!\"?\$\{{)(\S.*?)( \\)?$"),
     re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})\"\n\s*- )(?!\"\$\{{)(\S.*)()$"),
     re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})=)(?!\$\{{)(.*)(\")$"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.config.snapshot import Snapshot
+from gateway.fleet.render.access import gateway_files, sudoers_file
 from gateway.fleet.render.compose import compose_file, compose_notes
 from gateway.fleet.render.install import env_template, install_file
 from gateway.fleet.render.launches import NodeLaunch, Note, node_launches
@@ -36,6 +37,7 @@ def render(
     for node in dict.fromkeys(launch.node.name for launch in launches):
         own = [launch for launch in launches if launch.node.name == node]
         files += _files_of(node, own, order, snapshot)
+    files += gateway_files(launch.node for launch in launches)
     further = dict.fromkeys(note for launch in launches for note in compose_notes(launch))
     secrets = frozenset(value for launch in launches for value in launch.secret_values)
     return Rendering(tuple(files), (*notes, *further), secrets)
@@ -49,8 +51,12 @@ def _files_of(
     if compose is not None:
         private = any(launch.secrets and launch.launch.image for launch in launches)
         files.append(RenderedFile(node, COMPOSE, compose, 0o600 if private else 0o644))
+    user = launches[0].user
+    if user is not None:
+        files.append(sudoers_file(node, user, (launch.name for launch in launches)))
     yield from files
-    yield RenderedFile(node, INSTALLER, install_file(node, files, _at_boot(launches, snapshot)), 0o755)
+    chooser = (user or '"${SUDO_USER:-root}"') if any(launch.backend.profiles for launch in launches) else None
+    yield RenderedFile(node, INSTALLER, install_file(node, files, _at_boot(launches, snapshot), chooser), 0o755)
 
 
 def _of_launch(launch: NodeLaunch, start: Start) -> Iterator[RenderedFile]:

@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 
-from gateway.fleet.render.launches import SECRET, NodeLaunch, published_port
+from gateway.fleet.render.docker_run import docker_words, exported
+from gateway.fleet.render.launches import NodeLaunch
 from gateway.fleet.render.order import Start
-from gateway.fleet.render.paths import MARK, env_path
+from gateway.fleet.render.paths import MARK, env_path, profile_path
 from gateway.fleet.render.unit import STOP_SECONDS, served_name, warms_up
 from gateway.fleet.render.words import OTHERWISE, comment_lines, required, shell_path, shell_word
-from gateway.launch.docker import DockerFlag
 
 # What shellcheck says of words that are meant literally: quotes, backslashes, dollar signs, tildes, typographic quotes.
 _LITERAL_WORDS = "SC1003,SC1110,SC1111,SC1112,SC2016,SC2088"
-# Variables of the engine that would change the tools of the script itself: they are only ever given to docker.
-_OF_THE_SCRIPT = re.compile(r"PATH|HOME|IFS|LD_\w+|DOCKER_\w+|BASH\w*|XDG_\w+|\w+_PROXY|\w+_proxy", re.ASCII)
 # The host's side of a mount; a colon inside a reference (${NAME:-/models}) does not end it.
 _SOURCE = re.compile(r"((?:\$\{[^{}]*\}|[^:])+):")
 
@@ -134,8 +133,21 @@ needed() {
 }
 """
 
+_CHOOSE = """\
+# Which profile to start with: what the gateway wrote on this machine, as its ssh user. Without that file, {default}.
+choose_profile() {
+  local file={file}
+  spark_profile={rendered}
+  if [[ -f $file ]]; then spark_profile=$(head -c 1000 -- "$file"); fi
+  case $spark_profile in
+    {known}) ;;
+    *) refuse "$file names a profile that is not in this script: gateway fleet render, and install it" ;;
+  esac
+}
+"""
+
 _READY = """\
-ready() {
+ready() {{where}
   until answers {url}; do
     if [[ -n ${MAINPID-} && ! -d /proc/$MAINPID ]]; then
       fail "it ended before it was ready: journalctl -u $spark_unit"
@@ -186,6 +198,8 @@ def _functions(launch: NodeLaunch, start: Start) -> Iterator[str]:
         yield _WAIT_FOR.replace("{seconds}", str(start.seconds))
     if launch.launch.image:
         yield _REMOVE
+    if launch.variants:
+        yield _choose(launch)
     yield _CLEAN_MEMORY
     yield _ZOMBIES
     yield _FORGET
@@ -206,71 +220,52 @@ def _prepare(launch: NodeLaunch, start: Start) -> str:
     )
 
 
+def _choose(launch: NodeLaunch) -> str:
+    values = {
+        "{default}": f"profile {launch.profile}" if launch.profile else "no profile",
+        "{file}": profile_path(launch.name),
+        "{rendered}": shlex.quote(launch.profile),
+        "{known}": " | ".join(shlex.quote(variant.profile) for variant in launch.variants),
+    }
+    text = _CHOOSE
+    for key, value in values.items():
+        text = text.replace(key, value)
+    return text
+
+
+def _by_profile(launch: NodeLaunch, lines_of: Callable[[NodeLaunch], list[str]]) -> list[str]:
+    """The lines of a function, by the profile that is chosen when it runs; first those that all profiles share."""
+    if not launch.variants:
+        return lines_of(launch)
+    by_profile = {variant.profile: lines_of(variant) for variant in launch.variants}
+    every = list(by_profile.values())
+    shared = [lines[0] for lines in takewhile(lambda lines: len(set(lines)) == 1, zip(*every, strict=False))]
+    if all(lines == shared for lines in every):
+        return shared
+    cases = [
+        line
+        for profile, lines in by_profile.items()
+        for line in (f"{shlex.quote(profile)})", *(f"  {line}" for line in lines[len(shared) :]), "  ;;")
+    ]
+    return [*shared, "choose_profile", "case $spark_profile in", *(f"  {line}" for line in cases), "esac"]
+
+
 def _run(launch: NodeLaunch) -> str:
+    return _function("run", _by_profile(launch, _run_lines))
+
+
+def _run_lines(launch: NodeLaunch) -> list[str]:
     lines = [f"needed {name}" for name in _needed(launch)]
     lines += [f"present {path}" for path in _host_paths(launch)]
-    assigned = {name: value for name, value in _exported(launch).items() if value != f"${{{name}}}"}
-    exported = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
-    words = [*exported, *(_docker(launch) if launch.launch.image else [])]
+    assigned = {name: value for name, value in exported(launch).items() if value != f"${{{name}}}"}
+    environ = ["env", *(f"{name}={shell_word(value)}" for name, value in assigned.items())] if assigned else []
+    words = [*environ, *(docker_words(launch) if launch.launch.image else [])]
     words += _lines_of(launch.words.arguments)
-    return _function("run", [*lines, "exec " + " \\\n    ".join(words)])
-
-
-def _docker(launch: NodeLaunch) -> list[str]:
-    """`docker run` up to the image, a line per flag."""
-    words = ["docker run", "--rm", f"--name {launch.name}"]
-    words += [" ".join(map(shell_word, flag.words())) for flag in docker_flags(launch)]
-    if launch.variables:
-        words.append(f"--env-file {env_path(launch.name)}")
-    exported = _exported(launch)
-    words += [
-        f"--env {name}" if name in exported else f"--env {shell_word(f'{name}={value}')}"
-        for name, value in launch.env.items()
-    ]
-    words += [f"--volume {shell_path(volume, launch.user)}" for volume in launch.volumes]
-    if launch.words.entrypoint is not None:
-        words.append(f"--entrypoint {shell_word(launch.words.entrypoint)}")
-    return [*words, shell_word(launch.launch.image or "")]
-
-
-def docker_flags(launch: NodeLaunch) -> tuple[DockerFlag, ...]:
-    """The operator's flags of `docker run`, behind those that an engine on a Spark needs and they do not speak of."""
-    given = launch.flags
-    names = {flag.name for flag in given}
-    limits = {(flag.value or "").partition("=")[0] for flag in given if flag.name == "ulimit"}
-    found = []
-    if "gpus" not in names and not any("nvidia.com/" in (f.value or "") for f in given if f.name == "device"):
-        found.append(DockerFlag("gpus", "all"))
-    if "ipc" not in names:
-        found.append(DockerFlag("ipc", "host"))
-    found += [DockerFlag("ulimit", f"{k}={v}") for k, v in _LIMITS.items() if k not in limits]
-    if not names & {"network", "publish", "publish-all"}:
-        port = published_port(launch)
-        if launch.nodes > 1:
-            found.append(DockerFlag("network", "host"))
-        elif port is not None:
-            found.append(DockerFlag("publish", f"{port}:{port}"))
-    if not names & {"log-driver", "log-opt"}:
-        found += [DockerFlag("log-driver", "local"), *(DockerFlag("log-opt", f"{k}={v}") for k, v in LOG.items())]
-    return (*found, *given)
-
-
-_LIMITS = {"memlock": "-1", "stack": "67108864"}
-LOG = {"max-size": "50m", "max-file": "5"}
-
-
-def _exported(launch: NodeLaunch) -> dict[str, str]:
-    """Variables that come through the environment, where no `ps` shows them: on the host all of them, for a container
-    those that refer to others or look like a secret."""
-    if not launch.launch.image:
-        return dict(launch.env)
-    hidden = {k: v for k, v in launch.env.items() if "${" in v or SECRET.search(k)}
-    return {name: value for name, value in hidden.items() if not _OF_THE_SCRIPT.fullmatch(name)}
+    return [*lines, "exec " + " \\\n    ".join(words)]
 
 
 def _needed(launch: NodeLaunch) -> tuple[str, ...]:
-    flags = [flag.value or "" for flag in launch.flags]
-    return required([launch.launch.image or "", *launch.words.all(), *launch.volumes, *flags, *launch.env.values()])
+    return required(launch.texts)
 
 
 def _host_paths(launch: NodeLaunch) -> Iterator[str]:
@@ -298,8 +293,7 @@ def _lines_of(words: tuple[str, ...]) -> list[str]:
 
 def _after(launch: NodeLaunch, start: Start) -> Iterator[str]:
     if launch.url:
-        url = shlex.quote(launch.url + launch.backend.health.path)
-        yield _READY.replace("{url}", url).replace("{seconds}", str(start.seconds))
+        yield _ready(launch, start)
     if warms_up(launch):
         yield _warm_up(launch)
     if launch.launch.image:
@@ -308,7 +302,21 @@ def _after(launch: NodeLaunch, start: Start) -> Iterator[str]:
     yield _function("clean", [*remove, "if [[ ${SERVICE_RESULT-} == success ]]; then forget_failures; fi"])
 
 
+def _ready(launch: NodeLaunch, start: Start) -> str:
+    def url_of(one: NodeLaunch) -> str:
+        return shlex.quote((one.url or "") + one.backend.health.path)
+
+    where = _by_profile(launch, lambda one: [f"url={url_of(one)}"])
+    own = len(where) > 1  # a profile changes the port
+    text = _READY.replace("{where}", "".join(f"\n  {line}" for line in ("local url", *where)) if own else "")
+    return text.replace("{url}", '"$url"' if own else url_of(launch)).replace("{seconds}", str(start.seconds))
+
+
 def _warm_up(launch: NodeLaunch) -> str:
+    return _function("warm_up", _by_profile(launch, _warm_up_lines))
+
+
+def _warm_up_lines(launch: NodeLaunch) -> list[str]:
     """The first request compiles kernels, which takes up to a minute: it is sent before anybody waits for it."""
     body = {"model": served_name(launch), "messages": [{"role": "user", "content": "ping"}], "max_tokens": 3}
     insecure = " --insecure" if (launch.url or "").startswith("https:") else ""
@@ -322,7 +330,7 @@ def _warm_up(launch: NodeLaunch) -> str:
     key = _api_key(launch)
     if key is not None:
         curl[0] = f"printf 'Authorization: Bearer %s\\n' {shell_word(key)} |\n    {curl[0]} --header @-"
-    return _function("warm_up", [" \\\n    ".join(curl)])
+    return [" \\\n    ".join(curl)]
 
 
 def _api_key(launch: NodeLaunch) -> str | None:

@@ -28,10 +28,11 @@ def write_file(file: RenderedFile, directory: Path) -> Written:
         if not names:
             return "kept"
         text = old.rstrip(b"\n") + "\n".join(["", *names, ""]).encode()
-    if old == text and stat.S_IMODE(path.stat().st_mode) == file.mode:
+    mode = file.mode | stat.S_IWUSR  # a copy of it on the node can be copied over by the next one
+    if old == text and stat.S_IMODE(path.stat().st_mode) == mode:
         return "unchanged"
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, text, file.mode)
+    _replace(path, text, mode)
     return "new" if old is None else "changed"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.config.snapshot import Snapshot
+from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
 from gateway.fleet.switching import Steps
@@ -90,14 +90,23 @@ class Operations:
 
     # -- planning -------------------------------------------------------------------------------------------------
 
-    async def planned(self, kind: Kind, name: str) -> Steps:
-        """The steps to the mode, or for the backend, of this name. Raises `not_found`."""
-        return await self._planned(kind, name, self._written())
+    async def planned(self, kind: Kind, name: str, *, profile: str | None = None) -> Steps:
+        """The steps to the mode, or for the backend, of this name. `profile`: the one to start the backend with, "" =
+        none; None = that of the mode in force. Raises `not_found`."""
+        return await self._planned(kind, name, self._written(), profile)
 
-    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot) -> Steps:
+    async def _planned(self, kind: Kind, name: str, snapshot: Snapshot, profile: str | None) -> Steps:
         self._check_name(kind, name, snapshot)
+        if profile:
+            _check_profile(snapshot.backends[name], profile)
         presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
-        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), presence)
+        started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
+        known = presence, started, idle
+        return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), *known, profile)
+
+    def _profiles(self) -> dict[str, str]:
+        """Backend -> the profile that the gateway last started it with."""
+        return dict(self.latest.profiles) if self.latest is not None else {}
 
     def _check_name(self, kind: Kind, name: str, snapshot: Snapshot) -> None:
         if kind == "switch" and name not in snapshot.modes:
@@ -108,14 +117,14 @@ class Operations:
 
     # -- running --------------------------------------------------------------------------------------------------
 
-    async def begin(self, kind: Kind, name: str, *, force: bool = False) -> Operation:
-        """Begin an operation, and return it at once. Raises `not_found`, `operation_running`, and `operation_refused`
-        with the reasons unless it is forced."""
+    async def begin(self, kind: Kind, name: str, *, force: bool = False, profile: str | None = None) -> Operation:
+        """Begin an operation, and return it at once. `profile`: as for `planned`. Raises `not_found`,
+        `operation_running`, and `operation_refused` with the reasons unless it is forced."""
         self._check_free()
         self._planning = True
         try:
             written = self._written()
-            steps = await self._planned(kind, name, written)
+            steps = await self._planned(kind, name, written, profile)
             if steps.refusals and not force:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
             self._check_open()
@@ -125,6 +134,7 @@ class Operations:
 
     async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
         operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
+        operation.profiles = self._profiles()
         await self._save(operation)
         self._known[operation.id] = operation
         while len(self._known) > KEPT:
@@ -185,3 +195,12 @@ class Operations:
                 await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
         except OSError as error:
             log.warning("%s cannot be recorded in %s: %s", operation.title, self._data, error)
+
+
+def _check_profile(backend: Backend, profile: str) -> None:
+    """Raises `not_found` where the backend has no such profile."""
+    if profile not in backend.profiles:
+        there = ", ".join(backend.profiles) or "none"
+        raise GatewayError(
+            "not_found", f"'{backend.name}' has no profile '{profile}'. Profiles: {there}.", param="profile"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
@@ -11,19 +11,42 @@ from gateway.domain.health_state import State
 from gateway.fleet.catalog import catalog_of
 from gateway.fleet.memory.model_files import read_models
 from gateway.fleet.memory.plan import FleetPlan, plan
-from gateway.fleet.switching import Presence, Steps, beside, start_steps, stop_steps, switch_steps
+from gateway.fleet.switching import (
+    NOTHING,
+    Presence,
+    Steps,
+    beside,
+    start_steps,
+    stop_steps,
+    switch_steps,
+    usual_profile,
+)
 from gateway.runtime.operations.record import Kind
 
 
-def steps_of(kind: Kind, name: str, snapshot: Snapshot, current: str | None, presence: Mapping[str, Presence]) -> Steps:
-    """The steps to the mode, or for the backend, of this name, which there is. `current`: the mode in force. Takes a
-    while: for a thread."""
+def steps_of(
+    kind: Kind,
+    name: str,
+    snapshot: Snapshot,
+    current: str | None,
+    presence: Mapping[str, Presence],
+    started: Mapping[str, str] = NOTHING,
+    idle: Collection[str] = (),
+    profile: str | None = None,
+) -> Steps:
+    """The steps to the mode, or for the backend, of this name, which there is. `current`: the mode in force; `started`:
+    backend -> the profile that the gateway last started it with; `idle`: backends that it knows not to have started;
+    `profile`: the one that a start asks for, None = any. Takes a while: for a thread."""
     if kind == "stop":
         return stop_steps(snapshot, name, presence)
-    if kind == "start":
-        found = _memory_plan(beside(snapshot, name, presence, current), None)
-        return start_steps(snapshot, name, presence, found)
-    return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name))
+    if kind == "switch":
+        return switch_steps(snapshot, name, current, presence, _memory_plan(snapshot, name), started, idle)
+    usual = usual_profile(snapshot, name, current)
+    runs = started.get(name, usual)
+    is_there = presence.get(name, "away") != "away"
+    wanted = profile if profile is not None else runs if is_there else usual
+    found = _memory_plan(beside(snapshot, name, presence, current, wanted), None)
+    return start_steps(snapshot, name, presence, found, wanted, runs)
 
 
 def presence_of(state: BackendState) -> Presence:

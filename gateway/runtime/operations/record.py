@@ -21,6 +21,7 @@ Kind = Literal["switch", "start", "stop"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
+_NOT_RUN = "not run"
 INTERRUPTED = "interrupted: the gateway ended while it ran"
 
 
@@ -37,7 +38,9 @@ class Step(msgspec.Struct):
 
 class Operation(msgspec.Struct):
     """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
-    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know."""
+    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
+    `since`: when the step under way began, and those beside it; None = none is. `profiles`: backend -> the profile that
+    the gateway last started it with ("" = none), here or in an earlier operation."""
 
     id: str
     kind: Kind
@@ -52,6 +55,8 @@ class Operation(msgspec.Struct):
     error: str | None = None
     hint: str | None = None
     notes: list[str] = []
+    since: float | None = None
+    profiles: dict[str, str] = {}
 
     @property
     def title(self) -> str:
@@ -63,13 +68,23 @@ class Operation(msgspec.Struct):
         """Whether a backend was stopped, as far as is known."""
         return any(step.what == "stop" and step.state in ("done", "failed") for step in self.steps)
 
+    @property
+    def not_started(self) -> frozenset[str]:
+        """The backends that it did not come to start, because it failed before."""
+        return frozenset(step.backend for step in self.steps if step.what == "start" and step.output == _NOT_RUN)
+
     def as_json(self) -> dict[str, Any]:
         """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         return dict(msgspec.to_builtins(self))
 
+    def shown_to_all(self) -> dict[str, Any]:
+        """As `as_json`, for people who are no admins: without what commands wrote, and without reasons."""
+        steps = [{**msgspec.to_builtins(step), "output": ""} for step in self.steps]
+        return {**self.as_json(), "steps": steps, "error": None, "notes": []}
+
     def end(self, error: str | None) -> None:
         """End it; with an error a step under way has failed, and what did not run is skipped."""
-        self.ended = time.time()
+        self.ended, self.since = time.time(), None
         if error is None:
             self.state = "done"
             return
@@ -77,7 +92,7 @@ class Operation(msgspec.Struct):
             if step.state == "running":
                 step.state, step.output = "failed", error
             elif step.state == "waiting":
-                step.state, step.output = "skipped", "not run"
+                step.state, step.output = "skipped", _NOT_RUN
         self.state, self.error, self.hint = "failed", error, self._way_on()
 
     def _way_on(self) -> str:

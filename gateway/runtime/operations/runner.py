@@ -20,9 +20,10 @@ from gateway.domain.backend import BackendState
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import WELL, State, Transition
-from gateway.fleet.commands import Command
+from gateway.fleet.commands import Command, has_failed
 from gateway.fleet.preflight.expect import expected_nodes
 from gateway.fleet.preflight.run import Looked, look_at_all
+from gateway.fleet.ssh import with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
@@ -30,6 +31,7 @@ from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
+_WATCH_MOST = 15.0  # seconds for one look at a unit
 GONE = "was taken out of routes.yaml while this ran"
 
 
@@ -56,14 +58,19 @@ class OperatedGateway(Protocol):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds for one command. `start` None = the backend's `health.start_grace`, which is also how long it may take
-    until it serves."""
+    until it serves. `watch`: between two looks whether a unit that is waited for has failed."""
 
     stop: float = 300.0
     start: float | None = None
+    watch: float = 10.0
 
 
 class StepFailed(Exception):
-    """Why a step failed."""
+    """Why a step failed. `short`: the same in a line, None = the last one."""
+
+    def __init__(self, text: str, short: str | None = None) -> None:
+        super().__init__(text)
+        self.short = short if short is not None else (text.splitlines() or [text])[-1]
 
 
 Changed = Callable[[Operation, Step], Awaitable[None]]
@@ -90,12 +97,24 @@ class Runner:
         self._is_in_force = operation.mode is None
         self._moved = asyncio.Event()  # some backend has changed its state
         gateway.fleet.observers.transitions.append(self._note)
+        self._announce(under_way=operation.mode is not None)
 
     def close(self, *, failed: bool) -> None:
         """Called once, whatever happened; ends the drain of what was not stopped if the operation has failed."""
         self._gateway.fleet.observers.transitions.remove(self._note)
+        self._announce(under_way=False)
         for state in self._drained.values() if failed else ():
             state.evidence.resume()
+
+    def _announce(self, *, under_way: bool) -> None:
+        """Tell what a switch brings and takes. Requests that only the target's backends can serve wait for them, also
+        while the others are drained; and nobody is alarmed by what leaves."""
+        coming = {planned.backend for _, planned in self._pairs if planned.what in ("start", "resume")}
+        for name in {planned.backend for _, planned in self._pairs}:
+            state = self._gateway.fleet.states.get(name)
+            if state is not None:
+                state.health.coming = under_way and name in coming
+                state.health.leaving = under_way and name not in coming
 
     def _note(self, _: Transition) -> None:
         self._moved.set()
@@ -119,21 +138,21 @@ class Runner:
         return None
 
     async def _step(self, step: Step, planned: PlannedStep) -> str | None:
-        """Why it failed; None = it did not."""
+        """Why it failed, in a line; None = it did not."""
         error: str | None = None
         if step.state == "skipped":
             await self._changed(self._operation, step)
             return None
         began = time.monotonic()
-        step.state = "running"
+        step.state, self._operation.since = "running", time.time()
         await self._changed(self._operation, step)
         try:
             step.output = await self._do(planned)
             step.state = "done"
         except StepFailed as failure:
-            error = str(failure)
+            error = failure.short
             step.state = "failed"
-            step.output = f"{error}\nlook: {planned.journal}" if planned.journal else error
+            step.output = f"{failure}\nlook: {planned.journal}" if planned.journal else str(failure)
         finally:
             step.seconds = round(time.monotonic() - began, 3)
         await self._changed(self._operation, step)
@@ -147,11 +166,11 @@ class Runner:
             case "stop":
                 return await self._stop(planned.backend, planned.commands)
             case "preflight":
-                return await self._preflight(planned.backend)
+                return await self._preflight(planned.backend, planned.profile)
             case "start":
-                return await self._start(planned.backend, planned.commands)
+                return await self._start(planned)
             case "wait":
-                return await self._wait(planned.backend)
+                return await self._wait(planned.backend, planned.commands)
             case "resume":
                 return await self._resume(planned.backend)
 
@@ -182,6 +201,7 @@ class Runner:
         self._check_target()
         output = await self._run(commands, self._limits.stop)
         self._drained.pop(name, None)
+        self._operation.profiles.pop(name, None)
         state = self._gateway.fleet.states.get(name)
         if state is not None:
             state.evidence.drain()  # an edit may have made another record of it
@@ -209,29 +229,33 @@ class Runner:
 
     # -- coming ---------------------------------------------------------------------------------------------------
 
-    async def _preflight(self, name: str) -> str:
-        mode = self._operation.mode or self._mode.current_mode()  # of a start: the one in force
-        looked = await asyncio.to_thread(_look, self._snapshot, name, mode)
+    async def _preflight(self, name: str, profile: str) -> str:
+        looked = await asyncio.to_thread(_look, self._snapshot, name, profile)
         lines = [line for one in looked for line in _found(one)]
         if any(one.failed for one in looked) and not self._operation.forced:
-            raise StepFailed("\n".join(lines))
+            raise StepFailed("\n".join(lines), lines[0])
         return "\n".join(lines)
 
-    async def _start(self, name: str, commands: Sequence[Command]) -> str:
+    async def _start(self, planned: PlannedStep) -> str:
+        name = planned.backend
         backend = self._state(name).backend
         await self._put_in_force()
         limit = self._limits.start
-        output = await self._run(commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
-        state = self._state(name)
+        self._operation.profiles[name] = planned.profile
+        output = await self._run(planned.commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
+        state = self._gateway.fleet.states.get(name)
+        if state is None:
+            raise StepFailed(f"{output}\n{GONE}")  # the output says what may run now
         state.evidence.started()
         self._gateway.prober.hurry(state)
         return output
 
-    async def _wait(self, name: str) -> str:
+    async def _wait(self, name: str, watch: Sequence[Command]) -> str:
         """Until the backend serves: its health checks are good, and its canary was answered. One that the mode parks
         only has to answer its health check."""
         grace = self._state(name).backend.health.start_grace
         until = time.monotonic() + grace
+        watch_at = time.monotonic() + self._limits.watch
         while True:
             self._moved.clear()
             health = self._state(name).health
@@ -239,6 +263,9 @@ class Runner:
                 return health.reason
             if health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
+            if watch and time.monotonic() >= watch_at:
+                await self._check_unit(watch)
+                watch_at = time.monotonic() + self._limits.watch
             left = until - time.monotonic()
             if left <= 0:
                 raise StepFailed(f"does not serve after {grace:g} s (health.start_grace): {health.reason}")
@@ -247,6 +274,14 @@ class Runner:
                     await self._moved.wait()
             except TimeoutError:
                 pass
+
+    async def _check_unit(self, watch: Sequence[Command]) -> None:
+        """Raises StepFailed where systemd has given up on a unit. A node that does not tell is no reason."""
+        for command in watch:
+            ended = await run(with_credentials(command.argv), _WATCH_MOST)
+            why = has_failed(ended.output) if not ended.problem else None
+            if why is not None:
+                raise StepFailed(f"{command.shown}\n{ended.output}\n{why}", why)
 
     async def _resume(self, name: str) -> str:
         await self._put_in_force()
@@ -260,7 +295,7 @@ class Runner:
         """What the commands wrote. Raises StepFailed with the first one that fails."""
         outputs = []
         for command in commands:
-            ended = await run(command.argv, seconds)
+            ended = await run(with_credentials(command.argv), seconds)
             outputs += [command.shown, *([ended.output] if ended.output else [])]
             if ended.problem:
                 raise StepFailed("\n".join([*outputs, ended.problem]))
@@ -274,13 +309,11 @@ def _last_line(text: str) -> str:
 # -- preflight --------------------------------------------------------------------------------------------------------
 
 
-def _look(snapshot: Snapshot, name: str, mode: str | None) -> list[Looked]:
-    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. `mode`: the one
-    whose profile it is started with; None = there are no modes."""
+def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
+    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped."""
     backend = snapshot.backends[name]
-    found = snapshot.modes.get(mode) if mode is not None else None
-    if found is not None and name in found.profiles:
-        backend = with_profile(backend, found.profiles[name], snapshot.nodes.get(backend.nodes[0]))
+    if profile:
+        backend = with_profile(backend, profile, snapshot.nodes.get(backend.nodes[0]))
     alone = replace(snapshot, backends={name: backend})
     targets = {node: snapshot.nodes[node].ssh for node in backend.nodes}
     return look_at_all([(node, targets[node.name]) for node in expected_nodes(alone) if node.name in targets])
