@@ -32,6 +32,7 @@ from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, shunned
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn
+from gateway.proxy.joining import answered_by_first, end_joining
 from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
@@ -95,11 +96,15 @@ class RequestHandler:
             self.services.active.discard(self)
             if self.blame is not None:
                 self.blame.close()
+            end_joining(self.context)
             self._settle()
-            self._release_bytes()
+            self.spare = None
+            self.record.release_bytes()
 
     async def _answer(self) -> None:
         received = await self._receive()
+        if received.alias.join_retries and await answered_by_first(self.context, received):
+            return
         planned = self.planned = self._plan(received)
         while (lease := await planned.slots.admit(returning=bool(self.record.attempts))) is not None:
             candidate = lease.candidate
@@ -134,7 +139,8 @@ class RequestHandler:
         request.sender = client.name
         alias = self._find_alias(client, request)
         record.alias = alias.name
-        record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
+        if not alias.join_retries:
+            record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
         received = ReceivedRequest(client, request, alias)
         self._recall_blame(received)
@@ -373,14 +379,6 @@ class RequestHandler:
         if self.trace is not None:
             self.trace.end(record)
 
-    def _release_bytes(self) -> None:
-        """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
-        record = self.record
-        record.attempts.clear()
-        record.trying = self.spare = None
-        if record.request is not None:
-            record.request.fields.clear()
-
     # -- from outside ---------------------------------------------------------------------------------------------
 
     @property
@@ -393,4 +391,6 @@ class RequestHandler:
             self.heartbeat = self.services.metrics.failures.once("heartbeat", self.reply.beat())
 
     def _left(self) -> None:
-        self.timer.interrupt(ClientGone())
+        running = self.context.running
+        if running is None or not running.client_left():
+            self.timer.interrupt(ClientGone())

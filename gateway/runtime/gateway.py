@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
+from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.config.load import Loaded
@@ -100,6 +101,7 @@ class Gateway:
             culprits=Culprits(),
             pulse=Pulse(failures),
             active=self.active,
+            joins=Joins(self.memory),
             on_short=self.short_of,
         )
         self.shared: Membership | None = None  # None = no other gateways share the fleet
@@ -247,6 +249,7 @@ class Gateway:
         if self.reloader is not None:
             await self.reloader.close()
         await self.operations.close()
+        self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
         await self.history.close()
@@ -307,6 +310,7 @@ class Gateway:
         if self.stopping:
             return
         self.stopping = True
+        self.services.joins.stop()
         loop = asyncio.get_running_loop()
         self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
