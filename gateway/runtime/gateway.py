@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from gateway.accounting.accounts import Accounts, today
@@ -109,8 +110,8 @@ class Gateway:
             from gateway.cluster.membership import Membership
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            data = Path(snapshot.server.data)
-            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere)
+            data, name = Path(snapshot.server.data), f"{gethostname()}:{snapshot.server.port}"
+            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere, name)
         self.history = History(
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
@@ -118,7 +119,8 @@ class Gateway:
         self.alerter = Alerter(
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
-        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
+        shared = self.shared.operations if self.shared is not None else None
+        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data), shared=shared)
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 

@@ -18,6 +18,7 @@ Kind = Literal["switch", "start", "stop"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
+SHARED_MOST = 2000  # characters of a step's output that other gateways get
 INTERRUPTED = "interrupted: the gateway ended while it ran"
 
 
@@ -34,7 +35,8 @@ class Step(msgspec.Struct):
 
 class Operation(msgspec.Struct):
     """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
-    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know."""
+    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
+    `gateway`: the one that runs it, where several share the fleet."""
 
     id: str
     kind: Kind
@@ -49,6 +51,7 @@ class Operation(msgspec.Struct):
     error: str | None = None
     hint: str | None = None
     notes: list[str] = []
+    gateway: str | None = None
 
     @property
     def title(self) -> str:
@@ -60,9 +63,21 @@ class Operation(msgspec.Struct):
         """Whether a backend was stopped, as far as is known."""
         return any(step.what == "stop" and step.state in ("done", "failed") for step in self.steps)
 
+    @property
+    def named(self) -> str:
+        """With its id, and the gateway that runs it."""
+        return f"{self.title} ({self.id})" + (f" at gateway {self.gateway}" if self.gateway is not None else "")
+
     def as_json(self) -> dict[str, Any]:
         """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         return dict(msgspec.to_builtins(self))
+
+    def for_others(self) -> dict[str, Any]:
+        """As `as_json`, with the end of each output only: every gateway keeps it."""
+        found = self.as_json()
+        for step in found["steps"]:
+            step["output"] = step["output"][-SHARED_MOST:]
+        return found
 
     def end(self, error: str | None) -> None:
         """End it; with an error a step under way has failed, and what did not run is skipped."""
