@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.admission.memory import Memory, Share
-from gateway.errors import GatewayError
 
 KEPT = 60.0  # seconds that an answer is kept after its end
 ALONE = 60.0  # seconds that a request goes on without a client that waits for it
@@ -122,11 +121,11 @@ class Joins:
 
     def keep(self, running: Running, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> Answer | None:
         """None = there is no memory for it."""
-        share = Share(self._memory)
-        try:
-            share.add(len(body) + OVERHEAD)
-        except GatewayError:
+        size = len(body) + OVERHEAD
+        if not self._memory.has_room(size):
             return None
+        share = Share(self._memory)
+        share.add(size)
         answer = Answer(running.request_id, headers, body, share)
         if not self.stopping:
             self.kept.keep(running.key, answer, running.owner, asyncio.get_running_loop().time())

@@ -30,6 +30,10 @@ class Memory:
         self.on_full = on_full
         self.drop_kept: Callable[[], None] = lambda: None  # drops bytes that are held for no request (joins.py)
 
+    def has_room(self, size: int) -> bool:
+        """Is there room for so many bytes that are held for no request?"""
+        return self.large is None or self.used + size <= self.large
+
     def used_without_kept(self) -> int:
         self.drop_kept()
         return self.used

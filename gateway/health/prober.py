@@ -262,8 +262,10 @@ class Prober:
         if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
             state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
             return
-        if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
-            return
+        if read_models or state.health.state not in WELL:
+            is_right = await self._read_description(state, probe)
+            if not is_right and not state.health.asleep:  # whether it is awake has to be asked all the same
+                return
         if (node := self._down_node(state)) is not None:
             state.evidence.dead(f"its node {node} is down")
             return

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.runtime.operations.elsewhere import ALONE
-from gateway.runtime.operations.record import SHARED_MOST
+from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST
 from tests.cluster.joined import one_more, shared, until_joined
 from tests.cluster.redis_server import RedisServer
 from tests.gateway_process import gateway_process
@@ -134,6 +134,22 @@ async def test_one_whose_gateway_was_killed_is_ended_by_another(redis: RedisServ
             assert other.gateway.snapshot.mode == "ds4"
             there.go_on()
             assert (await switched(other, "ds4"))["state"] == "done"
+
+
+async def test_a_gateway_that_was_killed_and_starts_again_says_so_itself(redis: RedisServer, tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", away="c") as there:
+        there.faults["start c"] = "hang"
+        routes = f"server: {{shared: '{redis.url}?socket_timeout=2'}}\n{routes_of(there)}"
+        async with gateway_process(tmp_path, routes) as killed:
+            begun = (await killed.client.post("/admin/mode", json={"mode": "ds4"})).json()
+            await there.until_asked("start c")
+            os.kill(killed.pid, signal.SIGKILL)
+        there.go_on()
+        async with gateway_process(tmp_path, routes) as again:
+            found = (await again.client.get(f"/admin/operations/{begun['id']}")).json()
+            assert (found["state"], found["error"]) == ("failed", INTERRUPTED)
+            async with one_more(redis, routes_of(there), 2) as other:
+                assert await seen(other, begun["id"]) == found
 
 
 async def test_without_redis_a_gateway_switches_alone_and_says_so(own_redis: RedisServer, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -202,6 +203,27 @@ async def test_a_gateway_that_stops_does_not_wait_for_a_request_without_a_client
         gateway.gateway.begin_stop()
         await sim.wait_aborted(1)
         await gateway.until(gateway.idle)
+
+
+async def test_an_edit_counts_for_the_next_repeat_and_leaves_nothing_behind() -> None:
+    sim = SimVllm("a")
+    async with joining(sim) as gateway:
+        sim.fault("hang_mid", after=2)
+        asks = [asyncio.create_task(ask(gateway, **KEY)) for _ in range(2)]
+        await waiting(gateway, 2)
+        was = gateway.gateway.snapshot
+        aliases = {name: replace(alias, join_retries=False) for name, alias in was.aliases.items()}
+        await gateway.gateway.put_in_force(replace(was, aliases=aliases))
+        later = asyncio.create_task(ask(gateway, **KEY))
+        await sim.wait_for(lambda: asked(sim) == 2)
+        sim.clear()
+        answers = [*await asyncio.gather(*asks), await later]
+        assert [answer.status_code for answer in answers] == [200] * 3
+        assert ["x-gateway-joined" in answer.headers for answer in answers].count(True) == 1
+        await gateway.until(gateway.idle)
+        assert gateway.gateway.services.joins.running == {}
+        await gateway.gateway.put_in_force(replace(was, clients={}))
+        assert "x-gateway-joined" not in (await ask(gateway, **KEY)).headers
 
 
 async def test_a_repeat_counts_against_rpm_and_not_against_tpm() -> None:
