@@ -116,6 +116,27 @@ def test_a_request_without_a_client_ends_after_a_while_unless_a_repeat_waits() -
     run_virtual(play())
 
 
+def test_one_that_leaves_when_it_is_about_to_run_lets_the_next_one_run() -> None:
+    async def play(others: int) -> None:
+        game = Play(Joins(Memory(None)))
+        for number in range(2 + others):
+            await game.move(number, "comes")
+        await turns(2)
+        await game.move(0, "fails")
+        await turns(1)
+        await game.move(1, "leaves")
+        await turns(3)
+        assert list(game.running) == [2] * others
+        assert len(game.joins.running) == others
+        for result in game.running.values():
+            result.set_result(False)
+        await turns(3)
+        assert game.joins.running == {}
+
+    run_virtual(play(0))
+    run_virtual(play(1))
+
+
 def test_when_the_gateway_stops_what_runs_for_nobody_is_ended() -> None:
     async def play() -> None:
         memory = Memory(64 * MB)

@@ -168,6 +168,40 @@ async def test_callers_behind_a_proxy_are_not_one_caller_without_keys() -> None:
             assert asked(sim) == count
 
 
+async def test_without_keys_an_address_and_what_it_sends_as_key_are_a_caller() -> None:
+    sim = SimVllm("a")
+    async with joining(sim, "") as gateway:
+        await ask(gateway, **KEY)
+        await ask(gateway, **KEY, authorization="Bearer another")
+        assert asked(sim) == 2
+        other = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=gateway.url, transport=other) as client:
+            fields = {**ONE, "content-type": "application/json", "idempotency-key": "k1"}
+            answer = await client.post(CHAT, content=json.dumps(chat("j")), headers=fields)
+        assert (answer.status_code, asked(sim)) == (200, 3)
+
+
+async def test_streams_at_the_same_time_run_side_by_side() -> None:
+    sim = SimVllm("a")
+    async with joining(sim) as gateway:
+        sim.fault("hang_mid", after=2)
+        asks = [asyncio.create_task(ask(gateway, body=chat("j", stream=True), **KEY)) for _ in range(2)]
+        await sim.wait_inflight(2)
+        sim.clear()
+        assert [answer.status_code for answer in await asyncio.gather(*asks)] == [200, 200]
+
+
+async def test_a_repeat_while_the_first_runs_needs_no_tokens_of_the_limit() -> None:
+    sim = SimVllm("a")
+    async with joining(sim) as gateway:
+        sim.fault("hang_mid", after=2)
+        body = chat("j", max_tokens=1000)  # two of these are more than the limit
+        asks = [asyncio.create_task(ask(gateway, body=body, authorization="Bearer few-key", **KEY)) for _ in range(2)]
+        await waiting(gateway, 2)
+        sim.clear()
+        assert [answer.status_code for answer in await asyncio.gather(*asks)] == [200, 200]
+
+
 async def test_a_client_that_leaves_and_comes_again_gets_the_answer_of_its_first_request() -> None:
     sim = SimVllm("a")
     async with joining(sim) as gateway:
