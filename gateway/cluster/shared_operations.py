@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gateway.cluster.scripts import Operation
@@ -85,7 +86,7 @@ class SharedOperations:
             found.append((("operated",), lambda _: None))
         for asked, said in self._asking.items():
             self._sent.add(asked)
-            found.append((("operate", said), lambda answer, asked=asked: _answer(asked, answer)))  # type: ignore[misc]
+            found.append((("operate", said), partial(_answer, asked)))
         self._asking.clear()
         return found
 
