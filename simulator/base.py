@@ -242,6 +242,13 @@ class Sim:
                 engine.resume()
         self.changed()
 
+    def sleep(self, level: int = 1) -> None:
+        """Put its engine to sleep. Raises ValueError where it cannot sleep."""
+        raise ValueError(f"level {level}: only a simulated vLLM in development mode can")
+
+    def wake_up(self) -> None:
+        """End the sleep of its engine."""
+
     # --- waiting ---
 
     async def wait_for(self, condition: Callable[[], Any], timeout: float = 5.0) -> None:

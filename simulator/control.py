@@ -32,6 +32,10 @@ class Controlled(Protocol):
 
     def clear(self) -> None: ...
 
+    def sleep(self, level: int = 1) -> None: ...
+
+    def wake_up(self) -> None: ...
+
     async def kill(self) -> None: ...
 
     async def revive(self) -> Any: ...
@@ -70,7 +74,8 @@ class Control:
 
 
 async def control(exchange: Exchange, sims: Mapping[str, Controlled], path: str, sim: Controlled | None) -> None:
-    """GET "" = state; POST /fault, DELETE /fault; POST /kill, /revive (also /start), /terminate (also /stop; how)."""
+    """GET "" = state; POST /fault, DELETE /fault; POST /kill, /revive (also /start), /terminate (also /stop; how),
+    /sleep (level), /wake_up."""
     if sim is None:
         await exchange.send_json(404, {"error": f"no such backend; there are: {', '.join(sims)}"})
         return
@@ -89,11 +94,13 @@ async def control(exchange: Exchange, sims: Mapping[str, Controlled], path: str,
         exchange.on_lost.clear()
         await sim.kill()
         await _send_state(exchange, sim)
+    elif exchange.method == "POST" and path in ("/sleep", "/wake_up"):
+        await _set_sleep(exchange, sim, path)
     elif exchange.method == "POST" and path in ("/stop", "/terminate"):
         await _terminate(exchange, sim, sim.terminate)
     else:
         await exchange.send_json(
-            404, {"error": "GET /_sim, POST or DELETE /_sim/fault, POST /_sim/kill|revive|terminate"}
+            404, {"error": "GET /_sim, POST or DELETE /_sim/fault, POST /_sim/kill|revive|terminate|sleep|wake_up"}
         )
 
 
@@ -120,6 +127,18 @@ async def _terminate(exchange: Exchange, sim: Controlled, end: Callable[..., Awa
         await end(how=options.get("how", "abort"))
     except (ValueError, TypeError, AttributeError) as problem:
         await exchange.send_json(400, {"error": f'not a way to end ({problem}); send nothing or {{"how": ...}}'})
+        return
+    await _send_state(exchange, sim)
+
+
+async def _set_sleep(exchange: Exchange, sim: Controlled, path: str) -> None:
+    try:
+        if path == "/wake_up":
+            sim.wake_up()
+        else:
+            sim.sleep(**json.loads(await exchange.read_body() or b"{}"))
+    except (ValueError, TypeError) as problem:
+        await exchange.send_json(400, {"error": f'it cannot sleep ({problem}); send nothing or {{"level": 1}}'})
         return
     await _send_state(exchange, sim)
 

@@ -102,6 +102,7 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.hung = self.dead = False
+        self.sleep_level: int | None = None  # None = awake
         self._on_change = on_change
         self._blocks: OrderedDict[bytes, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
@@ -161,12 +162,22 @@ class Engine:
 
     def resume(self) -> None:
         """Go on, as a new engine if it was dead."""
-        self.hung = self.dead = False
+        self.hung, self.dead = self.sleep_level is not None, False
         for sequence in self.running:
             sequence.frozen, sequence.hold_at = False, None
         for sequence in self.waiting:
             sequence.hold_at = None
         self._arm()
+
+    def sleep(self, level: int) -> None:
+        """As vLLM with `mode=abort`: what is in flight is aborted, and later requests wait until it is awake."""
+        self.abort_all()
+        self.hang()
+        self.sleep_level = level
+
+    def wake_up(self) -> None:
+        self.sleep_level = None
+        self.resume()
 
     def cached_tokens(self, prompt: bytes, tokens: int) -> int:
         """How many of the prompt's tokens the prefix cache holds. Adds the prompt to the cache."""

@@ -98,8 +98,9 @@ def _lines(engine: Engine, model: str, process_start: float, flags: Mapping[str,
     asleep = "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
     asleep += "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2."
     yield from (f"# HELP vllm:engine_sleep_state {asleep}", "# TYPE vllm:engine_sleep_state gauge")
+    now = {None: "awake", 0: "awake", 1: "weights_offloaded", 2: "discard_all"}[engine.sleep_level]
     for state in ("awake", "weights_offloaded", "discard_all"):
-        yield f'vllm:engine_sleep_state{{{label},sleep_state="{state}"}} {float(state == "awake")}'
+        yield f'vllm:engine_sleep_state{{{label},sleep_state="{state}"}} {float(state == now)}'
     yield from gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
     queries = "Prefix cache queries, in terms of number of queried tokens."
     yield from counter("vllm:prefix_cache_queries", queries, only(c.prefix_queries))

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping
 from collections.abc import Sequence as List
 from typing import Any
+from urllib.parse import parse_qs
 
 from simulator import tokens, validation
 from simulator.answer import Answer, plan
@@ -68,6 +69,7 @@ class SimVllm(Sim):
         speedup: float = 1.0,
         flags: Mapping[str, Any] | None = None,
         generic: bool = False,
+        dev_mode: bool = False,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
         self.served, self.context, self.version = list(served), context, version
@@ -75,6 +77,7 @@ class SimVllm(Sim):
         self.reasoning_parser = None if reasoning_parser in (None, "none") else reasoning_parser
         self.auto_tools, self.api_key, self.pooling, self.vision = auto_tools, api_key, pooling, vision
         self.keep_alive, self.generic, self.flags = keep_alive, generic, flags or {}
+        self.dev_mode = dev_mode  # VLLM_SERVER_DEV_MODE=1: it can be put to sleep
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
@@ -87,6 +90,7 @@ class SimVllm(Sim):
         return [self.engine]
 
     def restarted(self) -> None:
+        self.engine.wake_up()
         self.engine.reset_counters()
 
     def describe(self) -> dict[str, Any]:
@@ -139,6 +143,8 @@ class SimVllm(Sim):
         own = {"/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",), "/metrics": ("GET",),
                "/tokenize": ("POST",), "/detokenize": ("POST",)}  # fmt: skip
         known = {**always, **({} if self.generic else own)}
+        if self.dev_mode:
+            known |= {"/is_sleeping": ("GET",), "/sleep": ("POST",), "/wake_up": ("POST",)}
         known |= {"/v1/embeddings": ("POST",)} if self.pooling else chat
         return known.get(path, ())
 
@@ -152,6 +158,8 @@ class SimVllm(Sim):
         elif path == "/metrics":
             page = render(self.engine, self.served[0], self.started_at, self.flags)
             await exchange.send(200, page, "text/plain; version=1.0.0; charset=utf-8", _VARY)
+        elif path == "/is_sleeping":
+            await exchange.send_json(200, {"is_sleeping": self.engine.sleep_level is not None}, _VARY)
         else:
             cards = [] if "no_models" in faults else [self._card(name) for name in self.served]
             await exchange.send_json(200, {"object": "list", "data": cards}, _VARY)
@@ -171,7 +179,29 @@ class SimVllm(Sim):
             "parent": None, "max_model_len": self.context, "permission": [permission],
         }  # fmt: skip
 
+    def sleep(self, level: int = 1) -> None:
+        """Raises ValueError where it is not in development mode, or there is no such level."""
+        if not self.dev_mode or level not in (0, 1, 2):
+            raise ValueError("VLLM_SERVER_DEV_MODE=1 is not set" if not self.dev_mode else "the levels are 0, 1 and 2")
+        self.engine.sleep(level)
+        self.changed()
+
+    def wake_up(self) -> None:
+        self.engine.wake_up()
+        self.changed()
+
+    async def _set_sleep(self, exchange: Exchange, path: str) -> None:
+        """`POST /sleep?level=1`, `POST /wake_up`: as vLLM does it, with an empty answer."""
+        if path == "/wake_up":
+            self.wake_up()
+        else:
+            self.sleep(int(parse_qs(exchange.query).get("level", ["1"])[0]))
+        await exchange.send(200, b"", None, _VARY)
+
     async def _post(self, exchange: Exchange, path: str, faults: Mapping[str, Fault]) -> None:
+        if path in ("/sleep", "/wake_up"):
+            await self._set_sleep(exchange, path)
+            return
         body = validation.decode_body(exchange)
         validation.check_types(body)
         if "wrong_model" in faults:

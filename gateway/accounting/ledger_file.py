@@ -238,7 +238,7 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
     with closing(_read_only(path)) as connection:
         if not _version(connection, path):
             return []  # the file is being created
-        errors = f"sum(CASE WHEN outcome = '200' THEN 0 ELSE {_number('requests')} END)"
+        errors = f"sum(CASE WHEN outcome IN ('200', 'joined') THEN 0 ELSE {_number('requests')} END)"
         rows: Iterable[tuple[object, ...]] = connection.execute(
             f"SELECT {groups}, sum({_number('requests')}), {errors}, {_SUMMED_REST} FROM usage "
             f"WHERE span IN (0, {HOUR}) AND at >= ? AND {_DATED} GROUP BY {groups} "

@@ -55,9 +55,17 @@ class RequestRecord:
     tried: list[Tried] = field(default_factory=list)  # the backends that did not answer, and why
     queued: float | None = None  # seconds that it has waited for slots; None = it did not get that far
     resumed: str = ""  # the backend that went on with the stream after it had broken at another one
+    joined: str = ""  # the id of the request whose answer it got, because it repeats it
     committed: bool = False  # the status of a stream was sent
-    outcome: str = "200"  # the HTTP status of an answer, an error code, "client_gone" or "client_stalled"
+    outcome: str = "200"  # the HTTP status of an answer, an error code, "joined", "client_gone" or "client_stalled"
     seconds: float = 0.0  # from its beginning to its end
+
+    def release_bytes(self) -> None:
+        """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
+        self.attempts.clear()
+        self.trying = None
+        if self.request is not None:
+            self.request.fields.clear()
 
     def served_by(self) -> AttemptRecord | None:
         """The attempt whose answer, or beginning of an answer, the client got."""

@@ -20,7 +20,7 @@ class Memory:
     """The memory of all requests. `limit` in bytes (None = no limit), `used`: bytes in use. The last sixteenth is
     reserved for small requests, so that large ones cannot lock them out. `on_full` is called at each refusal."""
 
-    __slots__ = ("large", "limit", "on_full", "refused", "used")
+    __slots__ = ("drop_kept", "large", "limit", "on_full", "refused", "used")
 
     def __init__(self, limit: int | None, on_full: Callable[[], None] = lambda: None) -> None:
         self.limit = limit
@@ -28,6 +28,15 @@ class Memory:
         self.used = 0
         self.refused = 0
         self.on_full = on_full
+        self.drop_kept: Callable[[], None] = lambda: None  # drops bytes that are held for no request (joins.py)
+
+    def has_room(self, size: int) -> bool:
+        """Is there room for so many bytes that are held for no request?"""
+        return self.large is None or self.used + size <= self.large
+
+    def used_without_kept(self) -> int:
+        self.drop_kept()
+        return self.used
 
     def describe(self) -> dict[str, int | None]:
         """For `/status`, in bytes; `refused`: requests that were refused for lack of memory."""
@@ -52,7 +61,7 @@ class Share:
         memory = self._memory
         used, own = memory.used + size, self.size + size
         limit = memory.large if own > SMALL else memory.limit
-        if limit is not None and used > limit:
+        if limit is not None and used > limit and (used := memory.used_without_kept() + size) > limit:
             memory.refused += 1
             memory.on_full()
             raise GatewayError("memory_full", FULL, retry_after=RETRY_AFTER)

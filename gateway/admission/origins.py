@@ -103,9 +103,14 @@ def is_from_here(headers: Mapping[bytes, bytes], peer: str, http_version: str = 
 
     HTTP/1.0 counts as a proxy: by default nginx uses it for its upstreams, and adds none of the headers.
     """
-    if http_version == "1.0" or any(name in _FORWARDED or name.startswith(b"x-forwarded") for name in headers):
+    if http_version == "1.0" or is_forwarded(headers):
         return False
     return is_loopback(peer) and is_loopback(hostname(headers.get(b"host", b"").decode("latin-1")))
+
+
+def is_forwarded(headers: Mapping[bytes, bytes]) -> bool:
+    """Has a proxy passed the request on, as far as its headers say?"""
+    return any(name in _FORWARDED or name.startswith(b"x-forwarded") for name in headers)
 
 
 def hostname(host: str) -> str:

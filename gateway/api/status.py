@@ -159,7 +159,7 @@ def _add_words(gateway: Gateway, answer: dict[str, Any]) -> None:
         answer["backends"][name] |= {
             "reason": shown_to_admin(state.health.reason),
             "observed": {check: asdict(seen) for check, seen in state.facts.observed.items()},
-            "drift": [] if state.health.outside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
+            "drift": [] if state.health.set_aside else [shown_to_admin(s) for s in drift(state, time.monotonic())],
         }
     operation = gateway.operations.latest
     answer["operation"] = operation.as_json() if operation is not None else None

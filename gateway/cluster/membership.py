@@ -16,6 +16,7 @@ from gateway.admission.scheduler import Scheduler
 from gateway.cluster.identity import GatewayIdentity, load_identity, save_identity
 from gateway.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable
 from gateway.cluster.shared_budgets import SharedBudgets, days
+from gateway.cluster.shared_operations import SharedOperations
 from gateway.cluster.shared_slots import SharedSlots
 from gateway.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
@@ -33,7 +34,7 @@ SETTLED = 5.0  # seconds after joining in which other gateways may still be reco
 
 class Membership:
     """`joined`: Redis answers, and slots, limits and budgets are decided together. `on_mode` is called with the mode
-    that another gateway has chosen, and when (Unix ms)."""
+    that another gateway has chosen, and when (Unix ms). `name`: of this gateway, for people."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Membership:
         emit: Callable[[Event], None],
         failures: Failures | None = None,
         on_mode: Callable[[str, float], None] = lambda *_: None,
+        name: str = "",
     ) -> None:
         self._failures = failures or Failures()
         self.id = uuid.uuid4().hex[:12]  # of this process
@@ -61,6 +63,9 @@ class Membership:
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
         self._state_sync.on_mode = on_mode
+        self.operations = SharedOperations(
+            name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake
+        )
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -145,6 +150,7 @@ class Membership:
         if not self.joined:
             return self._joining() if self._renew else []
         batch: Batch = []
+        look = self.operations.look() if self._renew else []
         if self._renew:
             self._renew, self._news = False, True
             batch.append((self.slots.renewal(0), self._renewed))
@@ -152,8 +158,10 @@ class Membership:
         if self._news:
             self._news = False
             batch.append((("news", self._state_sync.revision), self._read_news))
+        batch += look
         batch += self.slots.pending_operations()
         batch += [(operation, _ignore) for operation in self._state_sync.pending_operations()]
+        batch += self.operations.pending_operations()
         if self._shared_budgets is not None:
             batch += [(operation, _ignore) for operation in self._shared_budgets.pending_operations()]
         return batch
@@ -229,6 +237,7 @@ class Membership:
         """Redis is away: requests that wait are served by this gateway alone from now on."""
         self._nudge.set()
         self._tried.set()
+        self.operations.lost()
         if self.joined or not self.times_away:
             self.times_away += 1
             self._fleet.sharers = self.gateways

@@ -11,7 +11,7 @@ import msgspec
 from gateway.config.snapshot import Backend
 
 PREFIX = "spark-gateway:"  # of all keys: one fleet per database
-FILES = ("base", "limits", "slots", "state", "main")  # in this order they are one script
+FILES = ("base", "limits", "slots", "state", "operations", "main")  # in this order they are one script
 
 Operation = Sequence[Any]  # its name, then its arguments; no None in it
 

@@ -1,4 +1,5 @@
-"""What gateways publish: learned facts, observations, health verdicts and drains of backends, and the chosen mode.
+"""What gateways publish: learned facts, observations, health verdicts and drains of backends, the chosen mode, and the
+latest operation.
 
 Every published fact has a field and a time; the latest fact of a field counts. It is applied where it is about the same
 running engine (version, start). A verdict that rests on proof is adopted, and ends by this gateway's own checks. That
@@ -23,6 +24,8 @@ from gateway.health.prober import Prober
 VERDICT_FOR = 900.0  # seconds that a verdict is of interest
 PROOFS = frozenset({"stalled", "misconfigured", "doubted", "disproved"})
 MODE = "\tmode"  # the field of the chosen mode, which belongs to no backend
+OPERATION = "\toperation"  # the field of the latest operation on the fleet
+OPERATION_FOR = 7 * 86400.0  # seconds that it is of interest
 PUBLISHED = PROOFS | {"proved", "down", "ready"}
 
 _json = msgspec.json.Encoder().encode
@@ -50,6 +53,7 @@ class StateSync:
         self._wipes: list[Operation] = []
         self._applying = False
         self.on_mode: Callable[[str, float], None] = lambda *_: None  # (mode, Unix ms): another gateway chose it
+        self.on_operation: Callable[[Any], None] = lambda _: None  # another gateway has published one
         self.revision = 0
 
     # -- reports from this gateway --------------------------------------------------------------------------------
@@ -82,6 +86,13 @@ class StateSync:
     def publish_mode(self, mode: str, at: float) -> None:
         """Publish the mode that was chosen here at `at` (Unix ms)."""
         self._facts[MODE] = self._unsent[MODE] = Fact(at, 0.0, mode)
+        self._wake()
+
+    def publish_operation(self, value: Any) -> None:
+        """Publish the latest operation on the fleet, which counts more than all before."""
+        known = self._facts.get(OPERATION)
+        at = _ms() if known is None else max(_ms(), known.at + 1)  # the clock of another gateway may be ahead
+        self._facts[OPERATION] = self._unsent[OPERATION] = Fact(at, at + OPERATION_FOR * 1000, value)
         self._wake()
 
     def _publish(self, state: BackendState, field: str, value: Any, seconds: float | None) -> None:
@@ -122,6 +133,8 @@ class StateSync:
                 fact = self._facts[field] = Fact(at, until, msgspec.json.decode(value))
                 if field == MODE:
                     self.on_mode(str(fact.value), at)
+                elif field == OPERATION:
+                    self.on_operation(fact.value)
                 else:
                     self._unfit[field] = None
         if self._unfit:

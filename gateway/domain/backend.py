@@ -81,6 +81,7 @@ class BackendState:
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
+    sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
     # The name that tells the model's family: that of the launch command, else the one that requests carry.
     checkpoint: str | None = field(init=False)
@@ -193,6 +194,7 @@ class BackendState:
     def forget(self) -> None:
         """Drop all learned and observed facts: the engine may be another one now, or have other flags."""
         self.facts.forget()
+        self.sleepless = None
 
     def report_transition(self, transition: Transition, verdict: str, *, announce: bool = True) -> None:
         """Report a change of health to the observers. `verdict`: the kind of proof; `announce`: to other gateways

@@ -19,12 +19,14 @@ ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 class Probe:
     """The paths that the prober requests, below the server's root (`/health`) or its API (`models`). A server without
     `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
-    show whether the engine makes progress; None = there is none."""
+    show whether the engine makes progress; None = there is none. `asleep`: says whether the engine was put to sleep,
+    where it exists."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
     version: str | None
     metrics: str | None = None
+    asleep: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             model_optional=True,
             continues_text=True,
             thinking_field="chat_template_kwargs",
-            probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics"),
+            probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics", asleep="/is_sleeping"),
         ),
         "openai": EngineTraits(
             _OPENAI, calls_on_demand=True, probe=Probe(liveness="models", models="models", version=None)

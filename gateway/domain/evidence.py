@@ -141,6 +141,15 @@ class Evidence:
         health, now = self._owner.health, time.monotonic()
         self._report(health.park(parked, now) if parked is not None else health.unpark(now), announce=False)
 
+    def asleep(self, reason: str) -> None:
+        """Its engine is asleep; `reason` begins with "asleep". What was sent to it waits in vain."""
+        self._report(self._owner.health.sleeps(time.monotonic(), reason), announce=False)
+        self._owner.report_stalled()
+
+    def awake(self) -> None:
+        """Its engine is not asleep."""
+        self._report(self._owner.health.awake(time.monotonic()), announce=False)
+
     def stopped(self) -> None:
         """The gateway has had its engine stopped."""
         self._owner.health.stopped()

@@ -2,8 +2,8 @@
 
 unknown -> warming -> ready <-> busy -> suspect -> down -> warming -> ...      draining, misconfigured, parked
 
-What an operator (`drain`) or the mode in force (`park`) decided about a backend wins over all evidence, which is still
-counted: it tells how the backend is when that ends.
+What an operator (`drain`) or the mode in force (`park`) decided about a backend, or that its engine was put to sleep
+(`sleeps`), wins over all evidence, which is still counted: it tells how the backend is when that ends.
 
 Evidence changes the state: liveness (the prober's checks), outcomes of real requests, progress (`stalled`: the engine
 makes none) and canaries (`proved`, `disproved`, `doubted`). A state that requests caused is not cleared by a good
@@ -19,6 +19,7 @@ from gateway.domain.health_state import SERVING, WELL, State, Transition, is_ste
 
 # Seconds for which a failed backend gets no requests. Each pause is twice the one before.
 BACKOFF_MOST = 30.0  # until one trial request is sent to a backend that failed requests
+ASLEEP = "asleep: somebody has put its engine to sleep"
 MISCONFIGURED_FOR = 600.0  # until one trial request is sent to an unprobed backend that refuses our key
 
 
@@ -37,7 +38,7 @@ class Health(HealthRecord):
             self.good_since = now
         if self.state in WELL and not self.from_requests:
             self.fails = 0
-        if self.state in WELL or self.outside:
+        if self.state in WELL or self.set_aside:
             return None
         if self.state is State.UNKNOWN or (self.state is State.PARKED and not self.canaried):
             return self._ready("answers its health check", now)
@@ -70,6 +71,8 @@ class Health(HealthRecord):
         self.oks = 0
         self.fails += 1
         self.gone = self.gone or refused
+        if self.asleep and refused:
+            return self._up("its engine was asleep, and is gone", now)
         if self.held:
             return None
         if self.on_demand and (not self.ever_ready or self.state in (State.DOWN, State.WARMING)):
@@ -157,7 +160,7 @@ class Health(HealthRecord):
         if self.state is State.DRAINING:
             return None
         self.oks = 0
-        if self.outside:
+        if self.set_aside:
             return None
         self.from_requests = True
         if self.half_open:  # the trial request was refused although the list of models is right
@@ -246,14 +249,14 @@ class Health(HealthRecord):
     # -- an operator, and the mode in force -----------------------------------------------------------------------
 
     def drain(self, now: float) -> Transition | None:
-        """A backend outside the mode stays parked; it is drained when the mode contains it again."""
+        """A backend outside the mode, or asleep, stays parked; it is drained when that ends."""
         self.half_open = False
         self.drained = True
-        return None if self.outside else self._move(State.DRAINING, "drained by an operator", now)
+        return None if self.set_aside else self._move(State.DRAINING, "drained by an operator", now)
 
     def remove(self, now: float) -> None:
         """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""
-        self.half_open = self.outside = False
+        self.half_open = self.outside = self.asleep = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
@@ -274,26 +277,48 @@ class Health(HealthRecord):
         return self._move(State.PARKED, reason, now)
 
     def unpark(self, now: float) -> Transition | None:
-        """The mode in force contains the backend (again). Falls from before do not count: it is another start."""
+        """The mode in force contains the backend (again)."""
         if not self.outside:
             return None
-        self.outside = self.ever_ready = self.well = self.gone = self.hopeless = False
+        self.outside = False
+        if self.asleep:
+            return self._move(State.PARKED, ASLEEP, now)
+        return self._begin_anew("in the mode in force", now)
+
+    def sleeps(self, now: float, reason: str = ASLEEP) -> Transition | None:
+        """Its engine answers, and is asleep: it is parked until it is awake."""
+        self.half_open = False
+        self.asleep = True
+        self.oks += 1  # it answers: it is there, and holds its memory
+        return None if self.outside else self._move(State.PARKED, reason, now)
+
+    def awake(self, now: float) -> Transition | None:
+        """Its engine is not asleep (any more)."""
+        return self._up("has woken up", now) if self.asleep else None
+
+    def _up(self, why: str, now: float) -> Transition | None:
+        self.asleep = False
+        return None if self.outside else self._begin_anew(why, now)
+
+    def _begin_anew(self, why: str, now: float) -> Transition | None:
+        """It is no longer parked. Falls from before do not count: it is another start."""
+        self.ever_ready = self.well = self.gone = self.hopeless = False
         self.from_requests = self.unanswered_lately = self.wrong = False
         self.falls = self.stalls = self.fails = 0
         self.retry_at, self.backoff, self.born = 0.0, BACKOFF_LEAST, now
         if self.drained:
             return self._move(State.DRAINING, "drained by an operator", now)
         if self.settings.every is None:
-            return self._move(State.UNKNOWN, "in the mode in force", now)
+            return self._move(State.UNKNOWN, why, now)
         if self.oks and not self.canaried:
-            return self._ready("in the mode in force, and answers its health check", now)
-        return self._warm(f"in the mode in force; {'a canary decides' if self.oks else 'not seen well yet'}", now)
+            return self._ready(f"{why}, and answers its health check", now)
+        return self._warm(f"{why}; {'a canary decides' if self.oks else 'not seen well yet'}", now)
 
     def stopped(self) -> None:
         """The gateway has had the engine stopped. That is no fall, and what was seen of the engine counts no more."""
         self.oks = self.fails = 0
         self.gone = True
-        self.ever_ready = self.well = False
+        self.asleep = self.ever_ready = self.well = False
         self.from_requests = self.unanswered_lately = self.wrong = False
         if self.state is State.DRAINING:
             self.reason = "stopped by the gateway"

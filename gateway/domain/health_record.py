@@ -43,6 +43,7 @@ class HealthRecord:
     falls: int = 0  # in a row, with less than STEADY of being well between them
     stalls: int = 0  # counted in the same way
     outside: bool = False  # the mode in force: it is parked, whatever the evidence
+    asleep: bool = False  # somebody has put its engine to sleep: it is parked until it is awake, or gone
     drained: bool = False  # by an operator
     coming: bool = False  # a switch under way is to start it, or to use it again
     leaving: bool = False  # a switch under way drains and stops it
@@ -64,9 +65,14 @@ class HealthRecord:
         return self.settings.every is None or self.oks >= self.settings.recover_after
 
     @property
+    def set_aside(self) -> bool:
+        """Is it parked whatever the evidence: outside the mode in force, or asleep?"""
+        return self.outside or self.asleep
+
+    @property
     def held(self) -> bool:
-        """Is its state decided by an operator or the mode in force, and not by evidence?"""
-        return self.outside or self.state is State.DRAINING
+        """Is its state decided by an operator, the mode in force or its sleep, and not by evidence?"""
+        return self.set_aside or self.state is State.DRAINING
 
     def starting(self, now: float) -> bool:
         """Is it unavailable, but probably back soon? It is starting, or went down within `start_grace`."""

@@ -17,6 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
+from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
@@ -261,12 +262,39 @@ class Prober:
         if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
             state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
             return
-        if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
-            return
+        if read_models or state.health.state not in WELL:
+            is_right = await self._read_description(state, probe)
+            if not is_right and not state.health.asleep:  # whether it is awake has to be asked all the same
+                return
         if (node := self._down_node(state)) is not None:
             state.evidence.dead(f"its node {node} is down")
             return
+        if probe.asleep is not None:
+            asleep = await self._asleep(state, probe.asleep)
+            if asleep:
+                state.evidence.asleep(asleep)
+                return
+            state.evidence.awake()
         state.evidence.alive()
+
+    async def _asleep(self, state: BackendState, path: str) -> str:
+        """The reason to park a vLLM that somebody has put to sleep; "" = it is awake. Most servers lack the path (it
+        exists with VLLM_SERVER_DEV_MODE=1): they are asked once."""
+        engine = state.reported.version, state.reported.started
+        if state.sleepless == engine:
+            return ""
+        response = await self._client.get(state.backend, path)
+        if isinstance(response, NoAnswer) or response.status_code >= 500:
+            return state.health.reason if state.health.asleep else ""
+        if response.status_code != 200:
+            state.sleepless = engine
+            return ""
+        answer = decoded(response, {})
+        if not isinstance(answer, dict) or answer.get("is_sleeping") is not True:
+            return ""
+        sample = state.progress.last
+        level = f" at level {sample.sleep_level:.0f}" if sample is not None and sample.sleep_level else ""
+        return f"{ASLEEP}{level}"
 
     def _record_for_node(self, state: BackendState, *, reachable: bool) -> None:
         """Record a backend that runs on a single node as evidence about that node. A backend that is stopped on purpose

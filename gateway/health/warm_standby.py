@@ -180,7 +180,7 @@ def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendS
     that step on the same machine. Backends outside the mode in force are as if the alias did not name them."""
     needed: dict[str, frozenset[str]] = {}
     for alias in aliases.values():
-        steps = [[name for name in step if not states[name].health.outside] for step in alias.steps]
+        steps = [[name for name in step if not states[name].health.set_aside] for step in alias.steps]
         first, *later = [step for step in steps if step] or [[]]
         if not first or not all(_is_down_or_warming(states[name]) for name in first):
             continue

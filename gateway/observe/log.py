@@ -23,7 +23,7 @@ class RequestLine(NamedTuple):
     """A request that has ended. `at`: Unix seconds. `backend`: the one that answered, else the last one that was
     tried; "" = none. `left`: (backend, reason) of the failed attempts. `detour`: ("fallback" | "routed", reason).
     `queued`, `first_token` (None = there was none) and `total` in seconds. `resumed`: the backend that went on with a
-    stream that broke at another one."""
+    stream that broke at another one. `joined`: the request whose answer it got."""
 
     at: float
     id: str
@@ -42,6 +42,7 @@ class RequestLine(NamedTuple):
     first_token: float | None
     total: float
     resumed: str = ""
+    joined: str = ""
 
     @property
     def level(self) -> int:
@@ -88,6 +89,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         first,
         record.seconds,
         record.resumed,
+        record.joined,
     )
 
 
@@ -127,6 +129,8 @@ def _request_fields(line: RequestLine) -> dict[str, Any]:
         fields[line.detour[0]] = line.detour[1]
     if line.resumed:
         fields["resumed"] = line.resumed
+    if line.joined:
+        fields["joined"] = line.joined
     if line.adapted:
         fields["adapted"] = line.adapted
     if line.left:
@@ -190,6 +194,7 @@ def _request_text(line: RequestLine) -> str:
         words.append(f"-> {line.backend}")
     notes = [f"{line.detour[0]}: {line.detour[1]}"] if line.detour is not None else []
     notes += [f"resumed: {line.resumed}"] if line.resumed else []
+    notes += [f"joined: {line.joined}"] if line.joined else []
     notes += line.adapted
     notes += [f"left {backend}: {why}" for backend, why in line.left]
     if notes:

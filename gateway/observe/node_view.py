@@ -52,7 +52,7 @@ def _verdict(backends: Sequence[BackendState], machine: Machine | None) -> tuple
         silent = "; its exporter does not" if machine is not None else ""
         return "up", f"{answering[0]} answers{silent}"
     gone = [b.name for b in backends if b.health.state in _SILENT and b.backend.run == "always"]
-    expected = [b.name for b in backends if b.backend.run == "always" and not b.health.outside]
+    expected = [b.name for b in backends if b.backend.run == "always" and not b.health.set_aside]
     if machine is not None and len(gone) == len(expected):
         return "down", "its exporter does not answer" + (f", and {', '.join(gone)} is down" if gone else "")
     if expected and len(gone) == len(expected):

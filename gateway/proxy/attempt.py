@@ -37,6 +37,7 @@ from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found
+from gateway.proxy.joining import keep_answer
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import policy_for
@@ -341,6 +342,7 @@ class Attempt:
         self._answered(answer)
         self._expect_reader()
         answer.body = rewrite.whole(answer.body, answer.model, self.request.model)
+        keep_answer(self._context, headers, answer.body)
         await send_whole(self.exchange, 200, answer.body, headers, self.timer.last_write)
 
     def _expect_reader(self) -> None:

@@ -163,6 +163,16 @@ def _answered_lately(state: BackendState) -> bool:
     return state.evidence.answered_at > 0 and time.monotonic() - state.evidence.answered_at < LATELY
 
 
+def earlier_failures(
+    culprits: Culprits, request: InferenceRequest, alias: str, client: str, now: float
+) -> Culprit | None:
+    """What is known of earlier failures of this body. Raises an error while it gets no backend at all."""
+    culprit = culprits.find(request, alias, client, now)
+    if culprit is not None and culprit.shunned_until > now:
+        raise shunned(culprit.shunned_until - now)
+    return culprit
+
+
 def shunned(seconds: float) -> GatewayError:
     """The error for a body that backends have died of."""
     message = "The backends that got this very request broke on it, so it is sent to nobody for a while."

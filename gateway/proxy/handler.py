@@ -30,17 +30,18 @@ from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
 from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
-from gateway.proxy.blame import Blame, shunned
+from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn
 from gateway.proxy.inner_exchange import OnBehalf
-from gateway.proxy.planning import Planner
+from gateway.proxy.joining import answered_by_first, end_joining
+from gateway.proxy.planning import Planner, stream_reply
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
 from gateway.proxy.services import Services
 from gateway.proxy.stages import AdmittedRequest, PlannedRequest, ReceivedRequest, RequestContext
 from gateway.routing.needs import resort_of
-from gateway.routing.plan import Candidate, Plan, with_forced_call
+from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.refusal import Tried
 from gateway.routing.tasks import task_alias
 from gateway.shortage import shortage_of
@@ -101,12 +102,17 @@ class RequestHandler:
             self.services.active.discard(self)
             if self.blame is not None:
                 self.blame.close()
+            end_joining(self.context)
             self._settle()
-            self._release_bytes()
+            self.spare = None
+            self.record.release_bytes()
 
     async def _answer(self) -> None:
         received = await self._receive()
-        if received.alias.ask_all:
+        alias = received.alias
+        if alias.join_retries and await answered_by_first(self.context, received):
+            return
+        if alias.ask_all:
             await self._ask_all(received)
             return
         planned = self.planned = self._plan(received)
@@ -150,7 +156,7 @@ class RequestHandler:
         request.sender = client.name
         alias = inner.alias if inner is not None else self._find_alias(client, request)
         record.alias = alias.name
-        if not alias.ask_all:
+        if not (alias.ask_all or alias.join_retries):
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
         received = ReceivedRequest(client, request, alias)
@@ -173,18 +179,7 @@ class RequestHandler:
         failover = FailoverState(planner, resort_of(alias, client.client) if request.tools else None)
         asked = request, alias, client, record.id
         slots = SlotAcquirer(self.services.admission, failover, *asked, self.timer, record.began, record.tried)
-        return PlannedRequest(received, failover, slots, self._stream_reply(received, failover.plan))
-
-    def _stream_reply(self, received: ReceivedRequest, plan: Plan) -> StreamReply | None:
-        """For a client that streams; its first heartbeat is due after the `hold` of the backend that is asked first."""
-        request, record = received.request, self.record
-        if not request.stream:
-            return None
-        first = plan.candidates or plan.skipped
-        if first:
-            self.timer.beat_at = record.began + first[0].state.backend.timeouts.hold
-        base = base_headers(record.id, received.alias.name)
-        return StreamReply(self.exchange, self.timer, request.endpoint, request.model, record.id, base)
+        return PlannedRequest(received, failover, slots, stream_reply(self.context, received, failover.plan))
 
     # -- admit and attempt ----------------------------------------------------------------------------------------
 
@@ -301,14 +296,9 @@ class RequestHandler:
 
     def _recall_blame(self, received: ReceivedRequest) -> None:
         """Recall earlier failures of this body. A culprit gets one backend, or none if backends have died of it."""
-        now = time.monotonic()
-        culprits, alias, client = self.services.culprits, received.alias.name, received.client.name
-        culprit = culprits.find(received.request, alias, client, now)
-        if culprit is None:
-            return
-        if culprit.shunned_until > now:
-            raise shunned(culprit.shunned_until - now)
-        self._blame_of(received).recall(culprit)
+        asked = received.request, received.alias.name, received.client.name
+        if (culprit := earlier_failures(self.services.culprits, *asked, time.monotonic())) is not None:
+            self._blame_of(received).recall(culprit)
 
     async def _weigh_blame(self, *, last: bool = False) -> None:
         """Decide whose fault the failed attempts are. Raises the backend's error if they are this request's fault."""
@@ -392,14 +382,6 @@ class RequestHandler:
         if self.trace is not None:
             self.trace.end(record)
 
-    def _release_bytes(self) -> None:
-        """Release the request's bytes now. Its parts form cycles, which would wait for a garbage collection."""
-        record = self.record
-        record.attempts.clear()
-        record.trying = self.spare = None
-        if record.request is not None:
-            record.request.fields.clear()
-
     # -- from outside ---------------------------------------------------------------------------------------------
 
     @property
@@ -412,4 +394,6 @@ class RequestHandler:
             self.heartbeat = self.services.metrics.failures.once("heartbeat", self.reply.beat())
 
     def _left(self) -> None:
-        self.timer.interrupt(ClientGone())
+        running = self.context.running
+        if running is None or not running.client_left():
+            self.timer.interrupt(ClientGone())

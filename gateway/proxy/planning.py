@@ -1,4 +1,4 @@
-"""The plan of one request, with the fleet as it is when the plan is made."""
+"""The plan of one request, with the fleet as it is when the plan is made, and the reply that it is streamed into."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gateway.admission import access
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.proxy.reply import StreamReply, base_headers
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.balance import affinity_key
 from gateway.routing.needs import Resort
@@ -57,3 +58,16 @@ class Planner:
         if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
             alias = services.snapshot.aliases.get(alias.name, alias)
         return alias, {**self._states, **fleet}
+
+
+def stream_reply(context: RequestContext, received: ReceivedRequest, plan: Plan) -> StreamReply | None:
+    """The reply to a client that streams, else None. Its first heartbeat is due after the `hold` of the backend that is
+    asked first."""
+    request, record = received.request, context.record
+    if not request.stream:
+        return None
+    first = plan.candidates or plan.skipped
+    if first:
+        context.timer.beat_at = record.began + first[0].state.backend.timeouts.hold
+    base = base_headers(record.id, received.alias.name)
+    return StreamReply(context.exchange, context.timer, request.endpoint, request.model, record.id, base)

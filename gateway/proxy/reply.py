@@ -151,9 +151,13 @@ def request_id(given: bytes | None) -> str:
     return f"{random.getrandbits(128):032x}"  # it only has to be unique
 
 
+def request_header(request_id: str) -> Header:
+    return (b"x-request-id", request_id.encode())
+
+
 def base_headers(request_id: str, alias: str) -> list[Header]:
     """The headers of every answer, errors too."""
-    headers = [(b"x-request-id", request_id.encode())]
+    headers = [request_header(request_id)]
     if alias:
         headers.append((b"x-gateway-alias", _latin(alias)))
     return headers

@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.accounting.settle import Settler
+from gateway.admission.joins import Joins
 from gateway.admission.slots import Admission
 from gateway.config.snapshot import Snapshot
 from gateway.domain.fleet import Fleet
@@ -50,6 +51,7 @@ class Services:
     culprits: Culprits
     pulse: Pulse
     active: ActiveRequests
+    joins: Joins
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     tracer: Tracer | None = None  # None = nothing is traced
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.access import Identity
 from gateway.admission.failover import FailoverState
+from gateway.admission.joins import Running
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.request import InferenceRequest
@@ -30,6 +31,7 @@ class RequestContext:
     exchange: Exchange
     timer: RequestTimer
     record: RequestRecord
+    running: Running | None = None  # where repeats of the request may join it (joining.py)
 
     def feedback(self, request: InferenceRequest) -> Feedback:
         return Feedback(request, self.record.id, several_clients=len(self.snapshot.clients) > 1)

@@ -107,7 +107,7 @@ def _line(text: str) -> str:
 
 def view_backend(state: BackendState, now: float) -> BackendView:
     health = state.health
-    differs = () if health.outside else tuple(shown(line) for line in drift(state, now))
+    differs = () if health.set_aside else tuple(shown(line) for line in drift(state, now))
     on_demand = state.backend.run != "always"
     return BackendView(state.name, health.state, shown(health.reason), on_demand, health.half_open, differs)
 
@@ -150,7 +150,7 @@ def _is_not_required(member: Member) -> bool:
 
 def _parked(member: Member) -> bool:
     health = member.state.health
-    return health.outside or health.leaving or (member.state.backend.run != "always" and _is_unhealthy(member))
+    return health.set_aside or health.leaving or (member.state.backend.run != "always" and _is_unhealthy(member))
 
 
 def _is_unhealthy(member: Member) -> bool:
@@ -163,7 +163,7 @@ def _why(member: Member, now: float) -> str:
     health, why = member.state.health, member.why
     if why is not None and not _is_unhealthy(member):
         return f"{member.state.name} {shown(reason_of(why, member.state, now))}"
-    reason = "" if _parked(member) and not health.outside else shown(health.reason)
+    reason = "" if _parked(member) and not health.set_aside else shown(health.reason)
     return f"{member.state.name} is {health.state.value}" + (f" ({reason})" if reason else "")
 
 

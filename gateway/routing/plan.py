@@ -275,7 +275,7 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
     if health.outside:
         return "outside", f"is parked ({health.reason})"
     if health.state is State.PARKED:
-        return "parked", "is parked (run: on_demand)"
+        return "parked", f"is parked ({'asleep' if health.asleep else 'run: on_demand'})"
     if health.state is State.DRAINING:
         return "draining", f"is draining ({reason})"
     if health.state is State.SUSPECT:

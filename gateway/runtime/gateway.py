@@ -8,11 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from gateway.accounting.accounts import Accounts, today
 from gateway.accounting.settle import Settler
 from gateway.accounting.spending import shares
+from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.batches.batches import Batches
@@ -104,6 +106,7 @@ class Gateway:
             culprits=Culprits(),
             pulse=Pulse(failures),
             active=self.active,
+            joins=Joins(self.memory),
             on_short=self.short_of,
         )
         self.batches = Batches(self.services, self.memory, Path(snapshot.server.data), self._handle)
@@ -112,8 +115,8 @@ class Gateway:
             from gateway.cluster.membership import Membership
 
             parts = self.fleet, self.admission.scheduler, self.accounts, self.prober, self.emit
-            data = Path(snapshot.server.data)
-            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere)
+            data, name = Path(snapshot.server.data), f"{gethostname()}:{snapshot.server.port}"
+            self.shared = Membership(snapshot.server.shared, data, *parts, failures, self._chosen_elsewhere, name)
         self.history = History(
             lambda: self.fleet.states, lambda: self.prober.machines, self.admission.queue_depth, self.metrics
         )
@@ -121,7 +124,8 @@ class Gateway:
         self.alerter = Alerter(
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
-        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
+        shared = self.shared.operations if self.shared is not None else None
+        self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data), shared=shared)
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -258,6 +262,7 @@ class Gateway:
             await self.reloader.close()
         await self.operations.close()
         await self.batches.close()
+        self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
         await self.history.close()
@@ -318,6 +323,7 @@ class Gateway:
         if self.stopping:
             return
         self.stopping = True
+        self.services.joins.stop()
         loop = asyncio.get_running_loop()
         self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,9 +15,14 @@ from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.events import Event
 from gateway.errors import GatewayError
 from gateway.fleet.switching import Steps
+from gateway.runtime.operations.elsewhere import Elsewhere
 from gateway.runtime.operations.planning import presence_of, steps_of
 from gateway.runtime.operations.record import INTERRUPTED, Kind, Operation, Step, new_operation, save, saved
 from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
+from gateway.supervision import Failures
+
+if TYPE_CHECKING:
+    from gateway.cluster.shared_operations import SharedOperations
 
 log = logging.getLogger("gateway.operations")
 
@@ -27,7 +32,8 @@ _LOUD = ("failed",)
 
 class Operations:
     """`mode`: the mode in force; `written`: the snapshot as the file has it, whatever the mode in force makes of it;
-    `data`: the directory in which the latest operation is kept."""
+    `data`: the directory in which the latest operation is kept; `shared`: those of other gateways, None = there are
+    none."""
 
     def __init__(
         self,
@@ -36,6 +42,7 @@ class Operations:
         written: Callable[[], Snapshot],
         data: Path,
         limits: Limits | None = None,
+        shared: SharedOperations | None = None,
     ) -> None:
         self.mode = mode
         self._written = written
@@ -47,6 +54,7 @@ class Operations:
         self._planning = False
         self._saving = asyncio.Lock()  # drains of several backends run side by side
         self._closed = False
+        self._elsewhere = Elsewhere(self, shared) if shared is not None else None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -56,16 +64,13 @@ class Operations:
         operation = await asyncio.to_thread(saved, self._data)
         if operation is None:
             return
+        seen = self._known.get(operation.id)
+        if seen is not None and seen.state != "running":  # another gateway has said how it ended
+            return
         self._known[operation.id] = operation
         if operation.state != "running":
             return
-        operation.end(INTERRUPTED)
-        log.error("%s: %s; %s", operation.title, INTERRUPTED, operation.hint)
-        mode = operation.mode
-        if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
-            await self.mode.put_mode_in_force(mode)
-        self._count(operation)
-        await self._save(operation)
+        await self.interrupted(operation, INTERRUPTED)
 
     async def close(self) -> None:
         """Ends an operation under way: it has failed, and says where it was."""
@@ -79,7 +84,7 @@ class Operations:
     @property
     def latest(self) -> Operation | None:
         """The operation under way, else the last one."""
-        return next(reversed(self._known.values()), None)
+        return max(self._known.values(), key=lambda one: (one.state == "running", one.began), default=None)
 
     def get(self, name: str) -> Operation:
         """The operation with this id. Raises `not_found`."""
@@ -135,20 +140,50 @@ class Operations:
     async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
         operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
         operation.profiles = self._profiles()
-        await self._save(operation)
-        self._known[operation.id] = operation
-        while len(self._known) > KEPT:
-            del self._known[next(iter(self._known))]
+        if self._elsewhere is not None:
+            await self._elsewhere.claim(operation)
+        try:
+            self._check_open()
+            await self._save(operation)
+        except BaseException:
+            self._release()
+            raise
+        self.know(operation)
         runner = Runner(self._gateway, self.mode, operation, steps, written, self._changed, self.limits)
         failures = self._gateway.metrics.failures
         self._task = failures.once("operation", self._run(runner, operation), operation.title)
         return operation
 
+    @property
+    def failures(self) -> Failures:
+        return self._gateway.metrics.failures
+
+    def find(self, name: str) -> Operation | None:
+        return self._known.get(name)
+
+    def know(self, operation: Operation) -> None:
+        """Keep an operation of this gateway or of another one."""
+        self._known[operation.id] = operation
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+
+    async def interrupted(self, operation: Operation, why: str) -> None:
+        """An operation that runs no more has failed; its mode is the one in force if a backend was stopped."""
+        operation.end(why)
+        log.error("%s: %s; %s", operation.title, why, operation.hint)
+        mode = operation.mode
+        if mode is not None and mode in self._gateway.snapshot.modes and operation.has_stopped:
+            await self.mode.put_mode_in_force(mode)
+        self._count(operation)
+        await self._save(operation)
+
     def _check_free(self) -> None:
         self._check_open()
-        latest = self.latest
-        if self._planning or (latest is not None and latest.state == "running"):
-            what = f": {latest.title} ({latest.id})" if latest is not None and latest.state == "running" else ""
+        latest = self.latest if self.latest is not None and self.latest.state == "running" else None
+        if latest is not None and self._elsewhere is not None and not self._elsewhere.counts(latest):
+            latest = None
+        if self._planning or latest is not None:
+            what = f": {latest.named}" if latest is not None else ""
             raise GatewayError("operation_running", f"Another operation is under way{what}.")
 
     def _check_open(self) -> None:
@@ -168,6 +203,12 @@ class Operations:
             self._tell(operation, None)
             self._count(operation)
             await asyncio.shield(self._save(operation))
+            self._release()
+
+    def _release(self) -> None:
+        """Another gateway may begin an operation now."""
+        if self._elsewhere is not None:
+            self._elsewhere.release()
 
     async def _changed(self, operation: Operation, step: Step) -> None:
         """A step has begun or ended."""
@@ -190,6 +231,8 @@ class Operations:
 
     async def _save(self, operation: Operation) -> None:
         """A file that cannot be written stops nothing: the engines are more important than the record."""
+        if self._elsewhere is not None:
+            self._elsewhere.publish(operation)
         try:
             async with self._saving:
                 await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)

@@ -22,6 +22,7 @@ Kind = Literal["switch", "start", "stop"]
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
 _NOT_RUN = "not run"
+SHARED_MOST = 2000  # characters of a step's output that other gateways get
 INTERRUPTED = "interrupted: the gateway ended while it ran"
 
 
@@ -40,7 +41,8 @@ class Operation(msgspec.Struct):
     """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
     `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
     `since`: when the step under way began, and those beside it; None = none is. `profiles`: backend -> the profile that
-    the gateway last started it with ("" = none), here or in an earlier operation."""
+    the gateway last started it with ("" = none), here or in an earlier operation. `gateway`: the one that runs it,
+    where several share the fleet."""
 
     id: str
     kind: Kind
@@ -57,6 +59,7 @@ class Operation(msgspec.Struct):
     notes: list[str] = []
     since: float | None = None
     profiles: dict[str, str] = {}
+    gateway: str | None = None
 
     @property
     def title(self) -> str:
@@ -73,6 +76,11 @@ class Operation(msgspec.Struct):
         """The backends that it did not come to start, because it failed before."""
         return frozenset(step.backend for step in self.steps if step.what == "start" and step.output == _NOT_RUN)
 
+    @property
+    def named(self) -> str:
+        """With its id, and the gateway that runs it."""
+        return f"{self.title} ({self.id})" + (f" at gateway {self.gateway}" if self.gateway is not None else "")
+
     def as_json(self) -> dict[str, Any]:
         """`{id, kind, mode, state, steps: [{backend, what, state, seconds, output}], ...}`."""
         return dict(msgspec.to_builtins(self))
@@ -81,6 +89,13 @@ class Operation(msgspec.Struct):
         """As `as_json`, for people who are no admins: without what commands wrote, and without reasons."""
         steps = [{**msgspec.to_builtins(step), "output": ""} for step in self.steps]
         return {**self.as_json(), "steps": steps, "error": None, "notes": []}
+
+    def for_others(self) -> dict[str, Any]:
+        """As `as_json`, with the end of each output only: every gateway keeps it."""
+        found = self.as_json()
+        for step in found["steps"]:
+            step["output"] = step["output"][-SHARED_MOST:]
+        return found
 
     def end(self, error: str | None) -> None:
         """End it; with an error a step under way has failed, and what did not run is skipped."""
