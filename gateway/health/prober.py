@@ -323,7 +323,9 @@ class Prober:
         if response.status_code == 200:
             model_list = decoded(response, {})
             await self._recogniser.look(state, model_list, response.headers)
-            return self._record_models(state, model_list)
+            if not self._record_models(state, model_list):
+                return False
+            await self._recogniser.read_window(state)
         return True
 
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
