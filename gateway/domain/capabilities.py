@@ -154,7 +154,7 @@ class _Facts:
         backend = self.backend
         if self.traits.emulates_calls:
             return "emulated", "engine"
-        if not self.traits.calls_on_demand or (check == "tool_named" and self.traits.named_calls == "never"):
+        if not self.traits.calls_on_demand if check == "tool_required" else self.traits.named_calls == "never":
             return "no", "engine"
         enforced = ENFORCES.get(backend.tool_parser or "") if self.traits.launch_flags else None
         if result_of(self.observed, check) == "no" and enforced != "nothing":  # there a model may obey or not

@@ -16,7 +16,8 @@ def drift(state: BackendState, now: float) -> list[str]:
     """The differences, one sentence each; empty = none, or nothing was observed yet. `now`: monotonic seconds."""
     backend, facts = state.backend, state.facts
     found = [
-        *_server_drift(state),
+        *server_drift(backend, state.reported.server),
+        *_row_drift(state),
         *_window_drift(state, now),
         *state.flag_drift,
         *_tool_drift(backend, facts.observed, facts.lacks),
@@ -28,12 +29,26 @@ def drift(state: BackendState, now: float) -> list[str]:
     return found
 
 
-def _server_drift(state: BackendState) -> list[str]:
-    backend, shown = state.backend, state.reported.server
+def server_drift(backend: Backend, shown: str | None) -> list[str]:
+    """`shown`: the server that the backend shows itself to be; None = it is not recognised."""
     if shown is None or shown == declared_server(backend) or (backend.engine == "openai" and backend.server is None):
         return []
     key, declared = ("engine", backend.engine) if backend.server is None else ("server", backend.server)
     return [f"{key}: {declared} is declared, it shows itself to be {shown}"]
+
+
+def _row_drift(state: BackendState) -> list[str]:
+    """What checks have seen against what its row of traits promises. vLLM's row depends on its flags, and the row of an
+    unknown server promises nothing."""
+    traits, observed = state.traits, state.facts.observed
+    if traits.signs is None or traits.launch_flags:
+        return []
+    promised = {"json_schema": traits.enforces_schema is True, "tool_required": traits.calls_on_demand}
+    return [
+        quoting(f"{state.server} is known to pass {check}, this one does not", observed[check].seen)
+        for check, holds in promised.items()
+        if holds and result_of(observed, check) == "no"
+    ]
 
 
 def _window_drift(state: BackendState, now: float) -> list[str]:

@@ -60,16 +60,10 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class ErrorTexts:
-    """Regular expressions for a whole error message, by what the message means whatever its status is.
+    """Regular expressions for whole error messages, by what they mean whatever the status is. `dead`: the engine behind
+    the server has died."""
 
-    `client`: the request itself is wrong; it is passed on as a 400. `full`: the server has no room at the moment, which
-    is a cool-down and no failure. `dead`: the engine behind the server has died. `too_long`: the prompt is beyond the
-    window, which the groups `window` and `prompt` name, where the text does."""
-
-    client: tuple[str, ...] = ()
-    full: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
-    too_long: tuple[str, ...] = ()
 
 
 NO_TEXTS = ErrorTexts()
@@ -122,10 +116,6 @@ class EngineTraits:
     `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
     `errors`: what its messages mean beyond what their status says.
 
-    Connections:
-    `keeps_idle`: seconds after which it closes an unused connection. `requests_kept`: requests after which it closes a
-    connection; None = no limit.
-
     Others:
     `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
     of calls it still renders the tools into the prompt.
@@ -164,8 +154,6 @@ class EngineTraits:
     ends_without_done: bool = False
     stops_unstreamed: bool = True
     errors: ErrorTexts = NO_TEXTS
-    keeps_idle: float = 5.0
-    requests_kept: int | None = None
     launch_flags: bool = False
     library: bool = False
     probe: Probe | None = None
@@ -215,22 +203,6 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             enforces_schema=True,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
-            errors=ErrorTexts(
-                client=(
-                    r".*(?:image|audio) input is not supported.*",
-                    r".*tools param requires --jinja flag.*",
-                    r"Failed to parse (?:input|tool call arguments|messages).*",
-                    r".*(?:json\.exception|\[json).*",
-                    r"input (?:\(\d+ tokens\) )?is too large to process.*",
-                    r"This server does not support embeddings.*",
-                ),
-                full=(r"Context size has been exceeded\.",),
-                too_long=(
-                    r"request \((?P<prompt>\d+) tokens\) exceeds the available context size "
-                    r"\((?P<window>\d+) tokens\), try increasing it",
-                ),
-            ),
-            requests_kept=100,
             probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
             signs=Signs(owned_by="llamacpp"),
         ),
@@ -271,7 +243,6 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             ends_without_done=True,
             stops_unstreamed=False,
             signs=Signs(path="/openapi.json", keys=("paths./load_model", "paths./v1/chat/completions")),
-            errors=ErrorTexts(client=(r".*`?max_new_tokens`? must be greater than 0.*", r".*logit_bias.*")),
             probe=Probe(liveness=None, models="models", version=None),
         ),
         # LM Studio 0.3/0.4, from its documents; never seen running.
@@ -300,13 +271,13 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             continues_text=True,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
-            errors=ErrorTexts(full=(r"The request queue is full\.",)),
             probe=Probe(liveness=None, models="models", version=None),
             signs=Signs(owned_by="sglang"),
         ),
         # TensorRT-LLM 1.x (trtllm-serve), from its source; never seen running.
         "tensorrt-llm": EngineTraits(
             _TEXT,
+            window=(),
             calls_on_demand=True,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
@@ -328,8 +299,8 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # llama_cpp.server 0.3.36 (llama-cpp-python), seen running.
         "llama-cpp-python": EngineTraits(
             _OPENAI,
+            window=(),
             short_answers=True,
-            calls_on_demand=True,
             enforces_schema=False,
             many_choices=False,
             logprobs=False,
@@ -352,7 +323,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             frozenset({"chat", "embeddings"}), calls_on_demand=True, thinking_field="reasoning_effort", library=True
         ),
         # Speech servers and the like have no path in common, so any answer counts as alive.
-        "http": EngineTraits(frozenset(), probe=Probe(liveness=None, models=None, version=None)),
+        "http": EngineTraits(frozenset(), named_calls="never", probe=Probe(liveness=None, models=None, version=None)),
     }
 )
 

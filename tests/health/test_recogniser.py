@@ -13,6 +13,7 @@ from gateway.domain import backend as backend_module
 from gateway.domain import recognition
 from gateway.domain.drift import drift
 from gateway.domain.engine_traits import TRAITS, EngineTraits, Signs
+from gateway.domain.facts import Observation
 from gateway.domain.recognition import paths_to_look, recognise
 from simulator import SimVllm
 from tests.one_backend import FAST, ask
@@ -112,6 +113,17 @@ async def test_a_declared_server_is_not_looked_for_but_one_that_shows_another_is
         assert drift(gateway.gateway.fleet["a"], 0.0) == ["engine: llamacpp is declared, it shows itself to be vllm"]
     async with gateway_of(SimVllm(), "engine: vllm") as gateway:
         assert drift(gateway.gateway.fleet["a"], 0.0) == []
+
+
+async def test_a_check_that_fails_although_the_row_promises_it_is_drift() -> None:
+    async with gateway_of(SimVllm(generic=True, owned_by="sglang")) as gateway:
+        state = gateway.gateway.fleet["a"]
+        state.facts.observe({"json_schema": Observation("no", "said hello"), "tool_required": Observation("yes", "")})
+        assert drift(state, 0.0) == ["sglang is known to pass json_schema, this one does not: said hello"]
+    async with gateway_of(SimVllm(generic=True)) as gateway:
+        state = gateway.gateway.fleet["a"]
+        state.facts.observe({"json_schema": Observation("no", "said hello")})
+        assert drift(state, 0.0) == []
 
 
 async def test_a_row_is_all_that_a_new_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type":
         ("llamacpp", {"tools": TOOLS, "tool_choice": "required"}, ()),
         ("mlx", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, ("tool_choice",)),
         ("lmstudio", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, ()),
+        ("llama-cpp-python", {"tools": TOOLS, "tool_choice": "required"}, ("tool_choice",)),
+        ("llama-cpp-python", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, ()),
         ("mlx", {"tools": TOOLS}, ()),
         ("mlx", {"tools": TOOLS, "tool_choice": "none"}, ()),
     ],
