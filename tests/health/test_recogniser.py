@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.cli.live_check import ask_fleet
+from gateway.config.load import load_text
 from gateway.domain import backend as backend_module
 from gateway.domain import recognition
 from gateway.domain.drift import drift
@@ -124,6 +126,19 @@ async def test_a_check_that_fails_although_the_row_promises_it_is_drift() -> Non
         state = gateway.gateway.fleet["a"]
         state.facts.observe({"json_schema": Observation("no", "said hello")})
         assert drift(state, 0.0) == []
+
+
+async def test_check_live_names_the_server_and_what_the_file_says_otherwise() -> None:
+    tgi, llama = SimVllm(generic=True, shows=TGI), SimVllm(generic=True, owned_by="llamacpp")
+    async with tgi.serve() as one, llama.serve() as two:
+        loaded = load_text(
+            f"backends:\n  a: {{engine: openai, url: '{one}'}}\n  b: {{engine: openai, server: tgi, url: '{two}'}}\n",
+            "routes.yaml",
+            {},
+        )
+        first, second = await ask_fleet(loaded.snapshot)
+    assert (first.result, first.problems) == ("health 200, serves model, tgi", ())
+    assert second.problems == ("server: tgi is declared, it shows itself to be llamacpp",)
 
 
 async def test_a_row_is_all_that_a_new_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
