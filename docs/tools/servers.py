@@ -50,6 +50,7 @@ ROWS: dict[str, Callable[[EngineTraits], str]] = {
     "`tool_choice: required`": lambda t: _yes(t.calls_on_demand),
     "a named tool": lambda t: _FORCED[t.named_calls],
     "`tool_choice: none`": lambda t: "yes" if t.withholds_tools else "no: tools are left out",
+    "`tool_choice` absent": lambda t: "none: auto is written" if t.assumes_no_calls else "auto",
     "`json_schema`": lambda t: _SCHEMA[t.enforces_schema],
     "`stop`": lambda t: "yes" if t.enforces_stop else "no: the gateway cuts",
     "`n` above 1": lambda t: _yes(t.many_choices),

@@ -98,6 +98,7 @@ class EngineTraits:
     `named_calls`: how a call of a named tool is had: "native"; "only_tool" = by sending that tool alone with
     `required`; "never".
     `withholds_tools`: it honours `tool_choice: none`; else the tools are dropped from the request.
+    `assumes_no_calls`: without `tool_choice` it assumes none, so that `auto` is written.
     `emulates_calls`: its server lacks such a `tool_choice`, but the engine's client builds a call from structured
     output.
     `enforces_schema`: it enforces `response_format: json_schema`, whatever the model; None = not known.
@@ -141,6 +142,7 @@ class EngineTraits:
     calls_on_demand: bool = False
     named_calls: Literal["native", "only_tool", "never"] = "native"
     withholds_tools: bool = True
+    assumes_no_calls: bool = False
     emulates_calls: bool = False
     enforces_schema: bool | None = None
     enforces_stop: bool = True
@@ -279,6 +281,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             _TEXT,
             window=(),
             calls_on_demand=True,
+            assumes_no_calls=True,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             probe=Probe(liveness=None, models="models", version="/version"),

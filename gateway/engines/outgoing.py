@@ -28,7 +28,7 @@ _PASSED_ON = tuple(
     (name.encode(), name)
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
 )
-_NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
+_AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
@@ -60,6 +60,8 @@ def outgoing_fields(
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
+    if traits.assumes_no_calls and "tools" in fields:
+        fields.setdefault("tool_choice", _AUTO)
     if adapt.thinking is not None or request.thinking is not None:
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:

@@ -71,6 +71,19 @@ aliases: {{both: [a, b], alone: [a]}}
             assert "has no logprobs to give: it is a transformers" in refused.json()["error"]["message"]
 
 
+async def test_auto_is_written_for_a_server_that_assumes_no_calls() -> None:
+    sim = SimVllm(served=["m"], generic=True)
+    async with sim.serve() as url:
+        for server, written in (("sglang", None), ("tensorrt-llm", "auto")):
+            routes = f'backends: {{a: {{url: "{url}", engine: openai, server: {server}}}}}'
+            async with running_gateway(routes) as gateway:
+                await gateway.until_ready("a")
+                await ask(gateway, tools=TOOLS)
+                assert sim.requests[-1].json.get("tool_choice") == written
+                await ask(gateway, tools=TOOLS, tool_choice="none")
+                assert sim.requests[-1].json["tool_choice"] == "none"
+
+
 async def test_usage_is_asked_for_only_where_asking_is_known() -> None:
     sim = SimVllm(served=["m"], generic=True)
     async with sim.serve() as url:
