@@ -11,9 +11,12 @@ from gateway.config.snapshot import Alias, Backend
 from gateway.domain.capabilities import conclude
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, parse
+from gateway.health.probes import probe
 from gateway.routing.needs import NO_NEEDS, lacking, needs_of
 from simulator import SimVllm
 from tests.one_backend import ask
+from tests.saying import event
+from tests.scripted import Turn, scripted
 from tests.support import running_gateway
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
@@ -45,6 +48,11 @@ def test_what_a_row_denies_is_lacking(server: str, fields: dict[str, Any], lacks
     backend = Backend("a", "openai", "http://127.0.0.1:1")
     able = conclude(backend, "m", None, frozenset(), {}, TRAITS[server])
     assert lacking(needs_of(parse(CHAT, body), ALIAS), able) == lacks
+
+
+async def _hello_without_done(turn: Turn) -> None:
+    await turn.stream(event({"content": "Hello"}), event({}, "stop"))
+    turn.close()
 
 
 def test_completions_may_want_logprobs_too() -> None:
@@ -82,6 +90,18 @@ async def test_auto_is_written_for_a_server_that_assumes_no_calls() -> None:
                 assert sim.requests[-1].json.get("tool_choice") == written
                 await ask(gateway, tools=TOOLS, tool_choice="none")
                 assert sim.requests[-1].json["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize("server", ["transformers", "sglang"])
+async def test_a_stream_without_done_is_whole_and_its_check_passes_where_the_row_says_so(server: str) -> None:
+    async with scripted(_hello_without_done) as backend:
+        routes = f'backends: {{a: {{url: "{backend.url}", engine: openai, server: {server}}}}}'
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a")
+            answer = await ask(gateway, stream=True)
+            assert answer.text.endswith("data: [DONE]\n\n")
+            seen = await probe(gateway.gateway.fleet["a"], ["stream"])
+            assert seen["stream"].result == ("yes" if server == "transformers" else "mended")
 
 
 async def test_usage_is_asked_for_only_where_asking_is_known() -> None:
