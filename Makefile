@@ -47,6 +47,7 @@ docs: $(VENV)/.dev           ## the pages of docs/ as a site, in site/
 reference: $(VENV)/.dev      ## write docs/reference.md anew
 	$(BIN)/python docs/tools/reference.py > $(VENV)/reference.md
 	mv $(VENV)/reference.md docs/reference.md
+	$(BIN)/python docs/tools/servers.py
 
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from gateway.cli.main import COMMANDS
 from gateway.config.keys import all_keys
+from gateway.config.snapshot import ModelServer
 from gateway.errors import CATALOGUE
 from tests.demo_process import PATIENCE, ROOT
 
@@ -33,6 +36,17 @@ def part(reference: str, title: str) -> set[str]:
 
 def test_the_page_is_current(reference: str) -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference, "run `make reference`"
+
+
+def test_the_table_of_servers_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("servers", ROOT / "docs/tools/servers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    servers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(servers)
+    page = (ROOT / "docs/engines.md").read_text()
+    assert servers.with_table(page) == page, "run `make reference`"
+    assert set(servers.SERVERS) == set(get_args(ModelServer))
 
 
 def test_every_key_is_there(reference: str) -> None:

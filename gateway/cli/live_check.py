@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.domain.drift import server_drift
+from gateway.domain.engine_traits import Probe, traits_of
+from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
 from gateway.engines.openai.engine import model_cards
 from gateway.printable import visible
@@ -39,7 +42,7 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
 
 
 async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
-    probe = TRAITS[backend.engine].probe
+    probe = traits_of(backend).probe
     if probe is None:
         return Answer(backend.name, f"not asked ({backend.engine})")
     try:
@@ -48,9 +51,30 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
             if probe.models is None:
                 return _only_health(backend, health)
             models = await get(client, backend, backend.api_path + "/models")
+            server = await _server_of(client, backend, models) if models.status_code == 200 else None
     except NO_ANSWER as error:
         return _absent(backend, error)
-    return _judge(backend, health, models)
+    return _judge(backend, health, models, server)
+
+
+async def _server_of(client: httpx.AsyncClient, backend: Backend, models: httpx.Response) -> str | None:
+    """The server that it shows itself to be; None = it is not recognised. Raises as `get`."""
+    answers: dict[str, Any] = {}
+    owners = owners_of(_decoded(models))
+    server = recognise(owners, models.headers, answers)
+    if server is None and backend.engine == "openai" and not backend.cloud:
+        for path in paths_to_look(owners, models.headers):
+            answer = await get(client, backend, backend.root_path + path)
+            answers[path] = _decoded(answer) if answer.status_code == 200 else None
+        server = recognise(owners, models.headers, answers)
+    return server
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
@@ -86,7 +110,7 @@ def _only_health(backend: Backend, health: int | None) -> Answer:
     return Answer(backend.name, f"health {health}", () if fine else (f"{backend.health.path} answers {health}",))
 
 
-def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answer:
+def _judge(backend: Backend, health: int | None, models: httpx.Response, server: str | None) -> Answer:
     results = [] if health is None else [f"health {health}"]
     problems = [f"{backend.health.path} answers {health}"] if health is not None and health >= 500 else []
     if models.status_code in (401, 403):
@@ -96,17 +120,14 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
     else:
         served = _served(models)
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
-        problems += _differences(backend, served)
+        results += [server] if server not in (None, backend.engine) else []
+        problems += [*_differences(backend, served), *server_drift(backend, server)]
     return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
 def _served(models: httpx.Response) -> dict[str, int | None]:
     """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
-    try:
-        answer = models.json()
-    except (ValueError, RecursionError):
-        return {}
-    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
+    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(_decoded(models))}
 
 
 def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:

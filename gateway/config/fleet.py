@@ -182,5 +182,5 @@ def _mode_profiles(
             hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
             report.error((*here, str(backend)), f"'{backend}' has no profile '{profile}'", hint)
         else:
-            found[str(backend)] = profile
+            found[str(backend)] = str(profile)  # the name alone, as above
     return found

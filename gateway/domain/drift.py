@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import result_of
+from gateway.domain.engine_traits import declared_server
 from gateway.domain.facts import Observation
 from gateway.domain.reason import quoting
 
@@ -14,12 +15,40 @@ from gateway.domain.reason import quoting
 def drift(state: BackendState, now: float) -> list[str]:
     """The differences, one sentence each; empty = none, or nothing was observed yet. `now`: monotonic seconds."""
     backend, facts = state.backend, state.facts
-    found = [*_window_drift(state, now), *state.flag_drift, *_tool_drift(backend, facts.observed, facts.lacks)]
+    found = [
+        *server_drift(backend, state.reported.server),
+        *_row_drift(state),
+        *_window_drift(state, now),
+        *state.flag_drift,
+        *_tool_drift(backend, facts.observed, facts.lacks),
+    ]
     found += _thinking_drift(backend, facts.observed)
     for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
         if declared and what in facts.lacks:
             found.append(f"{key}: true is declared, but it refused {what}")
     return found
+
+
+def server_drift(backend: Backend, shown: str | None) -> list[str]:
+    """`shown`: the server that the backend shows itself to be; None = it is not recognised."""
+    if shown is None or shown == declared_server(backend) or (backend.engine == "openai" and backend.server is None):
+        return []
+    key, declared = ("engine", backend.engine) if backend.server is None else ("server", backend.server)
+    return [f"{key}: {declared} is declared, it shows itself to be {shown}"]
+
+
+def _row_drift(state: BackendState) -> list[str]:
+    """What checks have seen against what its row of traits promises. vLLM's row depends on its flags, and the row of an
+    unknown server promises nothing."""
+    traits, observed = state.traits, state.facts.observed
+    if traits.signs is None or traits.launch_flags:
+        return []
+    promised = {"json_schema": traits.enforces_schema is True, "tool_required": traits.calls_on_demand}
+    return [
+        quoting(f"{state.server} is known to pass {check}, this one does not", observed[check].seen)
+        for check, holds in promised.items()
+        if holds and result_of(observed, check) == "no"
+    ]
 
 
 def _window_drift(state: BackendState, now: float) -> list[str]:

@@ -13,7 +13,6 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
@@ -29,7 +28,7 @@ _PASSED_ON = tuple(
     (name.encode(), name)
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
 )
-_NONE, _REQUIRED, _FALSE = Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
+_AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
 
@@ -50,7 +49,7 @@ def outgoing_fields(
     """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
-    traits = TRAITS[state.backend.engine]
+    traits = state.traits
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
@@ -61,6 +60,8 @@ def outgoing_fields(
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
+    if traits.assumes_no_calls and "tools" in fields:
+        fields.setdefault("tool_choice", _AUTO)
     if adapt.thinking is not None or request.thinking is not None:
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:
@@ -76,7 +77,7 @@ def outgoing_fields(
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
         if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
             fields.setdefault("skip_special_tokens", _FALSE)
-    if request.stream and not request.own_usage:
+    if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted
 
@@ -137,7 +138,7 @@ def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState
 
 def clamps_itself(state: BackendState) -> bool:
     """Does the server itself shorten the answer to what the window leaves? One that does not answers 400."""
-    since = TRAITS[state.backend.engine].clamps_since
+    since = state.traits.clamps_since
     return since is not None and at_least(state.reported.version, *since) is True
 
 

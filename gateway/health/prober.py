@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_machine import ASLEEP
@@ -27,6 +27,7 @@ from gateway.engines.vllm.metrics import read_counters, read_start_time
 from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.nodes import Machine, NodeHealth, read_machine
 from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
+from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
@@ -64,6 +65,7 @@ class Prober:
         self._failures = failures or Failures()
         self._work_of = work_of
         self._client = ProbeClient(on_short)
+        self._recogniser = Recogniser(self._client)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._immediate_checks: dict[str, asyncio.Task[None]] = {}
         self._nodes = NodeHealth()
@@ -143,7 +145,10 @@ class Prober:
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
-        return [*jobs, partial(self._watch_progress, state)] if probe.metrics is not None else jobs
+        may_have_counters = (
+            probe.metrics is not None or state.backend.engine == "openai"
+        )  # it may turn out to be a vLLM
+        return [*jobs, partial(self._watch_progress, state)] if may_have_counters else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
@@ -205,9 +210,9 @@ class Prober:
     async def look_at_engine(self, state: BackendState) -> None:
         """Read the engine's counters: whether it makes progress, how fast it is, and how many requests of others are
         under way there. Only for engines that have such a page (`Probe.metrics`)."""
-        probe = TRAITS[state.backend.engine].probe
-        assert probe is not None
-        assert probe.metrics is not None
+        probe = state.traits.probe
+        if probe is None or probe.metrics is None:
+            return  # it is another server than at first
         response = await self._client.get(state.backend, probe.metrics)
         now = time.monotonic()
         if isinstance(response, NoAnswer) or response.status_code != 200:
@@ -245,13 +250,15 @@ class Prober:
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
         serves."""
-        probe = probe_of(state.backend)
+        probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         response = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         if isinstance(response, NoAnswer) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
         self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
         if isinstance(response, NoAnswer):
+            if response.refused:
+                self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
             if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
                 state.evidence.dead(response.reason, refused=response.refused)
@@ -342,7 +349,11 @@ class Prober:
             state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
             return False
         if response.status_code == 200:
-            return self._record_models(state, decoded(response, {}))
+            model_list = decoded(response, {})
+            await self._recogniser.look(state, model_list, response.headers)
+            if not self._record_models(state, model_list):
+                return False
+            await self._recogniser.read_window(state)
         return True
 
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
@@ -367,7 +378,7 @@ def probe_of(backend: Backend) -> Probe | None:
     """How this backend is probed; None = it is not probed (as clouds without `health.every`)."""
     if backend.url is None or backend.health.every is None:
         return None
-    return TRAITS[backend.engine].probe
+    return traits_of(backend).probe
 
 
 def reported_version(body: Any) -> str | None:

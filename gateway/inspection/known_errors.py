@@ -86,6 +86,7 @@ _NOT_THERE = re.compile(
 _BUSY = re.compile(
     r"The engine is currently busy and cannot accept new requests\."
     r"(?: Please try again later or on a different instance\.)?"
+    r"|The request queue is full\."  # SGLang
 )
 
 # -- guesses for unknown servers, which apply only to the refused request ---------------------------------------------
@@ -195,7 +196,7 @@ def is_missing_path(message: str) -> bool:
 
 
 def is_busy(message: str) -> bool:
-    """Is this vLLM's message for a full queue?"""
+    """Is this a known message for a full queue?"""
     return _BUSY.fullmatch(message) is not None
 
 

@@ -1,0 +1,81 @@
+"""Writes the table of servers and their traits into docs/engines.md, between its two marks, from the rows of
+gateway/domain/engine_traits.py. tests/test_reference.py checks that it is current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.domain.engine_traits import TRAITS, EngineTraits
+
+PAGE = Path(__file__).parents[1] / "engines.md"
+BEGIN, END = "<!-- servers: begin -->\n", "<!-- servers: end -->\n"
+SERVERS = [name for name, traits in TRAITS.items() if traits.signs is not None]
+
+_FORCED = {"native": "yes", "only_tool": "by offering it alone", "never": "no"}
+_SCHEMA = {True: "enforced", False: "ignored", None: "not known"}
+_THINKING = {None: "as declared", "chat_template_kwargs": "`chat_template_kwargs`"}
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _signs(traits: EngineTraits) -> str:
+    signs = traits.signs
+    assert signs is not None
+    found = [f"`owned_by: {signs.owned_by}`"] if signs.owned_by is not None else []
+    found += [f"`{signs.header[0]}: {signs.header[1]}…`"] if signs.header is not None else []
+    return ", ".join([*found, *([f"`{signs.path}`"] if signs.path is not None else [])])
+
+
+def _window(traits: EngineTraits) -> str:
+    found = [f"`{path}`" for path in traits.window] if not traits.lists_cache else []
+    found += [f"`{traits.describes.path}`"] if traits.describes is not None else []
+    return ", ".join(found) or "`context` only"
+
+
+def _lists(traits: EngineTraits) -> str:
+    if traits.loaded is not None:
+        return f"what is loaded by `{traits.loaded[0]}`"
+    return "its disk" if traits.lists_cache else "what it serves"
+
+
+ROWS: dict[str, Callable[[EngineTraits], str]] = {
+    "known by": _signs,
+    "endpoints": lambda t: ", ".join(sorted(t.endpoints)),
+    "window": _window,
+    "model list names": _lists,
+    "loads on demand": lambda t: _yes(t.loads_on_demand),
+    "`tool_choice: required`": lambda t: _yes(t.calls_on_demand),
+    "a named tool": lambda t: _FORCED[t.named_calls],
+    "`tool_choice: none`": lambda t: "yes" if t.withholds_tools else "no: tools are left out",
+    "`tool_choice` absent": lambda t: "none: auto is written" if t.assumes_no_calls else "auto",
+    "`json_schema`": lambda t: _SCHEMA[t.enforces_schema],
+    "`stop`": lambda t: "yes" if t.enforces_stop else "no: the gateway cuts",
+    "`n` above 1": lambda t: _yes(t.many_choices),
+    "`logprobs`": lambda t: _yes(t.logprobs),
+    "a list of prompts": lambda t: _yes(t.list_prompts),
+    "`max_tokens` absent": lambda t: "short: filled in" if t.short_answers else "to the window",
+    "thinking is switched by": lambda t: _THINKING.get(t.thinking_field) or f"`{t.thinking_field}`",
+    "thoughts come in": lambda t: "the text" if t.thoughts == "content" else f"`{t.thoughts}`",
+    "usage of a stream": lambda t: t.streams_usage,
+    "`[DONE]`": lambda t: _yes(not t.ends_without_done),
+    "stops when the client leaves": lambda t: "yes" if t.stops_unstreamed else "in a stream only: always asked for one",
+    "a prompt beyond its window": lambda t: "is computed: `context` bounds it" if t.computes_beyond else "is refused",
+}
+
+
+def table() -> str:
+    head = ["| | " + " | ".join(f"`{name}`" for name in SERVERS) + " |", "|---" * (len(SERVERS) + 1) + "|"]
+    rows = ["| " + " | ".join([what, *(cell(TRAITS[name]) for name in SERVERS)]) + " |" for what, cell in ROWS.items()]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def with_table(page: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + table() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))
