@@ -151,6 +151,18 @@ class Evidence:
         self.refused_since = 0.0
         self._report(self._owner.health.started(time.monotonic()), "resumed")
 
+    def summon(self, reason: str) -> None:
+        """The gateway starts it for a request."""
+        self._report(self._owner.health.summon(reason, time.monotonic()), announce=False)
+
+    def dismiss(self, reason: str) -> None:
+        """It was stopped, or its start for a request has failed: the next request may have it started again."""
+        health = self._owner.health
+        drained = health.drained
+        self._report(health.dismiss(reason, time.monotonic()), announce=False)
+        if drained:
+            self._owner.report_drain("resumed")
+
     def cool_down(self, seconds: float, now: float) -> None:
         """The backend answered 429. The first pause may be due to a single request that is too large for its rate
         limit, so it is capped at COOLDOWN_FIRST; a second 429 without a success in between is capped at

@@ -19,7 +19,9 @@ class HealthRecord:
 
     backend: str
     settings: HealthSettings
-    on_demand: bool = False
+    on_demand: bool = False  # it need not be there: `run: on_demand` or `on_request`
+    on_request: bool = False  # a request may have it started
+    summoned: bool = False  # the gateway starts it for a request: it is warming until that has worked or failed
     state: State = State.UNKNOWN
     reason: str = "not checked yet"
     since: float = 0.0
@@ -60,6 +62,11 @@ class HealthRecord:
         if self.state is not State.SUSPECT or self.trial or now < self.retry_at:
             return False
         return self.settings.every is None or self.oks >= self.settings.recover_after
+
+    @property
+    def startable(self) -> bool:
+        """May a request have it started: it is not there, and only requests bring it up?"""
+        return self.on_request and self.state is State.PARKED and not self.outside and not self.drained
 
     @property
     def held(self) -> bool:

@@ -97,7 +97,7 @@ def switch_steps(
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _Draft(snapshot, presence, refusals=_misfits(plan))
     again = [name for name in mode.backends if before is not None and _changed(name, before, mode)]
-    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence)]
+    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
     draft.notes += [
         _rendered(name, mode.profiles.get(name)) for name in coming if _is_rendered_anew(name, before, mode)
@@ -116,6 +116,14 @@ def start_steps(snapshot: Snapshot, name: str, presence: Mapping[str, Presence],
     else:
         draft.notes.append(f"{name} runs already")
         draft.resume([name])
+    return draft.finished()
+
+
+def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: Iterable[str]) -> Steps:
+    """Start one backend for a request, after these were stopped for it."""
+    draft = _Draft(snapshot, {}, notes=list(notes))
+    draft.leave(stops)
+    draft.come([name])
     return draft.finished()
 
 
@@ -153,15 +161,16 @@ def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
     return any(other in left for order in orders if name in order for other in order[: order.index(name)])
 
 
-def _leaves(
-    name: str, mode: Mode, before: Mode | None, modes: Mapping[str, Mode], presence: Mapping[str, Presence]
-) -> bool:
-    """Whether the backend is no part of the target, and belongs to the mode in force or is left from another one."""
+def _leaves(name: str, snapshot: Snapshot, mode: Mode, before: Mode | None, presence: Mapping[str, Presence]) -> bool:
+    """Whether the backend is no part of the target, and belongs to the mode in force, is left from another one, or was
+    started for a request."""
     if name in mode.backends:
         return False
     if before is not None and name in before.backends:
         return True
-    return presence.get(name, "away") != "away" and any(name in other.backends for other in modes.values())
+    if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
+        return presence.get(name, "away") != "away"
+    return presence.get(name, "away") != "away" and any(name in other.backends for other in snapshot.modes.values())
 
 
 def _changed(name: str, before: Mode, mode: Mode) -> bool:

@@ -48,6 +48,7 @@ from gateway.routing.culprits import Culprits
 from gateway.runtime.chosen_mode import Choice, ChosenMode
 from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
+from gateway.runtime.starts.starter import Starter
 from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.transport.client import open_client
@@ -117,6 +118,8 @@ class Gateway:
             self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
         )
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
+        self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data))
+        self.admission.starts = self.starter
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -149,12 +152,14 @@ class Gateway:
         async with self._putting:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
+        await self.starter.open()
 
     async def _open(self) -> None:
         if self._written.modes:
             await self.chosen_mode.open()
         self.snapshot = in_mode(self._written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
+        await self.starter.follow(self.snapshot)
         await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
@@ -226,6 +231,7 @@ class Gateway:
     async def _put_in_force(self, why: str) -> None:
         """Put the file's snapshot in force, in the chosen mode. `why`: the reason if that is another mode."""
         snapshot, before = in_mode(self._written, self.chosen_mode.name), self.snapshot.mode
+        await self.starter.follow(snapshot)
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)
@@ -246,6 +252,7 @@ class Gateway:
     async def close(self) -> None:
         if self.reloader is not None:
             await self.reloader.close()
+        await self.starter.close()
         await self.operations.close()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()

@@ -16,7 +16,16 @@ from gateway.domain.events import Event
 from gateway.errors import GatewayError
 from gateway.fleet.switching import Steps
 from gateway.runtime.operations.planning import presence_of, steps_of
-from gateway.runtime.operations.record import INTERRUPTED, Kind, Operation, Step, new_operation, save, saved
+from gateway.runtime.operations.record import (
+    INTERRUPTED,
+    Cause,
+    Kind,
+    Operation,
+    Step,
+    new_operation,
+    save,
+    saved,
+)
 from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
 
 log = logging.getLogger("gateway.operations")
@@ -123,8 +132,25 @@ class Operations:
         finally:
             self._planning = False
 
-    async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
-        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
+    async def begin_unasked(self, kind: Kind, name: str, steps: Steps, cause: Cause) -> Operation:
+        """Begin an operation that no operator has ordered, with these steps, and return it at once. Raises
+        `operation_running`."""
+        self._check_free()
+        self._planning = True
+        try:
+            return await self._begin(kind, name, steps, self._written(), False, cause)
+        finally:
+            self._planning = False
+
+    async def finished(self) -> None:
+        """Until the operation under way, if any, has ended."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _begin(
+        self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool, cause: Cause = "operator"
+    ) -> Operation:
+        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force, cause=cause)
         await self._save(operation)
         self._known[operation.id] = operation
         while len(self._known) > KEPT:

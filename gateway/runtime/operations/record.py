@@ -15,10 +15,14 @@ from gateway.fleet.switching import Steps, What
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
 Kind = Literal["switch", "start", "stop"]
+Cause = Literal["operator", "request", "idle"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
 INTERRUPTED = "interrupted: the gateway ended while it ran"
+
+
+_WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": ", which is idle"}
 
 
 class Step(msgspec.Struct):
@@ -34,7 +38,8 @@ class Step(msgspec.Struct):
 
 class Operation(msgspec.Struct):
     """`mode`: the target of a switch, and `before` the mode that was in force; `backend`: of a start or stop. `began`,
-    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know."""
+    `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
+    `cause`: who wanted it, an operator, a request, or nobody any more (`stop_after`)."""
 
     id: str
     kind: Kind
@@ -49,11 +54,17 @@ class Operation(msgspec.Struct):
     error: str | None = None
     hint: str | None = None
     notes: list[str] = []
+    cause: Cause = "operator"
 
     @property
     def title(self) -> str:
         """In words, for the log and events."""
-        return f"switch to {self.mode}" if self.kind == "switch" else f"{self.kind} {self.backend}"
+        return f"switch to {self.mode}" if self.kind == "switch" else f"{self.kind} {self.backend}{_WHY[self.cause]}"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a start command was run, as far as is known."""
+        return any(step.what == "start" and step.state in ("done", "failed") for step in self.steps)
 
     @property
     def has_stopped(self) -> bool:
@@ -85,7 +96,9 @@ class Operation(msgspec.Struct):
         return again + back if self.has_stopped else f"nothing was stopped; {again}"
 
 
-def new_operation(kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False) -> Operation:
+def new_operation(
+    kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False, cause: Cause = "operator"
+) -> Operation:
     """An operation that has not begun; what the plan skips is skipped already. `name`: the mode or the backend;
     `current`: the mode in force."""
     planned = [
@@ -103,6 +116,7 @@ def new_operation(kind: Kind, name: str, current: str | None, steps: Steps, *, f
         began=time.time(),
         steps=planned,
         notes=[*steps.notes, *(f"forced: {refusal}" for refusal in steps.refusals)],
+        cause=cause,
     )
 
 

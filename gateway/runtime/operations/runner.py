@@ -106,7 +106,10 @@ class Runner:
         for what, group in groupby(self._pairs, key=lambda pair: pair[1].what):
             pairs = list(group)
             if what == "drain":
-                await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
+                found = await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
+                for (step, _), error in zip(pairs, found, strict=True):
+                    if error is not None:
+                        return f"{step.what} {step.backend}: {_last_line(error)}"
             else:
                 for step, planned in pairs:
                     error = await self._step(step, planned)
@@ -176,6 +179,8 @@ class Runner:
             await asyncio.sleep(min(LOOK, max(until - time.monotonic(), 0.0)))
         if not state.under_way:
             return ""
+        if self._operation.cause != "operator":  # a request takes no stream from another one
+            raise StepFailed(f"{state.under_way} still ran after {limit:g} s (server.shutdown): it is not stopped")
         return f"{state.under_way} still ran after {limit:g} s (server.shutdown): cut by the stop"
 
     async def _stop(self, name: str, commands: Sequence[Command]) -> str:
@@ -189,7 +194,14 @@ class Runner:
         await self._put_in_force()
         if state is not None and state.health.state is State.PARKED:
             state.evidence.resume()  # the mode keeps requests away from it now, and no drain has to
+        elif state is not None and self._may_be_started_again(state):
+            state.evidence.dismiss("stopped by the gateway; a request starts it again")
         return output
+
+    def _may_be_started_again(self, state: BackendState) -> bool:
+        """Requests start it again, unless an operator has ordered to stop this very backend."""
+        ordered = self._operation.kind == "stop" and self._operation.cause == "operator"
+        return state.backend.run == "on_request" and not ordered
 
     async def _put_in_force(self) -> None:
         """The target is the mode in force from the first stop on."""
