@@ -115,7 +115,12 @@ class Gateway:
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.alerter = Alerter(
-            self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
+            self.alias_status,
+            self._budgets,
+            failed=self._failed,
+            acceptance=self.history.acceptance,
+            failures=failures,
+            unstarted=lambda: self.starter.unstarted,
         )
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
         self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from gateway.domain.health_state import State
+from tests.observe.hook import hooked
 from tests.operations.machine import machine, steps
 from tests.operations.requested import CALLED, aged, ask, asking, called, on_node, until_known
+from tests.support import RunningGateway
 
 
 async def test_the_first_request_starts_it_and_is_answered(tmp_path: Path) -> None:
@@ -187,3 +191,55 @@ async def test_nothing_is_started_at_boot(tmp_path: Path) -> None:
         await gateway.gateway.put_in_force(gateway.gateway.snapshot)
         assert (await ask(gateway, "b")).status_code == 200
         assert (gateway.state("a"), there.orders) == (State.PARKED, [])
+
+
+async def explained(gateway: RunningGateway, alias: str, client: str | None = None) -> dict[str, Any]:
+    asked = {"alias": alias, "client": client}
+    found: dict[str, Any] = (await gateway.client.post("/admin/explain", json=asked)).json()
+    return found
+
+
+async def test_explain_says_what_a_request_would_cause(tmp_path: Path) -> None:
+    keys = {"a": CALLED + on_node(60), "b": CALLED + on_node(60), "c": on_node(20)}
+    more = "aliases: {x: [b, c], nightly: {use: [b], priority: batch}}\n"
+    async with machine(tmp_path, "a", "c", away="b") as there, called(there, more, keys) as gateway:
+        await until_known(gateway, "a")
+        aged(gateway, "a", idle=720, ran=900)
+        start = (await explained(gateway, "x"))["start"]
+        assert round(start["stops"].pop("a")) == 720
+        assert start == {
+            "backend": "b", "begun": False, "stops": {}, "meanwhile": "c",
+            "notes": ["fits on paper: nothing tells how much memory is free on spark now"],
+        }  # fmt: skip
+        alone = await explained(gateway, "b")
+        assert (alone["served"], alone["order"], alone["error"], alone["start"]["meanwhile"]) == (True, [], None, None)
+        refused = await explained(gateway, "nightly")
+        assert (refused["served"], refused["start"], refused["error"]["code"]) == (False, None, "no_backend_available")
+        assert there.orders == []
+        there.faults["stop a"] = "hang"
+        waiting = asking(gateway, "b")
+        await there.until_asked("stop a")
+        assert (await explained(gateway, "b"))["start"]["begun"]
+        there.go_on()
+        assert (await waiting).status_code == 200
+
+
+async def test_failed_starts_are_an_alert_until_it_runs(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        hook = await stack.enter_async_context(hooked())
+        there = await stack.enter_async_context(machine(tmp_path, away="a"))
+        alerts = f"alerts: {{webhook: '{hook.url}'}}\n"
+        gateway = await stack.enter_async_context(called(there, alerts, a=CALLED))
+        there.faults["start a"] = "refuse"
+        assert (await ask(gateway, "a")).status_code == 503
+        await gateway.gateway.alerter.check()
+        await hook.until(lambda: ("start_failed", "a") in hook.told())
+        there.go_on()
+        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        gateway.gateway.starter.failed["a"].until = 0.0
+        assert (await ask(gateway, "a")).status_code == 200
+        await until_known(gateway, "a")
+        aged(gateway, "a", ran=400)
+        gateway.gateway.starter.look()
+        await gateway.gateway.alerter.check()
+        await hook.until(lambda: ("start_works", "a") in hook.told())

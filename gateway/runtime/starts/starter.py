@@ -125,6 +125,11 @@ class Starter:
         """Is something being started or stopped?"""
         return bool(self._starts or self._stops)
 
+    @property
+    def unstarted(self) -> dict[str, str]:
+        """Backends whose last start has failed -> why."""
+        return {name: failed.why for name, failed in self.failed.items()}
+
     # -- for requests ---------------------------------------------------------------------------------------------
 
     def refusal(self, state: BackendState, client: Client | None, alias: Alias) -> str | None:
