@@ -74,7 +74,7 @@ class Health(HealthRecord):
             return None
         if self.on_demand and (not self.ever_ready or self.state in (State.DOWN, State.WARMING)):
             self.ever_ready = False
-            return self._move(State.PARKED, f"{self._run} and not there", now)
+            return self._move(State.PARKED, self._away(), now)
         if self.state not in SERVING:
             return self._still_away(reason, now, refused=refused, answered=answered)
         if self.state is State.UNKNOWN:
@@ -85,12 +85,13 @@ class Health(HealthRecord):
             return self._move(State.SUSPECT, reason, now)
         if self.on_demand:
             self.ever_ready = self.well = False
-            return self._move(State.PARKED, f"{self._run} and gone: {reason}", now)
+            return self._move(State.PARKED, self._away(reason), now)
         return self._down(reason, now)
 
-    @property
-    def _run(self) -> str:
-        return "run: on_request" if self.on_request else "run: on_demand"
+    def _away(self, gone: str = "") -> str:
+        """Why it is parked. `gone`: why its checks fail where it was there before."""
+        how = "starts on request" if self.on_request else "run: on_demand"
+        return f"{how} and gone: {gone}" if gone else how if self.on_request else f"{how} and not there"
 
     def _still_away(self, reason: str, now: float, *, refused: bool, answered: bool) -> Transition | None:
         """Handle a failed check of a backend that was not in use."""

@@ -248,7 +248,8 @@ class Runner:
             health = self._state(name).health
             if health.state in WELL or (health.state is State.PARKED and health.oks > 0):
                 return health.reason
-            if health.state is State.MISCONFIGURED:
+            ended = self._operation.cause == "request" and health.state is State.PARKED and not health.summoned
+            if ended or health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
             left = until - time.monotonic()
             if left <= 0:

@@ -130,6 +130,11 @@ class Starter:
         """Backends whose last start has failed -> why."""
         return {name: failed.why for name, failed in self.failed.items()}
 
+    def idle(self, name: str) -> float | None:
+        """Seconds for which a backend that requests start has been idle; None = it does not run, or is no such one."""
+        idle = self.use.idle(name)
+        return None if idle is None else round(idle, 1)
+
     # -- for requests ---------------------------------------------------------------------------------------------
 
     def refusal(self, state: BackendState, client: Client | None, alias: Alias) -> str | None:
