@@ -17,6 +17,7 @@ from gateway.cluster.identity import GatewayIdentity, load_identity, save_identi
 from gateway.cluster.redis_connection import CONNECT, Batch, RedisConnection, RedisUnavailable
 from gateway.cluster.shared_budgets import SharedBudgets, days
 from gateway.cluster.shared_slots import SharedSlots
+from gateway.cluster.shared_turn import SharedTurn
 from gateway.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
 from gateway.domain.events import Event
@@ -61,6 +62,7 @@ class Membership:
         self.slots = SharedSlots(self.id, scheduler, accounts.limits, lambda: fleet.states, self._redis.wake)
         self._state_sync = StateSync(lambda: fleet.states, prober, self._redis.wake)
         self._state_sync.on_mode = on_mode
+        self.turn = SharedTurn(self.id, self._redis.wake, lambda: self.slots.joined, self._failures)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -152,6 +154,7 @@ class Membership:
         if self._news:
             self._news = False
             batch.append((("news", self._state_sync.revision), self._read_news))
+        batch += self.turn.pending_operations()
         batch += self.slots.pending_operations()
         batch += [(operation, _ignore) for operation in self._state_sync.pending_operations()]
         if self._shared_budgets is not None:

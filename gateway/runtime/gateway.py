@@ -123,7 +123,8 @@ class Gateway:
             unstarted=lambda: self.starter.unstarted,
         )
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
-        self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data))
+        turn = self.shared.turn.held if self.shared is not None else None
+        self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data), turn)
         self.admission.starts = self.starter
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()

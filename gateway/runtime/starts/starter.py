@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,13 @@ class Failed:
     why: str = ""
 
 
-@asynccontextmanager
-async def _alone() -> AsyncIterator[bool]:
-    yield True
-
-
-Lease = Callable[[], AbstractAsyncContextManager[bool]]
-"""Held while this gateway starts or stops what requests start: no other gateway does then. False = it was not given."""
+Turn = Callable[[], AbstractAsyncContextManager[object]]
+"""Held while this gateway starts or stops what requests start: no other gateway does then."""
 
 
 class Starter:
-    """`waiting`: backend -> requests in its queue; `lease`: see above; None = there are no other gateways."""
+    """`waiting`: backend -> requests in its queue; `turn`: the turn among several gateways, None = there are no
+    others."""
 
     def __init__(
         self,
@@ -73,7 +69,7 @@ class Starter:
         operations: Operations,
         waiting: Callable[[], Mapping[str, int]],
         folder: Path,
-        lease: Lease | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.pace = Pace()
         self.use = UseTracker(folder)
@@ -81,7 +77,8 @@ class Starter:
         self._gateway = gateway
         self._operations = operations
         self._waiting = waiting
-        self._lease = lease or _alone
+        self._shares = turn is not None
+        self._turn_of_gateways: Turn = turn or nullcontext
         self._demands: Demands = {}
         self._turn = asyncio.Lock()  # one start or stop at a time
         self._starts: dict[str, asyncio.Task[Any]] = {}  # backend -> its start
@@ -188,10 +185,8 @@ class Starter:
     async def _start(self, name: str, *, may_stop: bool) -> None:
         why = "its start was given up"
         try:
-            async with self._turn, self._lease() as is_ours:
-                why = (
-                    await self._start_now(name, may_stop=may_stop) if is_ours else "another gateway starts or stops one"
-                )
+            async with self._turn, self._turn_of_gateways():
+                why = await self._start_now(name, may_stop=may_stop)
         finally:
             if self._is_summoned(name):
                 self._gateway.fleet.states[name].evidence.dismiss(why)
@@ -205,7 +200,9 @@ class Starter:
         while True:
             await self._operations.finished()
             if not self._is_summoned(name):
-                return ""  # it answers already, or was drained
+                return ""  # it is ready already, or was drained
+            if self._shares and await self._answers(name):
+                return await self._until_ready(name)
             decision = self._decide(name, may_stop=may_stop)
             if decision.refusal:
                 return decision.refusal
@@ -213,6 +210,19 @@ class Starter:
             operation = await self._operate("start", name, steps, "request", decision.stops)
             if operation is not None:
                 return await self._started(name, operation, decision)
+
+    async def _answers(self, name: str) -> bool:
+        """Has another gateway started it since it was last checked here?"""
+        state = self._gateway.fleet.states[name]
+        await self._gateway.prober.check(state, read_models=True)
+        return state.health.oks > 0
+
+    async def _until_ready(self, name: str) -> str:
+        """A backend that answers is ready after its canary. Returns why it is not."""
+        until = time.monotonic() + self._gateway.fleet.states[name].backend.health.start_grace
+        while self._is_summoned(name) and time.monotonic() < until:
+            await asyncio.sleep(BUSY_AGAIN)
+        return "it answers its health check, and does not become ready"
 
     async def _started(self, name: str, operation: Operation, decision: Decision) -> str:
         """Count how the start has ended. Returns why it does not run."""
@@ -308,8 +318,8 @@ class Starter:
 
     async def _stop_idle(self, state: BackendState) -> None:
         """It is looked at again when its turn has come: it may have had a request meanwhile."""
-        async with self._turn, self._lease() as is_ours:
-            while is_ours:
+        async with self._turn, self._turn_of_gateways():
+            while True:
                 await self._operations.finished()
                 waiting, states = self._waiting(), self._of_requests()
                 self.use.look(states, waiting)
