@@ -64,9 +64,8 @@ class SlotAcquirer:
         backend to return did not help."""
         failover = self._failover
         while True:
+            in_vain = bool(failover.plan.startable) and not self._have_started()
             candidate = failover.next_candidate()
-            if failover.plan.startable and self._have_started(candidate):
-                continue
             if candidate is not None:
                 if not await self._prompt_fits(candidate):
                     failover.mark_attempted(candidate)
@@ -80,7 +79,8 @@ class SlotAcquirer:
             if lease is None:
                 lease = await self._wait(returning)
             if lease is None:
-                if candidate is None and failover.next_candidate() is None and not failover.plan.startable:
+                is_over = candidate is None and failover.next_candidate() is None
+                if is_over and (in_vain or not failover.plan.startable):
                     return None
                 continue
             failover.mark_attempted(lease.candidate)
@@ -104,15 +104,15 @@ class SlotAcquirer:
 
     # -- starts ---------------------------------------------------------------------------------------------------
 
-    def _have_started(self, candidate: Candidate | None) -> bool:
-        """Have the first parked backend started that comes before the next candidate. True = the plan has changed."""
+    def _have_started(self) -> bool:
+        """Have the first parked backend started that comes before the next candidate. False = it could not be."""
         starts, failover = self._admission.starts, self._failover
-        first = failover.plan.startable[0]
-        if starts is None or (candidate is not None and candidate.step <= first.step):
-            return False
-        starts.begin(first.state, self._client.client, failover.plan.alias)
+        first, candidate = failover.plan.startable[0], failover.next_candidate()
+        if candidate is not None and candidate.step <= first.step:
+            return True
+        begun = starts is not None and starts.begin(first.state, self._client.client, failover.plan.alias)
         failover.replan(time.monotonic())
-        return True
+        return begun
 
     def _may_wait_for_start(self, waiter: Waiter, now: float) -> bool:
         """Is a backend being started for which the request may go on to wait? A start takes longer than a slot: the

@@ -119,11 +119,11 @@ class Evidence:
         """A canary got a wrong answer."""
         self._report(self._owner.health.doubted(reason, time.monotonic()), "doubted")
 
-    def drain(self, *, announce: bool = True) -> None:
-        """An operator drains the backend: no new requests are sent to it. `announce`: other gateways drain it too."""
+    def drain(self, *, announce: bool = True, reason: str = "drained by an operator") -> None:
+        """No new requests are sent to the backend from now on. `announce`: other gateways drain it too."""
         health = self._owner.health
         news = announce and health.outside and not health.drained
-        self._report(health.drain(time.monotonic()), "drained", announce=announce)
+        self._report(health.drain(time.monotonic(), reason), "drained", announce=announce)
         if news:  # it stays parked, so there is no transition that would tell it
             self._owner.report_drain("drained")
 

@@ -250,11 +250,11 @@ class Health(HealthRecord):
 
     # -- an operator, and the mode in force -----------------------------------------------------------------------
 
-    def drain(self, now: float) -> Transition | None:
+    def drain(self, now: float, reason: str = "drained by an operator") -> Transition | None:
         """A backend outside the mode stays parked; it is drained when the mode contains it again."""
         self.half_open = self.summoned = False
         self.drained = True
-        return None if self.outside else self._move(State.DRAINING, "drained by an operator", now)
+        return None if self.outside else self._move(State.DRAINING, reason, now)
 
     def remove(self, now: float) -> None:
         """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""

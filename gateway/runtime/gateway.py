@@ -125,7 +125,6 @@ class Gateway:
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data))
         turn = self.shared.turn.held if self.shared is not None else None
         self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data), turn)
-        self.admission.starts = self.starter
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -165,7 +164,7 @@ class Gateway:
             await self.chosen_mode.open()
         self.snapshot = in_mode(self._written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
-        await self.starter.follow(self.snapshot)
+        self.admission.starts = self.starter if await self.starter.follow(self.snapshot) else None
         await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
@@ -237,7 +236,7 @@ class Gateway:
     async def _put_in_force(self, why: str) -> None:
         """Put the file's snapshot in force, in the chosen mode. `why`: the reason if that is another mode."""
         snapshot, before = in_mode(self._written, self.chosen_mode.name), self.snapshot.mode
-        await self.starter.follow(snapshot)
+        self.admission.starts = self.starter if await self.starter.follow(snapshot) else None
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)

@@ -67,6 +67,22 @@ async def test_behind_a_start_by_an_operator_it_waits_for_its_turn(tmp_path: Pat
         assert (await waiting).status_code == 200
 
 
+async def test_a_start_for_a_request_gives_way_to_a_switch(tmp_path: Path) -> None:
+    async with machine(tmp_path, "a", away="b c") as there, gateway_of(there, MODES, b=CALLED) as gateway:
+        await gateway.until(lambda: gateway.state("b") is State.PARKED)
+        there.faults["start b"] = "ignore"
+        waiting = asking(gateway, "b")
+        await there.until_asked("start b")
+        done = await switched(gateway, "ds4")
+        assert done["state"] == "done"
+        assert steps(done)[:4] == ["drain a: done", "drain b: done", "stop a: done", "stop b: done"]
+        there.go_on()
+        assert (await waiting).status_code == 503, "the mode changes"
+        assert gateway.metric("gateway_requested_starts_total", backend="b", result="gave_way") == 1
+        assert gateway.gateway.starter.failed == {}
+        assert (await ask(gateway, "b")).status_code == 200
+
+
 async def test_what_an_operator_has_stopped_no_request_starts(tmp_path: Path) -> None:
     async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, b=CALLED) as gateway:
         await ended(gateway, (await gateway.client.post("/admin/backends/b/stop")).json())

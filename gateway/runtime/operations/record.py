@@ -20,6 +20,7 @@ Cause = Literal["operator", "request", "idle"]
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
 INTERRUPTED = "interrupted: the gateway ended while it ran"
+GAVE_WAY = "gave way to an order of an operator"
 
 
 _WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": ", which is idle"}

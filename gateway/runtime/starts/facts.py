@@ -82,7 +82,7 @@ def _member(snapshot: Snapshot, state: BackendState, use: UseTracker, waiting: M
         idle_since=known.used_at if known is not None and rests else None,
         ran_since=known.ran_since if known is not None else time.time(),
         min_run=backend.min_run,
-        unstoppable=why_unstoppable(snapshot, backend),
+        unstoppable="is starting" if state.health.state is State.WARMING else why_unstoppable(snapshot, backend),
     )
 
 

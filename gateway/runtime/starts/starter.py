@@ -23,7 +23,7 @@ from gateway.fleet.commands import start_commands
 from gateway.fleet.starting import Decision, decide
 from gateway.fleet.switching import Steps, request_steps, stop_steps
 from gateway.runtime.operations.operations import Operations
-from gateway.runtime.operations.record import INTERRUPTED, Cause, Kind, Operation
+from gateway.runtime.operations.record import GAVE_WAY, INTERRUPTED, Cause, Kind, Operation
 from gateway.runtime.operations.runner import OperatedGateway
 from gateway.runtime.starts.facts import Demands, demands_of, members_of, rooms_of, why_unstoppable
 from gateway.runtime.starts.use import UseTracker, has_work
@@ -90,10 +90,12 @@ class Starter:
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    async def follow(self, snapshot: Snapshot) -> None:
-        """Another snapshot is about to be in force."""
-        if any(backend.run == "on_request" for backend in snapshot.backends.values()):
-            self._demands = await asyncio.to_thread(demands_of, snapshot)
+    async def follow(self, snapshot: Snapshot) -> bool:
+        """Another snapshot is about to be in force. False = requests start nothing of it."""
+        if all(backend.run != "on_request" for backend in snapshot.backends.values()):
+            return False
+        self._demands = await asyncio.to_thread(demands_of, snapshot)
+        return True
 
     async def open(self) -> None:
         """Called after the first health checks, and after the latest operation was read. Starts nothing."""
@@ -157,11 +159,10 @@ class Starter:
         return True
 
     def _why_not_now(self, state: BackendState) -> str:
-        snapshot, latest = self._gateway.snapshot, self._operations.latest
-        if not start_commands(state.backend, snapshot.nodes):
+        if not start_commands(state.backend, self._gateway.snapshot.nodes):
             return "it has no `start` command"
-        if latest is not None and latest.state == "running" and latest.kind == "switch":
-            return f"nothing is started during the {latest.title}"
+        if (mode := self._operations.switching_to) is not None:
+            return f"nothing is started during the switch to {mode}"
         failed = self.failed.get(state.name)
         left = failed.until - time.monotonic() if failed is not None else 0.0
         return f"{failed.why}; it is started again in {left:.0f} s" if failed is not None and left > 0 else ""
@@ -180,7 +181,7 @@ class Starter:
         self, tasks: dict[str, asyncio.Task[Any]], name: str, work: Coroutine[Any, Any, object], title: str
     ) -> None:
         task = tasks[name] = self._gateway.metrics.failures.once("starts", work, title)
-        task.add_done_callback(lambda _: tasks.pop(name, None))
+        task.add_done_callback(lambda done: tasks.pop(name) if tasks.get(name) is done else None)
 
     async def _start(self, name: str, *, may_stop: bool) -> None:
         why = "its start was given up"
@@ -188,6 +189,7 @@ class Starter:
             async with self._turn, self._turn_of_gateways():
                 why = await self._start_now(name, may_stop=may_stop)
         finally:
+            self._starts.pop(name, None)  # the requests that are told now may begin another start
             if self._is_summoned(name):
                 self._gateway.fleet.states[name].evidence.dismiss(why)
 
@@ -226,12 +228,13 @@ class Starter:
 
     async def _started(self, name: str, operation: Operation, decision: Decision) -> str:
         """Count how the start has ended. Returns why it does not run."""
-        self._gateway.metrics.starts.inc(name, operation.state)
+        gave_way = operation.error == GAVE_WAY
+        self._gateway.metrics.starts.inc(name, "gave_way" if gave_way else operation.state)
         for stopped in decision.stops:
             if _has_stopped(operation, stopped):
                 self._gateway.metrics.stops.inc(stopped, "evicted")
-        if operation.state == "done":
-            return ""
+        if operation.state == "done" or gave_way:
+            return operation.error or ""
         step = next((step.what for step in operation.steps if step.state == "failed"), "start")
         why = self._note_failure(name, f"its start failed (step `{step}`)")
         state = self._gateway.fleet.states.get(name)
@@ -345,7 +348,7 @@ class Starter:
         states = self._gateway.fleet.states
         drained = [states[stop] for stop in stops if stop in states and states[stop].health.state in _RUNS]
         for state in drained:
-            state.evidence.drain()
+            state.evidence.drain(reason="is about to be stopped by the gateway")
         operation: Operation | None = None
         try:
             operation = await self._operations.begin_unasked(kind, name, steps, cause)
