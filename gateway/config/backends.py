@@ -62,7 +62,6 @@ class _Resolver:
         self._check_engine()
         self._check_parsers()
         self._check_commands(cloud=cloud)
-        self._check_on_request(cloud=cloud)
         defaults = self.file.defaults
         found = replace(
             self.given,
@@ -78,6 +77,7 @@ class _Resolver:
             launch=self.launch,
         )
         check_profiles(found, self.report)
+        self._check_on_request(found)
         stated = "slots" in section.model_fields_set or "slots" in self.followed
         return found if stated else _with_assumed_slots(found)
 
@@ -150,16 +150,16 @@ class _Resolver:
             elif cloud:
                 self.report.warn((*self.path, key), "a cloud backend is never started or stopped", f"remove '{key}'")
 
-    def _check_on_request(self, *, cloud: bool) -> None:
+    def _check_on_request(self, given: Backend) -> None:
         """Keys of `run: on_request` where nothing starts it, or nothing stops it."""
-        given, keys = self.given, self.section.model_fields_set
+        keys = self.section.model_fields_set
         if given.run != "on_request":
             for key in ("stop_after", "min_run"):
                 if key in keys and not self._dropped("run"):
                     self.report.warn((*self.path, key), f"has no effect with run: {given.run}", "write run: on_request")
             return
         here: Path = (*self.path, "run")
-        if cloud:
+        if given.cloud:
             self.report.warn(here, "a cloud backend is never started or stopped", "remove 'run'")
             return
         if given.health.every is None:
