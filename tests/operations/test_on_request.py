@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.health_state import State
+from gateway.domain.health_state import State, Transition
 from tests.observe.hook import hooked
 from tests.operations.machine import machine, steps
-from tests.operations.requested import CALLED, aged, ask, asking, called, on_node, until_known
+from tests.operations.requested import CALLED, CHAT, aged, ask, asking, called, on_node, until_known
+from tests.raw_client import chat
 from tests.support import RunningGateway
 
 
@@ -191,6 +192,61 @@ async def test_nothing_is_started_at_boot(tmp_path: Path) -> None:
         await gateway.gateway.put_in_force(gateway.gateway.snapshot)
         assert (await ask(gateway, "b")).status_code == 200
         assert (gateway.state("a"), there.orders) == (State.PARKED, [])
+
+
+async def test_a_stream_gets_heartbeats_while_it_waits(tmp_path: Path) -> None:
+    keys = {"a": f"{CALLED}, timeouts: {{hold: 20ms}}"}
+    async with machine(tmp_path, away="a") as there, called(there, keys=keys) as gateway:
+        there.faults["start a"] = "hang"
+        body = chat("a", stream=True)
+        async with gateway.client.stream("POST", CHAT, json=body) as answer:
+            lines = answer.aiter_lines()
+            assert (answer.status_code, answer.headers["x-gateway-committed"]) == (200, "early")
+            assert '"delta":{}' in await anext(lines)
+            there.go_on()
+            assert [line async for line in lines][-2] == "data: [DONE]"
+
+
+async def test_none_is_stopped_that_has_a_request_of_another_gateway_after_all(tmp_path: Path) -> None:
+    keys = {"a": CALLED + on_node(60), "b": CALLED + on_node(60)}
+    more = "server: {shutdown: 50ms}\n"
+    async with machine(tmp_path, "a", away="b") as there, called(there, more, keys) as gateway:
+        await until_known(gateway, "a")
+        aged(gateway, "a", idle=400, ran=400)
+        state = gateway.gateway.fleet["a"]
+
+        def arrive(transition: Transition) -> None:
+            if transition.after is State.DRAINING:
+                state.shared.elsewhere = 1
+
+        gateway.gateway.fleet.observers.transitions.append(arrive)
+        assert (await ask(gateway, "b")).status_code == 503
+        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
+        assert (gateway.state("a"), there.orders) == (State.READY, [])
+        assert gateway.gateway.starter.failed == {}, "it was not started at all"
+        state.shared.elsewhere = 0
+
+
+async def test_two_that_do_not_fit_together_do_not_change_places_with_every_request(tmp_path: Path) -> None:
+    keys = {"a": CALLED + on_node(60), "b": CALLED + on_node(60)}
+    async with machine(tmp_path, away="a b") as there, called(there, keys=keys) as gateway:
+        assert (await ask(gateway, "a")).status_code == 200
+        await until_known(gateway, "a")
+        answers = [await ask(gateway, name) for _ in range(10) for name in ("b", "a")]
+        assert [answer.status_code for answer in answers] == [503, 200] * 10
+        assert there.orders == ["start a"]
+
+
+async def test_no_more_wait_for_a_start_than_the_queue_holds(tmp_path: Path) -> None:
+    keys = {"a": f"{CALLED}, queue: {{length: 2}}"}
+    async with machine(tmp_path, away="a") as there, called(there, keys=keys) as gateway:
+        there.faults["start a"] = "hang"
+        waiting = [asking(gateway, "a") for _ in range(2)]
+        await gateway.until(lambda: gateway.metric("gateway_queue_depth", backend="a") == 2)
+        refused = await ask(gateway, "a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "backend_warming")
+        there.go_on()
+        assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}
 
 
 async def explained(gateway: RunningGateway, alias: str, client: str | None = None) -> dict[str, Any]:

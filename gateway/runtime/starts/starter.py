@@ -236,6 +236,8 @@ class Starter:
         if operation.state == "done" or gave_way:
             return operation.error or ""
         step = next((step.what for step in operation.steps if step.state == "failed"), "start")
+        if step == "drain":
+            return "what was to give way has a request after all"
         why = self._note_failure(name, f"its start failed (step `{step}`)")
         state = self._gateway.fleet.states.get(name)
         if state is None:
