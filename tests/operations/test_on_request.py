@@ -132,6 +132,7 @@ async def test_or_waits_as_the_alias_says_and_goes_on_when_the_start_fails(tmp_p
         assert there.sims["b"].requests == []
         there.go_on()
         assert (await waiting).headers["x-gateway-backend"] == "a"
+        await gateway.until(lambda: not gateway.gateway.starter.is_busy)
         await there.sims["a"].kill()
         await gateway.until(lambda: gateway.state("a") is State.PARKED)
         gateway.gateway.starter.failed.clear()

@@ -234,7 +234,8 @@ class Runner:
         limit = self._limits.start
         output = await self._run(commands, max(backend.health.start_grace, 1.0) if limit is None else limit)
         state = self._state(name)
-        state.evidence.started()
+        if state.health.state not in WELL:  # it may be seen before its command ends
+            state.evidence.started()
         self._gateway.prober.hurry(state)
         return output
 
