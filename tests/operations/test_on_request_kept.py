@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.domain.health_state import State
 from gateway.runtime.operations.record import INTERRUPTED
-from gateway.runtime.starts.use import FILE
+from gateway.runtime.starts.use import FILE, Use, UseTracker
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.operations.machine import FAST, Machine, begin, ended, gateway_of, machine, steps, switched
 from tests.operations.requested import CALLED, CHAT, ask, asking
@@ -152,3 +153,23 @@ async def test_after_kill_9_a_start_that_was_under_way_is_waited_for(tmp_path: P
             await there.sims["a"].revive()
             assert (await waiting).status_code == 200
             assert there.orders == ["start a"]
+
+
+# -- the file of idle times -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "\xff", '{"a": {"ran_since": "x", "used_at": 0}}'])
+def test_a_file_that_cannot_be_read_makes_idle_times_begin_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text, "latin-1")
+    use = UseTracker(tmp_path)
+    use.load()
+    assert use.known == {}
+
+
+def test_times_of_a_clock_that_was_set_back_are_not_in_the_future(tmp_path: Path) -> None:
+    use = UseTracker(tmp_path)
+    use.known = {"a": Use(ran_since=9e12, used_at=9e12)}
+    use.save(use.encode())
+    again = UseTracker(tmp_path)
+    again.load()
+    assert again.idle("a") == pytest.approx(0.0, abs=5.0)
