@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +18,10 @@ NOW = 10_000.0
 SPARK = 100.0 + SYSTEM_GIB  # GiB, of which 100 can be held
 
 
-def called(name: str, idle: float | None = 600.0, ran: float = 3600.0, **more: object) -> Member:
+def called(name: str, idle: float | None = 600.0, ran: float = 3600.0, **more: Any) -> Member:
     """A backend that runs, and that only requests start."""
-    fields = {"nodes": ("spark",), "there": True, "on_request": True, "min_run": 300.0, "ran_since": NOW - ran}
-    return Member(name, **{**fields, "idle_since": None if idle is None else NOW - idle, **more})  # type: ignore[arg-type]
+    running = Member(name, ("spark",), there=True, on_request=True, min_run=300.0, ran_since=NOW - ran)
+    return replace(running, **{"idle_since": None if idle is None else NOW - idle, **more})
 
 
 def target(*nodes: str) -> Member:
