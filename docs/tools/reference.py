@@ -13,7 +13,7 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from gateway.cli.main import cli
-from gateway.config.keys import definitions, not_yet
+from gateway.config.keys import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
 from gateway.domain.request import ENDPOINTS
@@ -91,11 +91,9 @@ def row(*cells: str) -> str:
 
 def keys() -> Iterator[str]:
     yield from table("key", "value", "default", "meaning")
-    pending = not_yet()
     for path, setting in leaves():
         default = f"`{setting.shown_default}`" if setting.shown_default else ""
-        yet = " No effect yet." if pending.get(path) == () else ""
-        yield row(f"`{path}`", words(setting.hint), default, f"{setting.help}{yet}")
+        yield row(f"`{path}`", words(setting.hint), default, setting.help)
 
 
 def leaves() -> Iterator[tuple[str, Setting]]:

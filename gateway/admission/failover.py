@@ -117,10 +117,13 @@ class FailoverState:
             name = self._retried.state.name
             if any(c.state.name == name for c in plan.candidates):
                 remaining = [self._retried, *(c for c in remaining if c.state.name != name)]
+        if self._accepts is not None:
+            plan.startable = ()
         self.plan, self._mode, self.remaining = plan, mode, deque(remaining)
 
     def restrict(self, accepts: Callable[[BackendState], bool], now: float) -> None:
-        """From now on only these backends are candidates, as they are now. None is waited for that has to recover."""
+        """From now on only these backends are candidates, as they are now. None is waited for that has to recover, and
+        none is started."""
         self._accepts = accepts
         self.replan(now)
 

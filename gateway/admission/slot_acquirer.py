@@ -18,7 +18,7 @@ from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
 from gateway.engines.vllm.tokenize import count_tokens
 from gateway.errors import GatewayError
-from gateway.routing.plan import Candidate
+from gateway.routing.plan import STARTING, Candidate
 from gateway.routing.refusal import Tried, refusal
 from gateway.routing.window import fits_window, near_limit
 
@@ -64,6 +64,7 @@ class SlotAcquirer:
         backend to return did not help."""
         failover = self._failover
         while True:
+            in_vain = bool(failover.plan.startable) and not self._have_started()
             candidate = failover.next_candidate()
             if candidate is not None:
                 if not await self._prompt_fits(candidate):
@@ -78,7 +79,8 @@ class SlotAcquirer:
             if lease is None:
                 lease = await self._wait(returning)
             if lease is None:
-                if candidate is None and failover.next_candidate() is None:
+                is_over = candidate is None and failover.next_candidate() is None
+                if is_over and (in_vain or not failover.plan.startable):
                     return None
                 continue
             failover.mark_attempted(lease.candidate)
@@ -99,6 +101,27 @@ class SlotAcquirer:
         others = self._admission.scheduler.sharing
         if others is not None:
             others.settled(self.waiter, estimate, tokens)
+
+    # -- starts ---------------------------------------------------------------------------------------------------
+
+    def _have_started(self) -> bool:
+        """Have the first parked backend started that comes before the next candidate. False = it could not be."""
+        starts, failover = self._admission.starts, self._failover
+        first, candidate = failover.plan.startable[0], failover.next_candidate()
+        if candidate is not None and candidate.step <= first.step:
+            return True
+        begun = starts is not None and starts.begin(first.state, self._client.client, failover.plan.alias)
+        failover.replan(time.monotonic())
+        return begun
+
+    def _may_wait_for_start(self, waiter: Waiter, now: float) -> bool:
+        """Is a backend being started for which the request may go on to wait? A start takes longer than a slot: the
+        request has the backend's `start_grace` too."""
+        starting = [s.state.backend for s in self._failover.plan.skipped if s.kind == STARTING]
+        for backend in starting:
+            until = self._began + backend.queue.max_wait + backend.health.start_grace
+            waiter.deadline = max(waiter.deadline, until)
+        return bool(starting) and now < waiter.deadline
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
@@ -160,7 +183,7 @@ class SlotAcquirer:
             return all(is_open(state, now) for state in waiter.choices)
         if not waiter.choices or failover.has_returned(now):
             return False
-        if any(is_on_trial(state, now) for state in waiter.choices):
+        if any(is_on_trial(state, now) for state in waiter.choices) or self._may_wait_for_start(waiter, now):
             return True
         error = self.refusal(now)
         return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline

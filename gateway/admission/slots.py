@@ -6,9 +6,11 @@ import asyncio
 import logging
 import time
 from functools import partial
+from typing import Protocol
 
 from gateway.admission.scheduler import Scheduler
 from gateway.admission.waiter import SlotGrant, Waiter
+from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
@@ -56,12 +58,24 @@ class Lease:
         self._scheduler.release(held, time.monotonic(), served=self.served)
 
 
+class Starts(Protocol):
+    """Starts parked backends for requests (runtime/starts/). `client` None = routes.yaml has no `clients`."""
+
+    def refusal(self, state: BackendState, client: Client | None, alias: Alias) -> str | None:
+        """Why a request of this client and alias cannot have the backend started now; None = it can."""
+
+    def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
+        """Begin to start it, once for all requests. False = it is not started."""
+        ...
+
+
 class Admission:
     """The one waiting set of a gateway. Code that changes a backend may call `changed`; without a call the change is
-    noticed within a tick."""
+    noticed within a tick. `starts` None = nothing is started for requests."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.scheduler = Scheduler()
+        self.starts: Starts | None = None
         self.seconds = metrics.queue_seconds.child()
         self._timer: asyncio.TimerHandle | None = None
 

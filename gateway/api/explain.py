@@ -32,6 +32,7 @@ def router(gateway: Gateway) -> APIRouter:
             time.monotonic(),
             read_request,
             over_budget=gateway.accounts.over_budget,
+            decides_start=gateway.starter.decision,
         )
         return JSONResponse(explanation)
 

@@ -137,6 +137,7 @@ def describe(gateway: Gateway) -> dict[str, Any]:
         "backends": {
             name: {
                 **_backend(state, tracker.backends[name], waiting.get(name, 0)),
+                "idle": gateway.starter.idle(name),
                 "now": latest["backends"].get(name, {}),
             }
             for name, state in gateway.fleet.states.items()

@@ -166,7 +166,9 @@ def _skipped(
     if not _serves_models(backend):
         yield f"for anything but {', '.join(backend.serves)}"
         return
-    if backend.run != "always":
+    if backend.run == "on_request":
+        yield "while it is not there and cannot be started (on_request)"
+    elif backend.run != "always":
         yield "while it is not there (on_demand)"
     if backend.cloud and any(not states[name].backend.cloud for step in alias.steps[: number - 1] for name in step):
         if not alias.cloud_when:

@@ -21,6 +21,7 @@ from gateway.cli.options import (
     mode_option,
     server_shown,
 )
+from gateway.cli.status_fields import ago
 from gateway.config.sources import read_file
 from gateway.printable import visible, visible_all
 
@@ -157,11 +158,23 @@ def _print(explanation: Explanation, source: str) -> None:
         click.echo("")
         for backend in step["backends"]:
             _print_backend(step["step"], backend, explanation["order"])
+    if start := explanation.get("start"):  # an older gateway says nothing of starts
+        click.echo(f"\n{_start(start)}")
+        for note in start["notes"]:
+            click.echo(f"  {note}")
     how = "asked at the same time" if explanation.get("ask_all") else "tried in this order"
     click.echo(f"\n{how}: {', '.join(explanation['order']) or 'none'}")
     if explanation["error"] is not None:
         error = explanation["error"]
         click.echo(f"the client gets {error['status']} {error['code']}: {error['message']}")
+
+
+def _start(start: dict[str, Any]) -> str:
+    """`starts coder (stops vision, idle for 12 min); goes to qwen36 meanwhile`"""
+    stops = ", ".join(f"{name}, idle for {ago(idle)}" for name, idle in start["stops"].items())
+    what = f"{start['backend']} is starting" if start["begun"] else f"starts {start['backend']}"
+    then = "waits" if start["meanwhile"] is None else f"goes to {start['meanwhile']} meanwhile"
+    return f"{what}{f' (stops {stops})' if stops else ''}; {then}"
 
 
 def _request(asked: dict[str, Any]) -> str:

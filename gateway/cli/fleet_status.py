@@ -47,6 +47,7 @@ def _print_operation(operation: Mapping[str, Any] | None) -> None:
         return
     switch = operation["kind"] == "switch"
     title = f"switch to {operation['mode']}" if switch else f"{operation['kind']} {operation['backend']}"
+    title += {"request": " for a request", "idle": ", which is idle"}.get(operation.get("cause", ""), "")
     if operation.get("gateway"):
         title += f" at gateway {operation['gateway']}"
     click.echo(f"{'Under way' if operation['state'] == 'running' else 'Last'}: {title}, {operation['state']}")

@@ -101,7 +101,7 @@ def _absent(backend: Backend, error: Exception) -> Answer:
     if backend.parked is not None:
         return Answer(backend.name, f"{reason}: parked ({backend.parked})")
     if backend.run != "always":
-        return Answer(backend.name, f"{reason}: parked (on_demand)")
+        return Answer(backend.name, f"{reason}: parked ({backend.run})")
     return Answer(backend.name, reason, (reason,))
 
 

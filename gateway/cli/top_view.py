@@ -46,6 +46,7 @@ EVENTS_MOST = 20
 BANNERS_MOST = 6
 CLIENTS_MOST = 4
 OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> key of /status
+IDLE_SHOWN = 60.0  # seconds
 SPENT = 0.8  # share of a budget from which on it is shown
 
 
@@ -206,7 +207,11 @@ def backends(status: Fields, most: int) -> Iterable[RenderableType]:
     if rest := [name for name in there if name not in chosen]:
         yield _names(f"and {len(rest)} more", rest)
     if parked:
-        yield _names("parked", parked)
+        yield _names("parked", (_parked(name, known[name]) for name in parked))
+
+
+def _parked(name: str, backend: Fields) -> str:
+    return f"{name} (starts on request)" if backend.get("run") == "on_request" else name
 
 
 def _weight(backend: Fields) -> int:
@@ -228,6 +233,9 @@ def _backend(name: str, backend: Fields, now: Any, others: Iterable[str]) -> lis
     since = backend.get("since")
     lasting = f"{ago(now - since)}: " if number(since) and number(now) else ""
     why = Text(lasting + one_line(backend.get("reason") or ""), style="none" if state in STATES else "dim")
+    idle = backend.get("idle")
+    if number(idle) and idle >= IDLE_SHOWN and not backend.get("inflight"):
+        why = Text(f"on request, idle for {ago(idle)}", style="dim")
     if drift:
         why = Text(f"drift: {one_line('; '.join(drift))}", style="yellow")
     numbers = mapping_of(backend, "now")

@@ -18,6 +18,7 @@ from gateway.cluster.redis_connection import CONNECT, Batch, RedisConnection, Re
 from gateway.cluster.shared_budgets import SharedBudgets, days
 from gateway.cluster.shared_operations import SharedOperations
 from gateway.cluster.shared_slots import SharedSlots
+from gateway.cluster.shared_turn import SharedTurn
 from gateway.cluster.state_sync import StateSync
 from gateway.config.snapshot import Secret
 from gateway.domain.events import Event
@@ -66,6 +67,7 @@ class Membership:
         self.operations = SharedOperations(
             name or self.id, self.id, self._state_sync, lambda: self.joined, self._redis.wake
         )
+        self.turn = SharedTurn(self.id, self._redis.wake, lambda: self.slots.joined, self._failures)
         self._shared_budgets: SharedBudgets | None = None
         self._renew = self._news = False
         self._nudge = asyncio.Event()
@@ -159,6 +161,7 @@ class Membership:
             self._news = False
             batch.append((("news", self._state_sync.revision), self._read_news))
         batch += look
+        batch += self.turn.pending_operations()
         batch += self.slots.pending_operations()
         batch += [(operation, _ignore) for operation in self._state_sync.pending_operations()]
         batch += self.operations.pending_operations()

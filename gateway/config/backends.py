@@ -77,6 +77,7 @@ class _Resolver:
             launch=self.launch,
         )
         check_profiles(found, self.report)
+        self._check_on_request(found)
         stated = "slots" in section.model_fields_set or "slots" in self.followed
         return found if stated else _with_assumed_slots(found)
 
@@ -150,6 +151,35 @@ class _Resolver:
                 self._error(key, problem or "has no word", "write the program and its arguments, as for a shell")
             elif cloud:
                 self.report.warn((*self.path, key), "a cloud backend is never started or stopped", f"remove '{key}'")
+
+    def _check_on_request(self, given: Backend) -> None:
+        """Keys of `run: on_request` where nothing starts it, or nothing stops it."""
+        keys = self.section.model_fields_set
+        if given.run != "on_request":
+            for key in ("stop_after", "min_run"):
+                if key in keys and not self._dropped("run"):
+                    self.report.warn((*self.path, key), f"has no effect with run: {given.run}", "write run: on_request")
+            return
+        here: Path = (*self.path, "run")
+        if given.cloud:
+            self.report.warn(here, "a cloud backend is never started or stopped", "remove 'run'")
+            return
+        if given.health.every is None:
+            self.report.warn(here, "it is not probed, so nothing shows whether it has started", "remove health.every")
+        by_unit = self.launch is not None and bool(given.nodes) and all(map(self._has_ssh, given.nodes))
+        fix = "write the command, or a launch block and `ssh` under its nodes"
+        if given.start is None and not by_unit:
+            self.report.warn(here, "no request can start it: it has no `start` command", fix)
+        elif given.stop is None and not by_unit:
+            self.report.warn(here, "it is started and never stopped: it has no `stop` command", fix)
+        is_known = self.launch is not None and (self.launch.parsed.is_vllm or self.launch.resident)
+        if given.nodes and not is_known and given.engine != "ollama":
+            hint = "measure it: launch: {resident: 12GiB}"
+            self.report.warn(here, "what it holds is not known: it is started only where nothing else runs", hint)
+
+    def _has_ssh(self, node: str) -> bool:
+        section = self.file.nodes.get(node)
+        return section is not None and section.ssh is not None
 
     def _check_parser(self, key: str, name: str | None, known: frozenset[str], other: frozenset[str]) -> None:
         if name is None or name == "none" or name in known:

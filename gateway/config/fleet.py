@@ -146,7 +146,7 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
         modes[name] = Mode(name, names, _mode_profiles(value.get("profiles"), path, names, backends, report))
     used = {name for mode in modes.values() for name in mode.backends}
     for backend in backends.values() if modes else ():
-        if not backend.cloud and backend.name not in used:
+        if not backend.cloud and backend.run != "on_request" and backend.name not in used:
             report.warn(("backends", backend.name), "is in no mode, so it is always parked", "put it into a mode")
     return modes
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from gateway.config.document import read_document
 from gateway.config.expand import Expander, ExpandError, parse_env
-from gateway.config.keys import warn_not_yet
 from gateway.config.problems import ConfigError, Digests, Problem, Report
 from gateway.config.problems import Path as KeyPath
 from gateway.config.resolve import resolve
@@ -96,7 +95,6 @@ def load_text(
     expanded = expander.tree(data, report)
     file = validated(expanded, report)
     snapshot = resolve(file, report)
-    warn_not_yet(data, report)
     return Loaded(snapshot, report.finish(), sources, report.lines)
 
 

@@ -30,8 +30,8 @@ def renamed(before: Snapshot, after: Snapshot, chosen: str) -> str:
 
 def parked_by(mode: Mode | None, backend: Backend) -> str | None:
     """Why the mode parks the backend; None = it does not. A mode never parks a cloud: clouds run on no machine of the
-    fleet."""
-    if mode is None or backend.cloud or backend.name in mode.backends:
+    fleet. What requests start (`run: on_request`) runs beside every mode that leaves it memory."""
+    if mode is None or backend.cloud or backend.run == "on_request" or backend.name in mode.backends:
         return None
     return f"outside mode '{mode.name}'"
 
@@ -49,7 +49,7 @@ def _in_mode(mode: Mode, backend: Backend, nodes: Mapping[str, Node]) -> Backend
     profile = mode.profiles.get(backend.name)
     if profile is not None:
         backend = with_profile(backend, profile, nodes.get(backend.nodes[0]) if backend.nodes else None)
-    return replace(backend, parked=parked_by(mode, backend))
+    return replace(backend, parked=parked_by(mode, backend), in_mode=backend.name in mode.backends)
 
 
 def with_profile(backend: Backend, profile: str, node: Node | None) -> Backend:

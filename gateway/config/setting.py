@@ -37,7 +37,6 @@ class About:
     default: Any
     decided: bool
     names: bool
-    not_yet: bool | tuple[str, ...]
 
 
 def about(
@@ -48,15 +47,14 @@ def about(
     default: Any = MISSING,
     decided: bool = False,
     names: bool = False,
-    not_yet: bool | tuple[str, ...] = False,
 ) -> dict[str, About]:
     """The metadata of a dataclass field that is a key of routes.yaml.
 
     `key` is its name in the file and `kind` its type there, where they differ from the field's. `decided`: what holds
     without the key depends on other keys, as `help` says, so no default is shown. `names`: the value names entries of
-    the file, so a log may show it although it is text. `not_yet`: the key (or these values of it) has no effect yet.
+    the file, so a log may show it although it is text.
     """
-    return {_ABOUT: About(help, key, kind, default, decided, names, not_yet)}
+    return {_ABOUT: About(help, key, kind, default, decided, names)}
 
 
 def setting(default: T, help: str = "", **more: Any) -> T:

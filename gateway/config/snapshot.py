@@ -142,13 +142,10 @@ class Backend:
     run: Literal["always", "on_demand", "on_request"] = setting(
         "always",
         "on_demand: when it is not there it is parked, which is no failure; on_request: a request brings it up.",
-        not_yet=("on_request",),
     )
-    stop_after: ClassVar[k.DurationOrNone] = in_file(
-        None, "on_request only: idle for so long = stopped; none = stays.", not_yet=True
-    )
-    min_run: ClassVar[k.DurationFromZero] = in_file(
-        300.0, "on_request only: how long it runs before another may take its memory.", not_yet=True
+    stop_after: k.DurationOrNone = setting(None, "on_request only: idle for so long = stopped; none = stays.")
+    min_run: k.DurationFromZero = setting(
+        300.0, "on_request only: how long it runs before another may take its memory."
     )
     api_key: k.HeaderSecret = setting(None, "Sent to the backend as its bearer token.")
     price: Price | None = setting(None)
@@ -168,6 +165,7 @@ class Backend:
     )
 
     parked: str | None = None  # why the mode in force parks it (config/modes.py)
+    in_mode: bool = False  # the mode in force contains it
 
     def __hash__(self) -> int:  # the mappings of a launch block have no hash of their own
         return hash((self.name, self.engine, self.url))
@@ -243,8 +241,10 @@ class Alias:
     priority: Priority = setting("interactive", "Batch waits behind interactive.")
     resume: k.Yes = setting(False, "A plain-text stream whose backend dies goes on at another one with the same model.")
     join_retries: k.Yes = setting(False, "A client's repeat of a non-stream request gets the answer of the first one.")
-    while_starting: ClassVar[Literal["wait", "next"]] = in_file(
-        "next", "What a request does while a backend with `run: on_request` starts for it.", not_yet=True
+    while_starting: Literal["wait", "next"] = setting(
+        "next",
+        "What a request does while a backend with `run: on_request` starts for it; where nothing else can serve it "
+        "waits.",
     )
     listed: k.Yes | None = setting(None, "In /v1/models; default: chat aliases are, audio ones are not.")
     implicit: bool = False  # a backend offered under its own name
@@ -272,9 +272,7 @@ class Client:
     max_inflight: k.CountOrNone = setting(None, "Requests at a time.")
     priority: Priority | None = setting(None, "Wins over the alias' priority.")
     local_only: k.Yes = setting(False, "Its prompts never leave the LAN.")
-    may_start: ClassVar[k.Yes] = in_file(
-        False, "Its requests may start a backend with `run: on_request`.", not_yet=True
-    )
+    may_start: k.Yes = setting(False, "Its requests may start a backend with `run: on_request`.")
     admin: k.Yes = setting(False, "May drain, resume, probe and reload, and read /metrics.")
     budget: k.BudgetText = setting(None, "Spending limit, e.g. 1 USD/day.")
     on_unsupported: OnUnsupported | None = setting(None, "Wins over the alias' on_unsupported.")

@@ -152,6 +152,7 @@ class BackendState:
         self.backend = backend
         self.health.settings = backend.health
         self.health.on_demand = backend.run != "always"
+        self.health.on_request = backend.run == "on_request"
         self.health.canaried = canaried(backend)
         if self.client is not None:
             self.client.connect_timeout = backend.timeouts.connect

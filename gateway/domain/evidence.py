@@ -119,11 +119,11 @@ class Evidence:
         """A canary got a wrong answer."""
         self._report(self._owner.health.doubted(reason, time.monotonic()), "doubted")
 
-    def drain(self, *, announce: bool = True) -> None:
-        """An operator drains the backend: no new requests are sent to it. `announce`: other gateways drain it too."""
+    def drain(self, *, announce: bool = True, reason: str = "drained by an operator") -> None:
+        """No new requests are sent to the backend from now on. `announce`: other gateways drain it too."""
         health = self._owner.health
         news = announce and health.outside and not health.drained
-        self._report(health.drain(time.monotonic()), "drained", announce=announce)
+        self._report(health.drain(time.monotonic(), reason), "drained", announce=announce)
         if news:  # it stays parked, so there is no transition that would tell it
             self._owner.report_drain("drained")
 
@@ -159,6 +159,18 @@ class Evidence:
         """The gateway has had its engine started: it is warming, and no longer drained."""
         self.refused_since = 0.0
         self._report(self._owner.health.started(time.monotonic()), "resumed")
+
+    def summon(self, reason: str) -> None:
+        """The gateway starts it for a request."""
+        self._report(self._owner.health.summon(reason, time.monotonic()), announce=False)
+
+    def dismiss(self, reason: str) -> None:
+        """It was stopped, or its start for a request has failed: the next request may have it started again."""
+        health = self._owner.health
+        drained = health.drained
+        self._report(health.dismiss(reason, time.monotonic()), announce=False)
+        if drained:
+            self._owner.report_drain("resumed")
 
     def cool_down(self, seconds: float, now: float) -> None:
         """The backend answered 429. The first pause may be due to a single request that is too large for its rate

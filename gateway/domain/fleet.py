@@ -126,6 +126,7 @@ def _new_health(backend: Backend) -> Health:
     """The health of a backend that was not checked yet: unknown, or parked where the mode in force says so."""
     now = time.monotonic()
     health = Health(backend.name, backend.health, backend.run != "always", since=now, born=now)
+    health.on_request = backend.run == "on_request"
     health.canaried = canaried(backend)
     if backend.parked is not None:
         health.park(backend.parked, now)

@@ -73,11 +73,11 @@ class Health(HealthRecord):
         self.gone = self.gone or refused
         if self.asleep and refused:
             return self._up("its engine was asleep, and is gone", now)
-        if self.held:
+        if self.held or self.summoned:
             return None
         if self.on_demand and (not self.ever_ready or self.state in (State.DOWN, State.WARMING)):
             self.ever_ready = False
-            return self._move(State.PARKED, "run: on_demand and not there", now)
+            return self._move(State.PARKED, self._away(), now)
         if self.state not in SERVING:
             return self._still_away(reason, now, refused=refused, answered=answered)
         if self.state is State.UNKNOWN:
@@ -88,8 +88,13 @@ class Health(HealthRecord):
             return self._move(State.SUSPECT, reason, now)
         if self.on_demand:
             self.ever_ready = self.well = False
-            return self._move(State.PARKED, f"run: on_demand and gone: {reason}", now)
+            return self._move(State.PARKED, self._away(reason), now)
         return self._down(reason, now)
+
+    def _away(self, gone: str = "") -> str:
+        """Why it is parked. `gone`: why its checks fail where it was there before."""
+        how = "starts on request" if self.on_request else "run: on_demand"
+        return f"{how} and gone: {gone}" if gone else how if self.on_request else f"{how} and not there"
 
     def _still_away(self, reason: str, now: float, *, refused: bool, answered: bool) -> Transition | None:
         """Handle a failed check of a backend that was not in use."""
@@ -248,15 +253,15 @@ class Health(HealthRecord):
 
     # -- an operator, and the mode in force -----------------------------------------------------------------------
 
-    def drain(self, now: float) -> Transition | None:
+    def drain(self, now: float, reason: str = "drained by an operator") -> Transition | None:
         """A backend outside the mode, or asleep, stays parked; it is drained when that ends."""
-        self.half_open = False
+        self.half_open = self.summoned = False
         self.drained = True
-        return None if self.set_aside else self._move(State.DRAINING, "drained by an operator", now)
+        return None if self.set_aside else self._move(State.DRAINING, reason, now)
 
     def remove(self, now: float) -> None:
         """The backend was removed from routes.yaml. Returns no transition: the edit itself is already an event."""
-        self.half_open = self.outside = self.asleep = False
+        self.half_open = self.outside = self.asleep = self.summoned = False
         self._move(State.DRAINING, "taken out of routes.yaml", now)
 
     def resume(self, now: float) -> Transition | None:
@@ -272,7 +277,7 @@ class Health(HealthRecord):
 
     def park(self, reason: str, now: float) -> Transition | None:
         """The mode in force does not contain the backend: it is parked until `unpark`."""
-        self.half_open = False
+        self.half_open = self.summoned = False
         self.outside = True
         return self._move(State.PARKED, reason, now)
 
@@ -333,14 +338,36 @@ class Health(HealthRecord):
         if self.state is State.PARKED:
             return None
         if self.settings.every is None:
+            self.summoned = False
             return self._move(State.UNKNOWN, "started by the gateway", now)
         return self._warm("started by the gateway", now)
+
+    # -- starts for requests --------------------------------------------------------------------------------------
+
+    def summon(self, reason: str, now: float) -> Transition | None:
+        """The gateway starts a parked backend for a request. Until it is ready, or `dismiss` says that the start has
+        failed, checks that it does not answer are no news."""
+        if not self.startable:
+            return None
+        self.summoned = True
+        self.ever_ready = self.well = self.hopeless = self.from_requests = self.wrong = False
+        self.oks, self.born, self.retry_at = 0, now, 0.0
+        return self._move(State.WARMING, reason, now)
+
+    def dismiss(self, reason: str, now: float) -> Transition | None:
+        """It is parked, and a request may have it started again: it was stopped, or its start has failed. What another
+        order has decided about it stays."""
+        if self.outside or self.state in WELL:
+            return None
+        self.stopped()
+        self.drained = self.summoned = self.half_open = False
+        return self._move(State.PARKED, reason, now)
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def _ready(self, reason: str, now: float) -> Transition | None:
         self.fails = self.full = 0
-        self.from_requests = self.half_open = self.gone = self.hopeless = False
+        self.from_requests = self.half_open = self.gone = self.hopeless = self.summoned = False
         self.unanswered_lately = self.wrong = False
         self.ever_ready = self.well = True
         self.well_since = now

@@ -19,7 +19,9 @@ class HealthRecord:
 
     backend: str
     settings: HealthSettings
-    on_demand: bool = False
+    on_demand: bool = False  # it need not be there: `run: on_demand` or `on_request`
+    on_request: bool = False  # a request may have it started
+    summoned: bool = False  # the gateway starts it for a request: it is warming until that has worked or failed
     state: State = State.UNKNOWN
     reason: str = "not checked yet"
     since: float = 0.0
@@ -68,6 +70,11 @@ class HealthRecord:
     def set_aside(self) -> bool:
         """Is it parked whatever the evidence: outside the mode in force, or asleep?"""
         return self.outside or self.asleep
+
+    @property
+    def startable(self) -> bool:
+        """May a request have it started: it is not there, and only requests bring it up?"""
+        return self.on_request and self.state is State.PARKED and not self.set_aside and not self.drained
 
     @property
     def held(self) -> bool:

@@ -15,7 +15,7 @@ class State(StrEnum):
     DOWN = "down"
     DRAINING = "draining"  # drained by an operator, or removed from routes.yaml: its requests end, no new ones are sent
     MISCONFIGURED = "misconfigured"  # it answers, but refuses our key or does not serve our model
-    PARKED = "parked"  # outside the mode in force; or `run: on_demand`, and not running
+    PARKED = "parked"  # outside the mode in force; or `run: on_demand` or `on_request`, and not running
 
 
 WELL = frozenset({State.READY, State.BUSY})

@@ -112,7 +112,7 @@ def switch_steps(
     mode, before = modes[target], modes.get(current) if current is not None else None
     draft = _Draft(snapshot, presence, refusals=_misfits(plan))
     again = [name for name in mode.backends if _runs_otherwise(name, before, mode, started)]
-    leaving = [name for name in snapshot.backends if _leaves(name, mode, before, modes, presence, idle)]
+    leaving = [name for name in snapshot.backends if _leaves(name, snapshot, mode, before, presence, idle)]
     coming = [name for name in mode.backends if presence.get(name, "away") == "away" or name in again]
     drained = [name for name in mode.backends if presence.get(name) == "drained" and name not in coming]
     draft.leave([*leaving, *again])
@@ -142,6 +142,14 @@ def start_steps(
         draft.notes.append(f"{name} runs already")
         draft.resume([name])
         draft.wait([name])
+    return draft.finished()
+
+
+def request_steps(snapshot: Snapshot, name: str, stops: Iterable[str], notes: Iterable[str]) -> Steps:
+    """Start one backend for a request, after these were stopped for it."""
+    draft = _Draft(snapshot, {}, notes=list(notes))
+    draft.leave(stops)
+    draft.come([name])
     return draft.finished()
 
 
@@ -193,19 +201,21 @@ def _waits(name: str, left: list[str], orders: list[tuple[str, ...]]) -> bool:
 
 def _leaves(
     name: str,
+    snapshot: Snapshot,
     mode: Mode,
     before: Mode | None,
-    modes: Mapping[str, Mode],
     presence: Mapping[str, Presence],
     idle: Collection[str],
 ) -> bool:
-    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, or is
-    left from another one."""
+    """Whether the backend is no part of the target, and belongs to the mode in force, where it may be loading, is left
+    from another one, or was started for a request."""
     if name in mode.backends:
         return False
     if before is not None and name in before.backends and name not in idle:
         return True
-    return presence.get(name, "away") != "away" and any(name in other.backends for other in modes.values())
+    if snapshot.backends[name].run == "on_request":  # the target's memory plan does not count it
+        return presence.get(name, "away") != "away"
+    return presence.get(name, "away") != "away" and any(name in other.backends for other in snapshot.modes.values())
 
 
 def _runs_otherwise(name: str, before: Mode | None, mode: Mode, started: Mapping[str, str]) -> bool:

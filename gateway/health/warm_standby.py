@@ -2,7 +2,8 @@
 (Ollama) are loaded in advance, so that the first fallback request does not wait for the load. A fallback on the machine
 of the backend that is down is loaded only if the exporter reported enough free memory for both while that backend was
 running, because the backend needs its memory again when it comes back. With modes nothing is loaded on a machine that
-another backend of the mode in force runs on, and what was loaded for another mode is unloaded."""
+another backend of the mode in force runs on, and what was loaded for another mode is unloaded. Nothing is loaded beside
+a backend that a request has had started either."""
 
 from __future__ import annotations
 
@@ -115,8 +116,7 @@ class WarmStandby:
         states = self._fleet.states
         self._note_free_memory()
         needed = fallbacks_needed(self._aliases, states)
-        if self._in_mode:
-            needed = {name: near for name, near in needed.items() if not is_taken(states[name], states)}
+        needed = {name: near for name, near in needed.items() if not is_taken(states[name], states, self._in_mode)}
         for name, neighbours in needed.items():
             if now < self._not_before.get(name, 0.0):
                 continue
@@ -195,14 +195,17 @@ def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendS
     return needed
 
 
-def is_taken(state: BackendState, states: Mapping[str, BackendState]) -> bool:
-    """Does another backend of the mode in force, or one that a switch under way brings, run on a machine of this one?
-    It needs the memory, there or not."""
+def is_taken(state: BackendState, states: Mapping[str, BackendState], in_mode: bool = True) -> bool:
+    """Does another backend need the memory of a machine of this one: one of the mode in force, there or not, one
+    that a switch under way brings, or one that a request has had started? `in_mode`: routes.yaml has modes."""
     others = (other for other in states.values() if other is not state and not other.backend.cloud)
-    return any(
-        (not other.health.outside or other.health.coming) and _share_machine(state.backend, other.backend)
-        for other in others
-    )
+    return any(_needs_memory(other, in_mode) and _share_machine(state.backend, other.backend) for other in others)
+
+
+def _needs_memory(state: BackendState, in_mode: bool) -> bool:
+    if state.backend.run == "on_request" and not state.backend.in_mode:
+        return state.health.state is not State.PARKED
+    return in_mode and (not state.health.outside or state.health.coming)
 
 
 def _share_machine(one: Backend, other: Backend) -> bool:

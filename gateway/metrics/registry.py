@@ -69,6 +69,14 @@ class Metrics:
         )
         self.reloads = self._family("gateway_config_reloads_total", "Times that routes.yaml was read again", "result")
         self.switches = self._family("gateway_switches_total", "Switches of the mode, by how they ended", "result")
+        self.starts = self._family(
+            "gateway_requested_starts_total", "Starts of a backend for a request, by how they ended", "backend result"
+        )
+        self.stops = self._family(
+            "gateway_requested_stops_total",
+            "Stops of a backend with `run: on_request`: evicted for another one, idle, or after a failed start",
+            "backend reason",
+        )
         self.internal_failures = self._family(
             "gateway_internal_failures_total",
             "Times that a part of the gateway itself failed and was restarted",

@@ -31,7 +31,8 @@ PING = 60.0  # seconds between two pings of the dead man's switch
 class Alerter:
     """Sends to the channels in `alerts` of the snapshot in force; a new snapshot counts from the next check. `spent`:
     budget -> share that is spent (1 = all). `failed`: part of the gateway -> how often it has failed. `acceptance`:
-    backend that drafts -> share of its draft tokens that were accepted lately."""
+    backend that drafts -> share of its draft tokens that were accepted lately. `unstarted`: backend that could not be
+    started for a request -> why."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Alerter:
         failed: Callable[[], Mapping[str, int]] = dict,
         acceptance: Callable[[], Mapping[str, float]] = dict,
         failures: Failures | None = None,
+        unstarted: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.state = AlertState()
         self.senders: tuple[AlertSender, ...] = ()
@@ -53,6 +55,7 @@ class Alerter:
         self._spent = spent
         self._failed = failed
         self._acceptance = acceptance
+        self._unstarted = unstarted
         self._failures = failures or Failures()
         self._refused: str | None = None
         self._short: dict[Shortage, float] = {}  # what the gateway has lacked -> when last, in monotonic seconds
@@ -117,7 +120,7 @@ class Alerter:
         self._status.look()
         await self._connect(self._status.alerts)
         if self.senders:
-            facts = self._refused, self._failed(), self.short, self._acceptance()
+            facts = self._refused, self._failed(), self.short, self._acceptance(), self._unstarted()
             picture = self._status.picture(self._spent(), *facts)
             self.send(self.state.step(time.monotonic(), picture))
 

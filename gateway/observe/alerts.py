@@ -18,7 +18,7 @@ from gateway.shortage import Kind as Shortage
 Kind = Literal[
     "backend_down", "backend_misconfigured", "backend_back", "alias_fallback", "alias_cloud", "alias_nothing",
     "alias_back", "drift", "draft_acceptance", "draft_acceptance_back", "budget", "invalid_edit", "valid_edit",
-    "internal_failure", "shortage", "shortage_over", "test",
+    "start_failed", "start_works", "internal_failure", "shortage", "shortage_over", "test",
 ]  # fmt: skip
 
 THRESHOLDS = (1.0, 0.8)  # shares of a budget that are alerted, the largest first
@@ -76,6 +76,7 @@ class AlertState:
         self._refused: str | None = None
         self._failed: dict[str, tuple[int, float]] = {}  # part of the gateway -> failures at its last alert, and when
         self._short: set[Shortage] = set()
+        self._unstarted: set[str] = set()  # backends
 
     def step(self, now: float, picture: Picture) -> list[Alert]:
         """The alerts that are due at `now` (monotonic seconds), each of them once. What is no longer in the picture is
@@ -95,6 +96,7 @@ class AlertState:
         found += self._edit(picture.refused_edit, now)
         found += self._failures(picture, now)
         found += self._shortages(picture, now)
+        found += self._starts(picture, now)
         return found
 
     # -- backends -------------------------------------------------------------------------------------------------
@@ -215,6 +217,15 @@ class AlertState:
         for kind in sorted(self._short.difference(picture.short)):
             yield Alert("shortage_over", kind, f"the gateway has enough {kind} again", now, good=True)
         self._short = set(picture.short)
+
+    def _starts(self, picture: Picture, now: float) -> Iterator[Alert]:
+        for name, why in picture.unstarted.items():
+            if name not in self._unstarted:
+                text = f"{name} could not be started for a request: {why}"
+                yield Alert("start_failed", name, text, now)
+        for name in sorted(self._unstarted.difference(picture.unstarted).intersection(self._backends)):
+            yield Alert("start_works", name, f"{name} can be started for requests again", now, good=True)
+        self._unstarted = set(picture.unstarted)
 
 
 def _differs_since(last: _Reported, now: float) -> float:

@@ -33,6 +33,7 @@ class Planner:
         client, request, alias = self._received.client, self._received.request, self._received.alias
         context, states = self._context, self._states
         headers, services = context.exchange.headers, context.services
+        starts = services.admission.starts
         if context.snapshot is not services.snapshot:
             alias, states = self._alias_now(alias)
         return make_plan(
@@ -47,6 +48,7 @@ class Planner:
             resort=resort,
             over_budget=services.accounts.over_budget(context.snapshot, client.client),
             outcomes=outcomes,
+            refuses_start=None if starts is None else starts.refusal,
         )
 
     def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:

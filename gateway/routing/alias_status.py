@@ -76,7 +76,8 @@ class Picture:
     """Everything that alerts follow. `budgets`: name -> share that is spent, 1 = all of it. `refused_edit`: the
     mistakes of the present routes.yaml; None = it is in force. `failed`: part of the gateway -> number of failures.
     `short`: resources that the gateway process has lately lacked. `acceptance`: backend -> share of its draft tokens
-    that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble."""
+    that were accepted lately, only of those that draft; `acceptance_least`: the share below which that is trouble.
+    `unstarted`: backend that could not be started for a request -> why."""
 
     backends: tuple[BackendView, ...] = ()
     aliases: tuple[AliasView, ...] = ()
@@ -86,6 +87,7 @@ class Picture:
     short: tuple[Kind, ...] = ()
     acceptance: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     acceptance_least: float = 0.0
+    unstarted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def shown(reason: str) -> str:
@@ -229,6 +231,7 @@ class AliasStatusTracker:
         failed: Mapping[str, int] | None = None,
         short: tuple[Kind, ...] = (),
         acceptance: Mapping[str, float] | None = None,
+        unstarted: Mapping[str, str] | None = None,
     ) -> Picture:
         """The latest views, for alerts. Aliases that are a backend's own name are left out: the backend is reported
         already."""
@@ -236,5 +239,5 @@ class AliasStatusTracker:
         aliases = [view for name, view in self.aliases.items() if name in named and not named[name].implicit]
         return Picture(
             tuple(self.backends.values()), tuple(aliases), budgets, refused_edit, failed or {}, short,
-            acceptance or {}, self.alerts.draft_acceptance,
+            acceptance or {}, self.alerts.draft_acceptance, unstarted or {},
         )  # fmt: skip

@@ -12,12 +12,16 @@ from gateway.domain.drift import drift
 from gateway.domain.request import LIMIT_MOST, InferenceRequest
 from gateway.domain.token_ratio import room_needed
 from gateway.errors import GatewayError, model_not_found
+from gateway.fleet.starting import Decision
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
-from gateway.routing.plan import Candidate, OverBudget, Plan
+from gateway.routing.plan import STARTING, STARTS, Candidate, OverBudget, Plan, RefusesStart
 from gateway.routing.refusal import refusal
 from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
+
+# What a request of this client and alias would have started now (fleet/starting.py).
+DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
 
 _SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
 
@@ -30,6 +34,7 @@ def explain_asked(
     read: Callable[[str, Any], InferenceRequest],
     *,
     over_budget: Callable[[Snapshot, Client | None], OverBudget | None] = lambda *_: None,
+    decides_start: DecidesStart | None = None,
 ) -> dict[str, Any]:
     """`asked`: `{"alias", "request": {...}}` or `{"alias", "tools": bool, "tokens": N}`; optionally `"client"`,
     whose rules apply. `read` makes a request of an alias and a decoded body (`dialects.registry.read_request`).
@@ -52,7 +57,8 @@ def explain_asked(
         if tokens is not None:
             with_tokens(request, tokens, states)
     who = snapshot.clients[client] if client is not None else None
-    return explain(alias, states, request, now, client=who, over_budget=over_budget(snapshot, who))
+    spent = over_budget(snapshot, who)
+    return explain(alias, states, request, now, client=who, over_budget=spent, decides_start=decides_start)
 
 
 def explain(
@@ -63,27 +69,58 @@ def explain(
     *,
     client: Client | None = None,
     over_budget: OverBudget | None = None,
+    decides_start: DecidesStart | None = None,
 ) -> dict[str, Any]:
-    """`{alias, ask_all, request, served, order, steps: [{step, backends: [...]}], resort, error}`: what the gateway
-    would do with this request now. `order`: the backends that may be tried, in order; with `ask_all` true, those that
-    are asked at the same time. `resort`: the mode of `on_unsupported`
-    if one is needed. `error`: the client's error when no backend can serve."""
+    """`{alias, ask_all, request, served, order, steps: [{step, backends: [...]}], resort, start, error}`: what the
+    gateway would do with this request now. `order`: the backends that may be tried, in order; with `ask_all` true,
+    those that are asked at the same time. `resort`: the mode of `on_unsupported` if one is needed. `start`: what it
+    would have started. `error`: the client's error when no backend can serve."""
     local_only = client is not None and client.local_only
     request = replace(request, sender=client.name if client is not None else "")
-    service = who_serves(alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget)
-    error = None if service.order else refusal(service.plan, [], request, now)
+    service = who_serves(
+        alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget,
+        refuses_start=_refuses(decides_start),
+    )  # fmt: skip
+    start = _start(service, client, decides_start)
+    error = None if service.order or start is not None else refusal(service.plan, [], request, now)
     return {
         "alias": alias.name,
         "ask_all": bool(alias.ask_all),
         "request": _request(request, alias, client),
-        "served": bool(service.order),
+        "served": error is None,
         "order": sorted(service.order, key=alias.ask_all.index) if alias.ask_all else list(service.order),
         "resort": service.resort,
         "steps": [
             {"step": index + 1, "backends": [_backend(service, states[name], request, now) for name in step]}
             for index, step in enumerate(alias.steps)
         ],
+        "start": start,
         "error": None if error is None else {"status": error.status, "code": error.code, "message": error.message},
+    }
+
+
+def _refuses(decides: DecidesStart | None) -> RefusesStart | None:
+    return None if decides is None else lambda state, client, alias: decides(state, client, alias).refusal or None
+
+
+def _start(service: Service, client: Client | None, decides: DecidesStart | None) -> dict[str, Any] | None:
+    """`{backend, begun, stops: {backend: seconds idle}, notes, meanwhile}`: the start that this request would cause, or
+    join (`begun`), and the backend that would serve it meanwhile; None = it would wait. None as a whole: there is no
+    such start."""
+    plan = service.plan
+    first = next((c.step for c in plan.candidates if c.state.name in service.order), None)
+    starts = [skip for skip in plan.skipped if skip.kind in STARTS and (first is None or skip.step < first)]
+    begun = next((skip for skip in starts if skip.kind == STARTING), None)
+    skip = begun or next(iter(starts), None)
+    if skip is None or decides is None:
+        return None
+    decision = Decision() if begun is not None else decides(skip.state, client, plan.alias)
+    return {
+        "backend": skip.state.name,
+        "begun": begun is not None,
+        "stops": {name: round(idle, 3) for name, idle in decision.stops.items()},
+        "notes": list(decision.notes),
+        "meanwhile": service.order[0] if service.order else None,
     }
 
 

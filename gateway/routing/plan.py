@@ -37,6 +37,10 @@ from gateway.routing.window import fits_window, tokens
 
 __all__ = ["KINDS", "TEMPORARY", "Candidate", "OverBudget", "Plan", "Resort", "Skip", "Why", "make_plan", "why_not"]
 
+ON_REQUEST = "on_request"  # kind of a backend that is parked, and that this request may have started
+STARTING = "starting"  # kind of a backend that is being started for a request
+LATER = "later"  # kind of a backend behind one that starts, where the alias waits for that one (while_starting)
+STARTS = frozenset({ON_REQUEST, STARTING})
 OUTSIDE = "mode"  # parked by the mode in force: neither a reason to enter a cloud nor one against it
 
 # Why a backend is not used -> the value of `cloud_when` (and of x-gateway-routed) that it counts as.
@@ -46,6 +50,9 @@ KINDS = {
     "misconfigured": "down",
     "parked": "down",
     "outside": OUTSIDE,
+    ON_REQUEST: "busy",  # a start is waited for as a slot is: it is no failure, and opens no cloud that `down` opens
+    STARTING: "busy",
+    LATER: "busy",
     "draining": "down",
     "failed": "down",
     "empty": "empty",  # never a reason to leave the LAN
@@ -58,10 +65,14 @@ KINDS = {
     "local_only": "local_only",
     "budget": "budget",  # never a reason to leave the LAN
 }
-TEMPORARY = frozenset({"down", "warming", "cooldown"})
+TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 
 # Returns which budget forbids a backend now, as text for people; None = none does.
 OverBudget = Callable[[BackendState], str | None]
+
+# Returns why a request of this client (None = `clients` is not used) and alias cannot have a parked backend started
+# now; None = it can.
+RefusesStart = Callable[[BackendState, Client | None, Alias], str | None]
 
 
 class Candidate(NamedTuple):
@@ -94,12 +105,15 @@ class Skip(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """`candidates`: in the order to try them. `outcomes`: backend name -> kind of failure, filled by the attempts."""
+    """`candidates`: in the order to try them. `outcomes`: backend name -> kind of failure, filled by the attempts.
+    `startable`: the parked backends that this request may have started, in the alias's order; empty while one of its
+    backends starts."""
 
     alias: Alias
     candidates: list[Candidate] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
+    startable: Sequence[Skip] = ()
 
     def may_enter(self, candidate: Candidate) -> bool:
         """May this candidate be tried? A local one always. A cloud only if each local backend before it is not used
@@ -155,15 +169,17 @@ def make_plan(
     resort: Resort | None = None,
     outcomes: Mapping[str, str] | None = None,
     over_budget: OverBudget | None = None,
+    refuses_start: RefusesStart | None = None,
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
     With `resort` the candidates are the backends that could not serve because of tools alone, asked in that mode.
-    `outcomes`: how the attempts of the previous plan ended.
+    `outcomes`: how the attempts of the previous plan ended. Without `refuses_start` no backend is started.
     """
     plan = Plan(alias, outcomes=dict(outcomes) if outcomes else {})
     needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
+    has_starts = False
     for index, step in enumerate(alias.steps):
         usable: list[BackendState] = []
         for name in step:
@@ -175,6 +191,10 @@ def make_plan(
             if why is None:
                 usable.append(state)
             else:
+                if why.kind in STARTS:
+                    has_starts = True
+                    if why.kind == ON_REQUEST and refuses_start is not None:
+                        why = _unless_refused(why, refuses_start(state, client, alias))
                 plan.skipped.append(Skip(state, index, *why))
         ordered: Sequence[BackendState] = order(usable, alias.balance, turn, key, now)
         if needs is NO_NEEDS:
@@ -184,7 +204,30 @@ def make_plan(
             plan.candidates.extend(_adapted(ordered, index, needs, now, resort))
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
+    if has_starts and refuses_start is not None:
+        _plan_starts(plan)
     return plan
+
+
+def _unless_refused(why: Why, refusal: str | None) -> Why:
+    return why if refusal is None else Why("parked", f"is parked: {refusal}")
+
+
+def _plan_starts(plan: Plan) -> None:
+    """Name the backends that the request may have started. With `while_starting: wait` it gets nothing behind the first
+    step whose backend starts for it."""
+    starts = [skip for skip in plan.skipped if skip.kind in STARTS]
+    if not any(skip.kind == STARTING for skip in starts):
+        plan.startable = starts
+    if plan.alias.while_starting == "next" or not starts:
+        return
+    awaited = min(skip.step for skip in starts)
+    if any(candidate.step <= awaited for candidate in plan.candidates):
+        return
+    names = ", ".join(skip.state.name for skip in starts if skip.step == awaited)
+    reason = f"comes after {names}, which starts (while_starting: wait)"
+    plan.skipped += [Skip(c.state, c.step, LATER, reason) for c in plan.candidates]
+    plan.candidates = []
 
 
 def _adapted(
@@ -226,6 +269,8 @@ def _why_not_in_mode(
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
     if not rescued(needs, state.capabilities(now), why.lacks, resort):
         return why
+    if not state.health.usable(now):  # parked, and started for no request that it can only serve so
+        return Why(*unavailable(state, now))
     return None if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
@@ -239,8 +284,11 @@ def why_not(
     if request.endpoint.name not in state.traits.endpoints:
         return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
+    away: Why | None = None
     if health.state is not State.READY and not health.usable(now):
-        return Why(*unavailable(state, now))
+        away = Why(*unavailable(state, now))
+        if away.kind not in STARTS:  # a start has to be of use: what follows is asked of it too
+            return away
     if state.cooldown_until > now:
         return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
     asked = needs is not NO_NEEDS or bool(state.facts.lacks)
@@ -248,7 +296,7 @@ def why_not(
         asked = request.media is not NO_MEDIA
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
-    return None if fits_window(state, request, room, now) else _too_long(state, request, now)
+    return away if fits_window(state, request, room, now) else _too_long(state, request, now)
 
 
 def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:
@@ -272,8 +320,12 @@ def unavailable(state: BackendState, now: float) -> tuple[str, str]:
         return "warming", f"is to be used soon, a switch of the mode is under way ({health.reason})"
     if health.outside:
         return "outside", f"is parked ({health.reason})"
+    if health.startable:
+        return ON_REQUEST, "is parked, and starts on request"
     if health.state is State.PARKED:
         return "parked", f"is parked ({'asleep' if health.asleep else 'run: on_demand'})"
+    if health.summoned and health.state is State.WARMING:
+        return STARTING, f"is starting ({reason})"
     if health.state is State.DRAINING:
         return "draining", f"is draining ({reason})"
     if health.state is State.SUSPECT:

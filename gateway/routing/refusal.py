@@ -12,7 +12,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
-from gateway.routing.plan import TEMPORARY, Candidate, Plan
+from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
 from gateway.routing.unmet_needs import parser_flags
 from gateway.routing.window import prompt_estimate, window_for
 
@@ -110,8 +110,8 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
         message = f"Every backend of alias '{name}' asked for a pause: {why}"
         return GatewayError("rate_limit_exceeded", message, retry_after=min(cooling))
     message = f"No healthy backend for alias '{name}': {why}"
-    if "warming" in kinds:
-        warming = [s.state.health for s in plan.skipped if s.kind == "warming"]
+    if kinds & {"warming", STARTING}:
+        warming = [s.state.health for s in plan.skipped if s.kind in ("warming", STARTING)]
         warming += [state.health for state in gone]
         return GatewayError("backend_warming", message, retry_after=min(_expected(h, now) for h in warming))
     return GatewayError("no_backend_available", message, retry_after=30)

@@ -22,7 +22,19 @@ from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
-from gateway.routing.plan import KINDS, OUTSIDE, Candidate, OverBudget, Plan, Skip, Why, make_plan, unavailable
+from gateway.routing.plan import (
+    KINDS,
+    OUTSIDE,
+    STARTS,
+    Candidate,
+    OverBudget,
+    Plan,
+    RefusesStart,
+    Skip,
+    Why,
+    make_plan,
+    unavailable,
+)
 
 # -- one request ------------------------------------------------------------------------------------------------------
 
@@ -46,13 +58,15 @@ def who_serves(
     local_only: bool = False,
     client: Client | None = None,
     over_budget: OverBudget | None = None,
+    refuses_start: RefusesStart | None = None,
 ) -> Service:
     """The planner's result for this request at `now` (the fleet's monotonic seconds), `on_unsupported` included."""
 
     def planned(resort: Resort | None = None) -> Service:
         plan = make_plan(
-            alias, states, request, now, local_only=local_only, client=client, resort=resort, over_budget=over_budget
-        )
+            alias, states, request, now, local_only=local_only, client=client, resort=resort,
+            over_budget=over_budget, refuses_start=refuses_start,
+        )  # fmt: skip
         return Service(plan, _order(plan), resort)
 
     service = planned()
@@ -79,7 +93,7 @@ def _may_enter(plan: Plan, candidate: Candidate, before: Sequence[Candidate]) ->
 # -- an alias, now ----------------------------------------------------------------------------------------------------
 
 NOT_ENTERED = "cloud_when"  # kind of a Why (not in KINDS): the alias does not allow this cloud to serve
-UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as in ("down", OUTSIDE))
+UNHEALTHY = frozenset(kind for kind, counts_as in KINDS.items() if counts_as in ("down", OUTSIDE)) | STARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +118,9 @@ def members_now(alias: Alias, states: Mapping[str, BackendState], now: float) ->
 
 
 def can_serve(alias: Alias, states: Mapping[str, BackendState], now: float) -> bool:
-    """Is there a backend that an ordinary request is sent to now, even if only to test whether it is well again?"""
-    return any(member.why is None for member in members_now(alias, states, now))
+    """Is there a backend that an ordinary request is sent to now, even if only to test whether it is well again, or
+    one that is started for it?"""
+    return any(member.why is None or member.why.kind in STARTS for member in members_now(alias, states, now))
 
 
 def reason_of(why: Why, state: BackendState, now: float) -> str:

@@ -54,6 +54,7 @@ from gateway.routing.culprits import Culprits
 from gateway.runtime.chosen_mode import Choice, ChosenMode
 from gateway.runtime.operations.operations import Operations
 from gateway.runtime.reload import Adapt, Reloader
+from gateway.runtime.starts.starter import Starter
 from gateway.shortage import Kind
 from gateway.supervision import Failures
 from gateway.transport.client import open_client
@@ -122,10 +123,17 @@ class Gateway:
         )
         self.usage = UsageReport(self.accounts.ledger.path, failures)
         self.alerter = Alerter(
-            self.alias_status, self._budgets, failed=self._failed, acceptance=self.history.acceptance, failures=failures
+            self.alias_status,
+            self._budgets,
+            failed=self._failed,
+            acceptance=self.history.acceptance,
+            failures=failures,
+            unstarted=lambda: self.starter.unstarted,
         )
         shared = self.shared.operations if self.shared is not None else None
         self.operations = Operations(self, self, lambda: self._written, Path(snapshot.server.data), shared=shared)
+        turn = self.shared.turn.held if self.shared is not None else None
+        self.starter = Starter(self, self.operations, self.admission.queue_depth, Path(snapshot.server.data), turn)
         self.reloader: Reloader | None = None  # None = the snapshot is not from a file; see `follow`
         self._register_gauges()
 
@@ -162,6 +170,7 @@ class Gateway:
         async with self._putting:
             await self._open()
         await self.operations.open()  # may put a mode in force, so outside the lock
+        await self.starter.open()
         await self.batches.open()
 
     async def _open(self) -> None:
@@ -169,6 +178,7 @@ class Gateway:
             await self.chosen_mode.open()
         self.snapshot = in_mode(self._written, self.chosen_mode.name)
         self.fleet.apply(self.snapshot)
+        self.admission.starts = self.starter if await self.starter.follow(self.snapshot) else None
         await self.apply_traces()
         self._prepare_engines(self.snapshot)
         await self.accounts.open()
@@ -240,6 +250,7 @@ class Gateway:
     async def _put_in_force(self, why: str) -> None:
         """Put the file's snapshot in force, in the chosen mode. `why`: the reason if that is another mode."""
         snapshot, before = in_mode(self._written, self.chosen_mode.name), self.snapshot.mode
+        self.admission.starts = self.starter if await self.starter.follow(snapshot) else None
         await self.prober.meet(self.fleet.prepare(snapshot))
         self._prepare_engines(snapshot)
         gone = self.fleet.apply(snapshot)
@@ -260,6 +271,7 @@ class Gateway:
     async def close(self) -> None:
         if self.reloader is not None:
             await self.reloader.close()
+        await self.starter.close()
         await self.operations.close()
         await self.batches.close()
         self.services.joins.stop()

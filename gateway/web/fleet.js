@@ -95,6 +95,7 @@ function row(name, backend, status, pending) {
       h("span", { class: `badge ${level}`, title: backend.reason }, h("span", { "aria-hidden": "true" }, mark), ` ${backend.state}`),
       h("span", { class: "small muted", title: `since ${time(backend.since)}` }, ` ${span(status.now - backend.since)}`),
       explained ? h("div", { class: "why" }, backend.reason) : null,
+      idle(backend),
       learned(backend, status),
       backend.drift.length ? h("div", { class: "why" }, h("strong", {}, "drift: "), backend.drift.join("; ")) : null,
     ),
@@ -109,6 +110,10 @@ function row(name, backend, status, pending) {
     cell("", { class: "actions" }, status.you.admin ? buttons(name, backend, pending) : null),
   );
 }
+
+/** For how long a backend that requests start has had no request. */
+const idle = (backend) =>
+  present(backend.idle) && backend.idle >= 60 && !backend.inflight ? h("div", { class: "small muted" }, `on request, idle for ${span(backend.idle)}`) : null;
 
 /** The flags that the engine reports, a line each. */
 const flags = (backend) => Object.entries(backend.flags).map(([flag, value]) => `${flag}: ${value}`);

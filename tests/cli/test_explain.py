@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.main import cli
 from tests.demo_process import free_ports
+from tests.operations.machine import machine
+from tests.operations.requested import CALLED, aged, called, on_node, until_known
 from tests.scripted import scripted
 from tests.support import running_gateway
 
@@ -184,3 +186,21 @@ async def test_what_is_no_gateway_is_not_asked(tmp_path: Path) -> None:
         done = await asyncio.to_thread(run, "all", "--config", config)
     assert done.exit_code == 0
     assert "alone" in done.output
+
+
+@pytest.mark.parametrize(
+    ("alias", "said"),
+    [
+        ("x", "starts b (stops a, idle for 12 min); goes to c meanwhile"),
+        ("b", "starts b (stops a, idle for 12 min); waits"),
+    ],
+)
+async def test_what_a_request_would_have_started_is_said(tmp_path: Path, alias: str, said: str) -> None:
+    async with machine(tmp_path, "a", "c", away="b") as there:
+        keys = {"a": CALLED + on_node(60), "b": CALLED + on_node(60)}
+        async with called(there, "aliases: {x: [b, c]}\n", keys) as gateway:
+            await until_known(gateway, "a")
+            aged(gateway, "a", idle=730, ran=900)
+            routes = file(tmp_path, "backends: {a: {url: 'http://127.0.0.1:1'}}\n", int(gateway.url.rpartition(":")[2]))
+            done = await asyncio.to_thread(run, alias, "--config", routes)
+            assert (done.exit_code, said in done.stdout.splitlines()) == (0, True), done.output

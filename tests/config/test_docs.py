@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from gateway.config.document import plain_value
-from gateway.config.keys import all_keys, definitions, not_yet
+from gateway.config.keys import all_keys, definitions
 from gateway.config.load import load, load_text
 from gateway.config.schema import json_schema
 from gateway.config.suggest import EXPLAINED, FOREIGN
@@ -47,12 +47,6 @@ def test_every_key_is_documented(key: str) -> None:
 
 def test_no_key_is_documented_that_does_not_exist() -> None:
     assert set(ROWS) <= set(all_keys())
-
-
-@pytest.mark.parametrize("key", sorted(ROWS))
-def test_no_effect_yet_is_said_in_the_docs_exactly_where_it_is_so(key: str) -> None:
-    pending = any(key == p or key.startswith(f"{p}.") or p.startswith(f"{key}.") for p in not_yet())
-    assert ("no effect yet" in ROWS[key].lower()) == pending
 
 
 @pytest.mark.parametrize("key", [key for key, found in definitions().items() if key in ROWS and found.shown_default])

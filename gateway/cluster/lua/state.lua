@@ -5,6 +5,7 @@
 -- spent:DAY      HASH  "OWNER\tACCOUNT" -> USD; an owner is a gateway over its restarts
 -- reserved:GATEWAY  HASH  account -> estimated USD of its requests under way
 -- owners         HASH  owner -> the gateway that uses this name now
+-- turn           the gateway whose turn it is to start or stop backends for requests
 
 local KEPT = 40 * 86400 -- seconds that a day's spending is kept
 
@@ -128,4 +129,23 @@ function operations.claim(op)
     call('PUBLISH', prefix .. 'all', cmsgpack.pack({ 'merged', me, names }))
   end
   return { true }
+end
+
+-- {'take', ms}: {gateway}: whose turn it is for so long. This gateway gets it, or keeps it, unless another one that is
+-- present has it.
+function operations.take(op)
+  local holder = call('GET', prefix .. 'turn')
+  if holder and holder ~= me and is_present(holder) then
+    return { holder }
+  end
+  call('SET', prefix .. 'turn', me, 'PX', op[2])
+  return { me }
+end
+
+-- {'give'}: this gateway's turn is over.
+function operations.give()
+  if call('GET', prefix .. 'turn') == me then
+    call('DEL', prefix .. 'turn')
+  end
+  return {}
 end

@@ -17,7 +17,17 @@ from gateway.errors import GatewayError
 from gateway.fleet.switching import Steps
 from gateway.runtime.operations.elsewhere import Elsewhere
 from gateway.runtime.operations.planning import presence_of, steps_of
-from gateway.runtime.operations.record import INTERRUPTED, Kind, Operation, Step, new_operation, save, saved
+from gateway.runtime.operations.record import (
+    GAVE_WAY,
+    INTERRUPTED,
+    Cause,
+    Kind,
+    Operation,
+    Step,
+    new_operation,
+    save,
+    saved,
+)
 from gateway.runtime.operations.runner import Limits, ModeInForce, OperatedGateway, Runner
 from gateway.supervision import Failures
 
@@ -53,6 +63,8 @@ class Operations:
         self._task: asyncio.Task[Any] | None = None
         self._planning = False
         self._saving = asyncio.Lock()  # drains of several backends run side by side
+        self._switching_to: str | None = None  # the mode of a switch that is being planned
+        self._interruption = INTERRUPTED  # why a cancelled operation has ended
         self._closed = False
         self._elsewhere = Elsewhere(self, shared) if shared is not None else None
 
@@ -86,6 +98,12 @@ class Operations:
         """The operation under way, else the last one."""
         return max(self._known.values(), key=lambda one: (one.state == "running", one.began), default=None)
 
+    @property
+    def switching_to(self) -> str | None:
+        """The target of a switch that is under way, or about to be; None = there is none."""
+        latest = self.latest
+        return latest.mode if latest is not None and latest.state == "running" else self._switching_to
+
     def get(self, name: str) -> Operation:
         """The operation with this id. Raises `not_found`."""
         operation = self._known.get(name)
@@ -105,6 +123,8 @@ class Operations:
         if profile:
             _check_profile(snapshot.backends[name], profile)
         presence = {one: presence_of(state) for one, state in self._gateway.fleet.states.items()}
+        if (unasked := self._unasked()) is not None and presence.get(unasked.backend or "") == "away":
+            presence[unasked.backend or ""] = "drained"  # it loads, and goes on loading when its start gives way
         started, idle = self._profiles(), self.latest.not_started if self.latest is not None else ()
         known = presence, started, idle
         return await asyncio.to_thread(steps_of, kind, name, snapshot, self.mode.current_mode(), *known, profile)
@@ -123,22 +143,41 @@ class Operations:
     # -- running --------------------------------------------------------------------------------------------------
 
     async def begin(self, kind: Kind, name: str, *, force: bool = False, profile: str | None = None) -> Operation:
-        """Begin an operation, and return it at once. `profile`: as for `planned`. Raises `not_found`,
-        `operation_running`, and `operation_refused` with the reasons unless it is forced."""
-        self._check_free()
-        self._planning = True
+        """Begin an operation, and return it at once; what nobody has ordered gives way to it. `profile`: as for
+        `planned`. Raises `not_found`, `operation_running`, and `operation_refused` with the reasons unless it is
+        forced."""
+        self._check_free(unasked_too=False)
+        self._planning, self._switching_to = True, name if kind == "switch" else None
         try:
             written = self._written()
             steps = await self._planned(kind, name, written, profile)
             if steps.refusals and not force:
                 raise GatewayError("operation_refused", f"{'; '.join(steps.refusals)} (`force` begins anyway)")
             self._check_open()
+            await self._end_unasked()
             return await self._begin(kind, name, steps, written, force)
+        finally:
+            self._planning, self._switching_to = False, None
+
+    async def begin_unasked(self, kind: Kind, name: str, steps: Steps, cause: Cause) -> Operation:
+        """Begin an operation that no operator has ordered, with these steps, and return it at once. Raises
+        `operation_running`."""
+        self._check_free()
+        self._planning = True
+        try:
+            return await self._begin(kind, name, steps, self._written(), False, cause)
         finally:
             self._planning = False
 
-    async def _begin(self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool) -> Operation:
-        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force)
+    async def finished(self) -> None:
+        """Until the operation under way, if any, has ended."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _begin(
+        self, kind: Kind, name: str, steps: Steps, written: Snapshot, force: bool, cause: Cause = "operator"
+    ) -> Operation:
+        operation = new_operation(kind, name, self.mode.current_mode(), steps, forced=force, cause=cause)
         operation.profiles = self._profiles()
         if self._elsewhere is not None:
             await self._elsewhere.claim(operation)
@@ -177,11 +216,27 @@ class Operations:
         self._count(operation)
         await self._save(operation)
 
-    def _check_free(self) -> None:
+    def _unasked(self) -> Operation | None:
+        """The operation under way, if no operator has ordered it."""
+        latest = self.latest
+        return latest if latest is not None and latest.state == "running" and latest.cause != "operator" else None
+
+    async def _end_unasked(self) -> None:
+        if self._unasked() is not None and self._task is not None:
+            self._interruption = GAVE_WAY
+            try:
+                self._task.cancel()
+                await asyncio.wait({self._task})
+            finally:
+                self._interruption = INTERRUPTED
+
+    def _check_free(self, *, unasked_too: bool = True) -> None:
         self._check_open()
         latest = self.latest if self.latest is not None and self.latest.state == "running" else None
         if latest is not None and self._elsewhere is not None and not self._elsewhere.counts(latest):
             latest = None
+        if not self._planning and not unasked_too and self._unasked() is not None:
+            return
         if self._planning or latest is not None:
             what = f": {latest.named}" if latest is not None else ""
             raise GatewayError("operation_running", f"Another operation is under way{what}.")
@@ -195,7 +250,7 @@ class Operations:
         try:
             error = await runner.run()
         except asyncio.CancelledError:
-            error = INTERRUPTED
+            error = self._interruption
             raise
         finally:
             runner.close(failed=error is not None)

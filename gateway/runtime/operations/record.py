@@ -18,12 +18,17 @@ log = logging.getLogger("gateway.operations")
 Progress = Literal["waiting", "running", "done", "failed", "skipped"]
 Result = Literal["running", "done", "failed"]
 Kind = Literal["switch", "start", "stop"]
+Cause = Literal["operator", "request", "idle"]
 
 FILE = "operation.json"  # in `server.data`: the latest operation
 FILE_MOST = 1024 * 1024  # bytes
 _NOT_RUN = "not run"
 SHARED_MOST = 2000  # characters of a step's output that other gateways get
 INTERRUPTED = "interrupted: the gateway ended while it ran"
+GAVE_WAY = "gave way to an order of an operator"
+
+
+_WHY: dict[Cause, str] = {"operator": "", "request": " for a request", "idle": ", which is idle"}
 
 
 class Step(msgspec.Struct):
@@ -42,7 +47,7 @@ class Operation(msgspec.Struct):
     `ended`: Unix seconds. `error`: why it failed, `hint`: what to do then. `notes`: what the operator should know.
     `since`: when the step under way began, and those beside it; None = none is. `profiles`: backend -> the profile that
     the gateway last started it with ("" = none), here or in an earlier operation. `gateway`: the one that runs it,
-    where several share the fleet."""
+    where several share the fleet. `cause`: who wanted it, an operator, a request, or nobody any more (`stop_after`)."""
 
     id: str
     kind: Kind
@@ -60,11 +65,17 @@ class Operation(msgspec.Struct):
     since: float | None = None
     profiles: dict[str, str] = {}
     gateway: str | None = None
+    cause: Cause = "operator"
 
     @property
     def title(self) -> str:
         """In words, for the log and events."""
-        return f"switch to {self.mode}" if self.kind == "switch" else f"{self.kind} {self.backend}"
+        return f"switch to {self.mode}" if self.kind == "switch" else f"{self.kind} {self.backend}{_WHY[self.cause]}"
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a start command was run, as far as is known."""
+        return any(step.what == "start" and step.state in ("done", "failed") for step in self.steps)
 
     @property
     def has_stopped(self) -> bool:
@@ -118,7 +129,9 @@ class Operation(msgspec.Struct):
         return again + back if self.has_stopped else f"nothing was stopped; {again}"
 
 
-def new_operation(kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False) -> Operation:
+def new_operation(
+    kind: Kind, name: str, current: str | None, steps: Steps, *, forced: bool = False, cause: Cause = "operator"
+) -> Operation:
     """An operation that has not begun; what the plan skips is skipped already. `name`: the mode or the backend;
     `current`: the mode in force."""
     planned = [
@@ -136,6 +149,7 @@ def new_operation(kind: Kind, name: str, current: str | None, steps: Steps, *, f
         began=time.time(),
         steps=planned,
         notes=[*steps.notes, *(f"forced: {refusal}" for refusal in steps.refusals)],
+        cause=cause,
     )
 
 

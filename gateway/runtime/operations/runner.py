@@ -125,7 +125,10 @@ class Runner:
         for what, group in groupby(self._pairs, key=lambda pair: pair[1].what):
             pairs = list(group)
             if what == "drain":
-                await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
+                found = await asyncio.gather(*(self._step(step, planned) for step, planned in pairs))
+                for (step, _), error in zip(pairs, found, strict=True):
+                    if error is not None:
+                        return f"{step.what} {step.backend}: {_last_line(error)}"
             else:
                 for step, planned in pairs:
                     error = await self._step(step, planned)
@@ -195,6 +198,8 @@ class Runner:
             await asyncio.sleep(min(LOOK, max(until - time.monotonic(), 0.0)))
         if not state.under_way:
             return ""
+        if self._operation.cause != "operator":  # a request takes no stream from another one
+            raise StepFailed(f"{state.under_way} still ran after {limit:g} s (server.shutdown): it is not stopped")
         return f"{state.under_way} still ran after {limit:g} s (server.shutdown): cut by the stop"
 
     async def _stop(self, name: str, commands: Sequence[Command]) -> str:
@@ -209,7 +214,14 @@ class Runner:
         await self._put_in_force()
         if state is not None and state.health.state is State.PARKED:
             state.evidence.resume()  # the mode keeps requests away from it now, and no drain has to
+        elif state is not None and self._may_be_started_again(state):
+            state.evidence.dismiss("stopped by the gateway; a request starts it again")
         return output
+
+    def _may_be_started_again(self, state: BackendState) -> bool:
+        """Requests start it again, unless an operator has ordered to stop this very backend."""
+        ordered = self._operation.kind == "stop" and self._operation.cause == "operator"
+        return state.backend.run == "on_request" and not ordered
 
     async def _put_in_force(self) -> None:
         """The target is the mode in force from the first stop on."""
@@ -246,7 +258,8 @@ class Runner:
         state = self._gateway.fleet.states.get(name)
         if state is None:
             raise StepFailed(f"{output}\n{GONE}")  # the output says what may run now
-        state.evidence.started()
+        if state.health.state not in WELL:  # it may be seen before its command ends
+            state.evidence.started()
         self._gateway.prober.hurry(state)
         return output
 
@@ -261,7 +274,8 @@ class Runner:
             health = self._state(name).health
             if health.state in WELL or (health.state is State.PARKED and health.oks > 0):
                 return health.reason
-            if health.state is State.MISCONFIGURED:
+            ended = self._operation.cause == "request" and health.state is State.PARKED and not health.summoned
+            if ended or health.state is State.MISCONFIGURED:
                 raise StepFailed(health.reason)
             if watch and time.monotonic() >= watch_at:
                 await self._check_unit(watch)
