@@ -27,7 +27,8 @@ from simulator.server import Exchange
 class SimOllama(Sim):
     """One Ollama server. `models` are its names, `context` the window of a model if no request sets `num_ctx`,
     `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models that
-    think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones.
+    think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones. `trained`: the window that the
+    models were trained for, which is told from 0.30 on. `remote`: models that run elsewhere -> the URL of that host.
 
     `model_shares`: what a loaded model takes of each node. One that does not fit pushes out what is loaded, unless
     requests are running; then the request is refused.
@@ -47,12 +48,14 @@ class SimOllama(Sim):
         *,
         thinks: List[str] | None = None,
         vision: bool = False,
+        trained: int | None = None,
+        remote: Mapping[str, str] | None = None,
         speedup: float = 1.0,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
         self.models, self.context, self.load_seconds, self.version = list(models), context, load, version
         self.thinks = [m for m in models if _thinks(m)] if thinks is None else list(thinks)
-        self.vision = vision
+        self.vision, self.trained, self.remote = vision, trained, dict(remote or {})
         self.loaded: dict[str, tuple[int, float]] = {}  # model -> (num_ctx, unload at)
         self.engine = Engine(slots, prefill, decode, context=131072, speedup=speedup, on_change=self.changed)
         self.model_shares: Mapping[str, List[Share]] = {}
@@ -142,10 +145,13 @@ class SimOllama(Sim):
 
     def _tag(self, model: str) -> dict[str, Any]:
         base, _, size = model.partition(":")
-        details = {"parent_model": "", "format": "gguf", "family": base, "families": [base],
+        details: dict[str, Any] = {"parent_model": "", "format": "gguf", "family": base, "families": [base],
                    "parameter_size": size.upper() or "8B", "quantization_level": "Q4_K_M"}  # fmt: skip
+        if self.trained is not None:
+            details["context_length"] = self.trained
+        elsewhere = {"remote_model": model, "remote_host": self.remote[model]} if model in self.remote else {}
         return {"name": model, "model": model, "modified_at": stamp(self.started_at), "size": 5_200_000_000,
-                "digest": f"{_number(model):064x}", "details": details}  # fmt: skip
+                "digest": f"{_number(model):064x}", "details": details, **elsewhere}  # fmt: skip
 
     def _running(self, model: str) -> dict[str, Any]:
         window, until = self.loaded[model]
@@ -162,7 +168,7 @@ class SimOllama(Sim):
         ]
         tag = self._tag(model)
         family = tag["details"]["family"]
-        info = {"general.architecture": family, f"{family}.context_length": 40960}
+        info = {"general.architecture": family, f"{family}.context_length": self.trained or 40960}
         texts = {"license": "", "modelfile": "", "parameters": "", "template": "{{ .Prompt }}"}
         return {**texts, "details": tag["details"], "model_info": info,
                 "capabilities": able, "modified_at": tag["modified_at"]}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,7 +12,9 @@ import httpx
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.engine_traits import TRAITS, Probe
 from gateway.engines.base import authorized, reported_window
+from gateway.engines.ollama.models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
+from gateway.engines.registry import ENGINES
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
 
@@ -47,10 +50,15 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
             health = None if backend.cloud else await liveness(client, backend, probe)
             if probe.models is None:
                 return _only_health(backend, health)
-            models = await get(client, backend, backend.api_path + "/models")
+            models = await get(client, backend, _models_path(backend, probe))
     except NO_ANSWER as error:
         return _absent(backend, error)
     return _judge(backend, health, models)
+
+
+def _models_path(backend: Backend, probe: Probe) -> str:
+    own = probe.models is not None and probe.models.startswith("/")  # a path below its root, as of Ollama's own API
+    return f"{backend.root_path}{probe.models}" if own else backend.api_path + "/models"
 
 
 async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
@@ -94,28 +102,36 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response) -> Answ
     elif models.status_code != 200:
         problems.append(f"models answers {models.status_code}")
     else:
-        served = _served(models)
+        answer = _decoded(models)
+        served = _served(answer) or dict(ENGINES[backend.engine].read_models(answer))
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
-        problems += _differences(backend, served)
+        problems += _differences(backend, served, remote_models(answer))
     return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
-def _served(models: httpx.Response) -> dict[str, int | None]:
-    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
+def _decoded(models: httpx.Response) -> Any:
     try:
-        answer = models.json()
+        return models.json()
     except (ValueError, RecursionError):
-        return {}
+        return None
+
+
+def _served(answer: Any) -> dict[str, int | None]:
+    """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
     return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 
-def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:
+def _differences(backend: Backend, served: dict[str, int | None], remote: dict[str, str]) -> list[str]:
     if not served:
         return ["its list of models is empty"]
     name = backend.model or next(iter(served))
     if name not in served:
         return [] if backend.cloud else [f"does not serve '{name}'"]
+    if name in remote and not backend.cloud:
+        return [runs_elsewhere(name, remote[name])]
     window = served[name]
+    if TRAITS[backend.engine].loads_on_demand and window is not None and (backend.context or 0) <= window:
+        return []  # the model could have a larger one, and is loaded with the one in the file
     if window is not None and backend.context is not None and window != backend.context:
         return [f"its window is {window:,} tokens, the file says {backend.context:,}"]
     return []

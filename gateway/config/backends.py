@@ -104,6 +104,9 @@ class _Resolver:
             if written is False:
                 self._error("cloud", "engine litellm always leaves the LAN", "remove the key, or use engine openai")
             return True
+        if self.given.engine == "ollama" and names_cloud_model(self.given.model):
+            self._check_cloud_model(written)
+            return True
         if written is not None or url is None or self._dropped("cloud"):
             return written or False
         host = urlsplit(url).hostname or ""
@@ -111,6 +114,14 @@ class _Resolver:
             message = f"'{host}' is not a private address: does a prompt leave the LAN?"
             self._error("url", message, "say cloud: true, or cloud: false if it stays inside")
         return False
+
+    def _check_cloud_model(self, written: bool | None) -> None:
+        if written is False:
+            message = f"Ollama sends what is asked of '{self.given.model}' to ollama.com"
+            self._error("cloud", message, "remove the key, or name a model that runs there")
+        elif written is None:
+            message = f"'{self.given.model}' is a cloud model of Ollama: its prompts leave the LAN"
+            self.report.warn((*self.path, "model"), message, "say cloud: true, or name a model that runs there")
 
     def _check_engine(self) -> None:
         given = self.given
@@ -231,6 +242,14 @@ class _Resolver:
             hint = "a path has no space and no character outside ASCII" if path.startswith("/") else f"write /{path}"
             self.report.error((*where, "path"), f"'{path}' is not a path", hint)
         return health
+
+
+def names_cloud_model(model: str | None) -> bool:
+    """Does Ollama pass requests for a model of this name on to ollama.com? It decides by the tag alone: `cloud`, or
+    one that ends in `-cloud`."""
+    _, found, tag = (model or "").rpartition(":")
+    tag = tag.strip().lower()
+    return bool(found) and (tag == "cloud" or (tag.endswith("-cloud") and "/" not in tag))
 
 
 def _merged(made: type[T], defaults: Section, own: Section) -> T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.engines.base import reported_window
-from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries
+from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries, remote_models
 from gateway.engines.openai.engine import card_window, model_cards
 from gateway.importing.source import count_of, listed, mapping, text_of
 
@@ -68,8 +68,10 @@ def identify(url: str, replies: Mapping[str, Reply]) -> Server:
 
 
 def tagged(replies: Mapping[str, Reply]) -> list[str]:
-    """The names of the models that an Ollama has, in its order."""
-    return [name for name, _ in model_entries(replies.get(INSTALLED, Reply(0)).body)]
+    """The names of the models that an Ollama runs itself, in its order."""
+    installed = replies.get(INSTALLED, Reply(0)).body
+    remote = remote_models(installed)
+    return [name for name, _ in model_entries(installed) if name not in remote]
 
 
 def _is_ollama(replies: Mapping[str, Reply]) -> bool:

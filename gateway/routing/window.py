@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
-from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
+from gateway.domain.request import EMBEDDINGS, NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
 
@@ -57,10 +57,17 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
     window = window_for(state, request, now)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
+    if request.endpoint is EMBEDDINGS and _has_many_texts(request):
+        return True  # many texts, each of which has the window to itself
     cuts = TRAITS[state.backend.engine].cuts_silently
     if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
         return True
     return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
+
+
+def _has_many_texts(request: InferenceRequest) -> bool:
+    given = request.fields.get("input")
+    return given is not None and bytes(memoryview(given)[:1]) == b"["
 
 
 def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:

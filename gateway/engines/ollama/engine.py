@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
+from gateway.domain.request import value_of
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
 from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.models import model_names, window_of
+from gateway.engines.ollama.models import loaded_window, model_windows, runs_elsewhere, window_of
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
@@ -71,10 +73,12 @@ class OllamaEngine:
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
-        prompt = SentPrompt(ours.text_bytes, window_of(state), low, version)
+        prompt = SentPrompt(ours.text_bytes, loaded_window(state), low, version)
         calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
         def violation(last: Line) -> str | None:
+            if last.remote_host and not state.backend.cloud:
+                state.evidence.misconfigured(runs_elsewhere(model, str(last.remote_host)))
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
 
         if call.stream:
@@ -89,13 +93,15 @@ class OllamaEngine:
         return OllamaWhole(response, whole, WHOLE_MOST)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """`/api/tags` reports no window."""
-        return dict.fromkeys(model_names(answer))
+        """The windows that the models were trained for, from `/api/tags`."""
+        return model_windows(answer)
 
 
 def translate(state: BackendState, call: Call) -> OllamaCall:
     """The call as a request of Ollama's API. Raises Refused."""
     window = window_of(state)
+    if not state.backend.cloud and names_cloud_model(str(value_of(call.fields["model"]))):
+        raise Refused("Ollama would send this request out of the LAN: the backend must name a model that runs there.")
     if call.endpoint.name == "chat":
         return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
     if call.endpoint.name == "completions":
