@@ -19,6 +19,7 @@ from gateway.inspection.known_errors import (
     guess_overflow,
     is_busy,
     is_missing_path,
+    is_missing_use,
     like_missing_model,
     read_lack,
     read_missing_model,
@@ -88,6 +89,9 @@ def judge(
         return Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
+    if status == 400 and is_missing_use(message):
+        reason, lack = "does not serve this endpoint", "endpoint:" + endpoint
+        return Verdict("unserved", reason, 400, message, lack=lack, unverified=echoed(message, True))
     if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
         return meaning
     return Verdict("client", reason, status, message or f"The backend refused the request ({status}).", param, code)
@@ -160,6 +164,7 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
         value = value[0]
     if not isinstance(value, dict):
         return _text(value), None, None, "text"
+    value = _unwrapped(value)
     error = value.get("error")
     if isinstance(error, dict):
         message, param, code = error.get("message"), error.get("param"), error.get("code")
@@ -173,6 +178,18 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
         if value.get(key):
             return _text(value[key]), None, None, shape
     return _text(value) if value else "", None, None, "text"
+
+
+def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
+    """An error whose text is the whole body of another server's error (Ollama's are llama-server's), as that body."""
+    text = value.get("error")
+    if not isinstance(text, str) or text[:1] != "{" or len(text) > 4 * MESSAGE_MOST:
+        return value
+    try:
+        inner: Any = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+    return inner if isinstance(inner, dict) and inner.get("error") else value
 
 
 def _text(value: Any) -> str:

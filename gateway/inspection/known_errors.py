@@ -84,9 +84,11 @@ _NOT_THERE = re.compile(
     re.IGNORECASE,
 )
 _BUSY = re.compile(
-    r"The engine is currently busy and cannot accept new requests\."
+    r"The engine is currently busy and cannot accept new requests\."  # vLLM
     r"(?: Please try again later or on a different instance\.)?"
+    r"|server busy, please try again\. +maximum pending requests exceeded"  # Ollama
 )
+_NO_SUCH_USE = re.compile(rf'"{_NAME}" does not support (?:chat|generate)')  # Ollama, of a model that only embeds
 
 # -- guesses for unknown servers, which apply only to the refused request ---------------------------------------------
 
@@ -194,8 +196,13 @@ def is_missing_path(message: str) -> bool:
     return not message or _NOT_THERE.fullmatch(message) is not None
 
 
+def is_missing_use(message: str) -> bool:
+    """Is this a known message of a server whose model does not do what the endpoint is for?"""
+    return _NO_SUCH_USE.fullmatch(message) is not None
+
+
 def is_busy(message: str) -> bool:
-    """Is this vLLM's message for a full queue?"""
+    """Is this a known message for a full queue?"""
     return _BUSY.fullmatch(message) is not None
 
 

@@ -14,7 +14,8 @@ import pytest
 from gateway.config.snapshot import Secret
 from gateway.domain.request import COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import UpstreamFailure
-from gateway.engines.ollama.engine import OllamaEngine
+from gateway.engines.ollama.engine import OllamaEngine, translate
+from gateway.engines.ollama.models import load_body, loaded_window
 from gateway.engines.registry import ENGINES
 from gateway.inspection.error_replies import judge
 from simulator import SimOllama
@@ -262,3 +263,22 @@ async def test_the_gateway_serves_embeddings_from_ollama() -> None:
     assert long.status_code == 400
     assert long.json()["error"]["code"] == "context_length_exceeded"
     assert again.json()["data"][0]["embedding"] == vectors[0]
+
+
+# -- loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_loaded_ahead_as_requests_load_it() -> None:
+    """Since v0.30 another `shift` than before makes Ollama load the model again, as another `num_ctx` does."""
+    state = state_of(backend(model="qwen3:8b"))
+    asked = translate(state, call_of(ASK)).body
+    ahead = load_body(state, "10m")
+    assert (ahead["shift"], ahead["options"]["num_ctx"]) == (asked["shift"], asked["options"]["num_ctx"])
+    assert load_body(state, 0) == {"model": "qwen3:8b", "keep_alive": 0, "stream": False}
+
+
+def test_the_window_that_the_model_was_trained_for_bounds_the_declared_one() -> None:
+    state = state_of(backend(context=131072))
+    state.saw_model("qwen3:8b", 40960)
+    assert translate(state, call_of(ASK)).body["options"]["num_ctx"] == 131072, "the same in every request"
+    assert (state.window(0.0), loaded_window(state)) == (40960, 40960)

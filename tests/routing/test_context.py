@@ -21,7 +21,8 @@ from gateway.domain.token_ratio import (
     room_needed,
     surely_fits,
 )
-from tests.routing.parts import request
+from gateway.routing.window import fits_window
+from tests.routing.parts import NOW, backend, request
 
 unhurried = settings(deadline=None)  # the machine may be busy
 
@@ -214,3 +215,10 @@ def test_the_prompt_that_is_learned_from_is_looked_at_once_in_sixteen() -> None:
 
 def test_chat_has_limits_to_clamp() -> None:
     assert CHAT.limits == ("max_completion_tokens", "max_tokens")
+
+
+def test_each_of_many_texts_to_embed_has_the_window_to_itself() -> None:
+    state = backend("a", context=1_000)
+    many, one = (request(EMBEDDINGS, input=given) for given in (["x" * 3_000] * 9, "x" * 27_000))
+    assert fits_window(state, many, 0, NOW)
+    assert not fits_window(state, one, 0, NOW)

@@ -125,7 +125,7 @@ class SentPrompt:
         A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
         messages before that, which may leave a prompt of any length; a count below half the lowest estimate proves it.
         Such a count is evidence only for versions from 0.4 to 0.12.5: since 0.12.6 nothing is cut (`truncate: false`),
-        and cached tokens are counted neither before 0.4 nor since 0.30.0. A learned ratio may only lower the estimate.
+        and cached tokens are counted neither before 0.4 nor in 0.30.0. A learned ratio may only lower the estimate.
         """
         count = count_of(last.prompt_eval_count)
         if self.window is not None and count >= self.window - 1:

@@ -34,6 +34,12 @@ OPTIONS = {
     "max_tokens": "num_predict",
     "max_completion_tokens": "num_predict",
 }
+# Options that decide how a model is loaded: with another value than before, Ollama loads it again, under everybody.
+_LOADING = frozenset(
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "low_vram", "numa"}
+    | {"f16_kv", "vocab_only", "draft_num_predict"}
+)
+_NUMBERS = frozenset(OPTIONS.values()) - {"stop"} | {"num_keep", "typical_p", "repeat_last_n"}
 Thinking = Literal["optional", "always", "never"]
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -163,16 +169,18 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 
 
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
-    """Ollama's `options`. OpenAI's fields override the client's own options, and `window` always sets `num_ctx`: a
-    different value than in the request before would make Ollama reload the model."""
+    """Ollama's `options`. OpenAI's fields override the client's own options. What decides how the model is loaded is
+    left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is refused."""
     given = fields["options"]
     if given is not None and not isinstance(given, dict):
         raise Refused("`options` must be an object.", "options")
-    options = dict(given or {})
-    options.pop("num_ctx", None)
+    options = {name: value for name, value in (given or {}).items() if name not in _LOADING}
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
             options[option] = value
+            _check_option(option, value, name)
+    for option, value in options.items():
+        _check_option(option, value, "options")
     limit = options.get("num_predict")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise Refused("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
@@ -181,6 +189,15 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
     if window is not None:
         options["num_ctx"] = window
     return options
+
+
+def _check_option(option: str, value: Any, param: str) -> None:
+    if option in _NUMBERS and value is not None and type(value) not in (int, float):
+        raise Refused(f"`{option if param == 'options' else param}` must be a number.", param)
+    if option == "stop" and value is not None and not isinstance(value, str):
+        texts = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise Refused("`stop` must be a string or a list of strings.", param)
 
 
 def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
