@@ -14,17 +14,15 @@ import msgspec
 
 from gateway.domain.reason import quoting
 from gateway.inspection.known_errors import (
-    Overflow,
     guess_lack,
-    guess_overflow,
     is_busy,
     is_missing_path,
     is_missing_use,
     like_missing_model,
     read_lack,
     read_missing_model,
-    read_overflow,
 )
+from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
 
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
@@ -167,7 +165,7 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
     value = _unwrapped(value)
     error = value.get("error")
     if isinstance(error, dict):
-        message, param, code = error.get("message"), error.get("param"), error.get("code")
+        message, param, code = _with_counts(error), error.get("param"), error.get("code")
         return (
             _text(message) if message is not None else _text(error),
             param if isinstance(param, str) else None,
@@ -190,6 +188,15 @@ def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return value
     return inner if isinstance(inner, dict) and inner.get("error") else value
+
+
+def _with_counts(error: dict[str, Any]) -> Any:
+    """The error's message. Older builds of llama-server tell window and prompt beside a message without numbers: such a
+    message is worded like that of newer ones."""
+    prompt, window = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if error.get("type") != "exceed_context_size_error" or type(prompt) is not int or type(window) is not int:
+        return error.get("message")
+    return f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
 
 
 def _text(value: Any) -> str:
