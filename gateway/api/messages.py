@@ -15,7 +15,7 @@ from gateway.config.snapshot import Alias
 from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
 from gateway.domain.request import MESSAGES, InferenceRequest, parse
-from gateway.engines.vllm.tokenize import count_tokens
+from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.proxy.reply import base_headers, request_id

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from gateway.domain import exact_counts
+from gateway.domain.exact_counts import NO_COUNTS, Counts
+
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
 
@@ -35,7 +38,7 @@ class EngineTraits:
     `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
     `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
     `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.
-    `counts_prompts`: it has vLLM's `/tokenize`.
+    `counts`: how it counts prompts exactly, by endpoint.
     `calls_on_demand`: it honours `tool_choice` required and named.
     `emulates_calls`: its server lacks such a `tool_choice`, but the engine's client builds a call from structured
     output.
@@ -54,7 +57,7 @@ class EngineTraits:
     cuts_silently: bool = False
     refuses_unread: bool = False
     clamps_since: tuple[int, int] | None = None
-    counts_prompts: bool = False
+    counts: Counts = NO_COUNTS
     calls_on_demand: bool = False
     emulates_calls: bool = False
     enforces_schema: bool = False
@@ -80,7 +83,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             _OPENAI,
             refuses_unread=True,
             clamps_since=(0, 32),
-            counts_prompts=True,
+            counts=exact_counts.VLLM,
             calls_on_demand=True,
             enforces_schema=True,
             launch_flags=True,

@@ -71,10 +71,10 @@ def _has_many_texts(request: InferenceRequest) -> bool:
 
 
 def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
-    """Is it worth having the prompt counted (vLLM's /tokenize)? Only if the estimate leaves open whether prompt and
+    """Is it worth having the server count the prompt? Only if the estimate leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
-    window = window_for(state, request, now)
-    if window is None or not TRAITS[state.backend.engine].counts_prompts or state.name in request.exact:
+    window, counts = window_for(state, request, now), TRAITS[state.backend.engine].counts
+    if window is None or counts.of(request.endpoint.name) is None or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window) or request.media is not NO_MEDIA:
         return False

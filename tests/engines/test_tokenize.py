@@ -17,8 +17,8 @@ from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
 from gateway.domain.upstream import Client, ConnectFailure, StaleConnection, UpstreamFailure
-from gateway.engines.vllm import tokenize
-from gateway.engines.vllm.tokenize import count_tokens
+from gateway.engines import tokenize
+from gateway.engines.tokenize import count_tokens
 from gateway.transport.client import open_client
 from simulator import SimVllm
 from tests.engines.scripted import ScriptedClient, ScriptedResponse, state_of
