@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.domain.engine_traits import Probe, traits_of
 from gateway.engines.base import authorized, reported_window
 from gateway.engines.ollama.models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
@@ -42,7 +42,7 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
 
 
 async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
-    probe = TRAITS[backend.engine].probe
+    probe = traits_of(backend).probe
     if probe is None:
         return Answer(backend.name, f"not asked ({backend.engine})")
     try:
@@ -130,7 +130,7 @@ def _differences(backend: Backend, served: dict[str, int | None], remote: dict[s
     if name in remote and not backend.cloud:
         return [runs_elsewhere(name, remote[name])]
     window = served[name]
-    if TRAITS[backend.engine].loads_on_demand and window is not None and (backend.context or 0) <= window:
+    if traits_of(backend).loads_on_demand and window is not None and (backend.context or 0) <= window:
         return []  # the model could have a larger one, and is loaded with the one in the file
     if window is not None and backend.context is not None and window != backend.context:
         return [f"its window is {window:,} tokens, the file says {backend.context:,}"]

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.exact_counts import Count
 from gateway.domain.request import COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client
@@ -65,7 +64,7 @@ def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | Non
 
 
 def _count_of(state: BackendState, request: InferenceRequest) -> Count | None:
-    return TRAITS[state.backend.engine].counts.of(request.endpoint.name)
+    return state.traits.counts.of(request.endpoint.name)
 
 
 def _renamed(messages: Raw, name: str) -> object:

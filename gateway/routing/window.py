@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import EMBEDDINGS, NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
@@ -59,7 +58,7 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
         return True
     if request.endpoint is EMBEDDINGS and _has_many_texts(request):
         return True  # many texts, each of which has the window to itself
-    cuts = TRAITS[state.backend.engine].cuts_silently
+    cuts = state.traits.cuts_silently
     if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
         return True
     return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
@@ -73,8 +72,8 @@ def _has_many_texts(request: InferenceRequest) -> bool:
 def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
     """Is it worth having the server count the prompt? Only if the estimate leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
-    window, counts = window_for(state, request, now), TRAITS[state.backend.engine].counts
-    if window is None or counts.of(request.endpoint.name) is None or state.name in request.exact:
+    window = window_for(state, request, now)
+    if window is None or state.traits.counts.of(request.endpoint.name) is None or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window) or request.media is not NO_MEDIA:
         return False
