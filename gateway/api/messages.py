@@ -26,7 +26,7 @@ ENDPOINT = "count_tokens"  # in gateway_requests_total
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Answers `{"input_tokens": N}`. It takes no slot and does not wait: if no backend counts at once (only vLLM
+    """Answers `{"input_tokens": N}`. It takes no slot and does not wait: if no backend counts at once (few servers
     can), the number is an estimate. `x-gateway-backend` names the backend that has counted."""
     routes = APIRouter()
 

@@ -34,6 +34,9 @@ ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4)  # by server: how m
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
+# Servers that compute on beyond their model's window and tell no window: only `context` bounds what they are asked.
+UNBOUNDED = frozenset({"mlx", "transformers"})
+
 T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
 
 
@@ -178,8 +181,13 @@ class _Resolver:
 
     def _context(self) -> int | None:
         given = self.given
-        if given.context is not None or given.engine != "ollama" or self._dropped("context"):
+        if given.context is not None or self._dropped("context"):
             return given.context
+        if (server := given.server or given.engine) in UNBOUNDED:
+            message = f"no 'context': {server} computes on beyond its model's window, and nothing bounds a prompt"
+            self.report.warn(self.path, message, "declare the window that the model was trained for")
+        if given.engine != "ollama":
+            return None
         message = f"no 'context': {ASSUMED_OLLAMA_CONTEXT} tokens are asked of Ollama (num_ctx)"
         self.report.warn(self.path, message, "declare the window that you want it to have")
         return ASSUMED_OLLAMA_CONTEXT

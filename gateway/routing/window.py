@@ -58,10 +58,10 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
         return True
     if request.endpoint is EMBEDDINGS and _has_many_texts(request):
         return True  # many texts, each of which has the window to itself
-    cuts = state.traits.cuts_silently
-    if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
+    unsafe = state.traits.cuts_silently or state.traits.computes_beyond  # nothing but this check bounds the prompt
+    if fits(text_estimate(state, request), room, window, careful=unsafe):
         return True
-    return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
+    return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, careful=unsafe)
 
 
 def _has_many_texts(request: InferenceRequest) -> bool:

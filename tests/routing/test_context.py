@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -155,11 +157,11 @@ def test_room_is_what_was_asked_but_no_more_than_is_fair_to_insist_on() -> None:
 
 def test_of_a_backend_that_refuses_the_generous_guess_decides_of_one_that_cuts_the_careful_one() -> None:
     guess = Estimate(800, 1000, 1200)
-    assert fits(guess, 100, 900, cuts_silently=False)
-    assert not fits(guess, 101, 900, cuts_silently=False)
-    assert not fits(guess, 100, 1299, cuts_silently=True)
-    assert fits(guess, 100, 1300, cuts_silently=True)
-    assert fits(guess, 100, None, cuts_silently=True), "a window nobody knows"
+    assert fits(guess, 100, 900, careful=False)
+    assert not fits(guess, 101, 900, careful=False)
+    assert not fits(guess, 100, 1299, careful=True)
+    assert fits(guess, 100, 1300, careful=True)
+    assert fits(guess, 100, None, careful=True), "a window nobody knows"
 
 
 @unhurried
@@ -168,8 +170,8 @@ def test_what_fits_where_it_would_be_cut_fits_also_where_it_would_be_refused(
     guess: list[int], room: int, window: int
 ) -> None:
     estimate = Estimate(*sorted(guess))
-    if fits(estimate, room, window, cuts_silently=True):
-        assert fits(estimate, room, window, cuts_silently=False)
+    if fits(estimate, room, window, careful=True):
+        assert fits(estimate, room, window, careful=False)
 
 
 @unhurried
@@ -179,7 +181,7 @@ def test_what_surely_fits_fits_by_every_guess(
 ) -> None:
     assume(surely_fits(prompt_bytes, room, window))
     for ratio in (ratio_after(story), TokenRatio(), learned(RATIO_LEAST), learned(RATIO_MOST)):
-        assert fits(ratio.estimate(prompt_bytes), room, window, cuts_silently=True)
+        assert fits(ratio.estimate(prompt_bytes), room, window, careful=True)
 
 
 # -- the clamp --------------------------------------------------------------------------------------------------------
@@ -222,3 +224,15 @@ def test_each_of_many_texts_to_embed_has_the_window_to_itself() -> None:
     many, one = (request(EMBEDDINGS, input=given) for given in (["x" * 3_000] * 9, "x" * 27_000))
     assert fits_window(state, many, 0, NOW)
     assert not fits_window(state, one, 0, NOW)
+
+
+def test_what_computes_beyond_its_window_gets_only_prompts_that_surely_fit() -> None:
+    asked = request(messages=[{"role": "user", "content": "x" * 30_000}])  # 6,250 to 12,000 tokens
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({"engine": "mlx"}, False),
+        ({"engine": "openai", "server": "transformers"}, False),
+    ]
+    for keys, fit in cases:
+        assert fits_window(backend("a", context=10_000, **keys), asked, 1024, NOW) is fit
+    assert fits_window(backend("a", context=20_000, engine="mlx"), asked, 1024, NOW)
