@@ -18,7 +18,13 @@ from simulator.faults import Fault
 from simulator.formats import format_of
 from simulator.memory import GIB, Node, Share
 from simulator.ollama_chat import RUNNER_DIED, Turn, send_chat, send_generate, send_lossy, stamp, stream_chat
-from simulator.ollama_request import OllamaError, keep_alive_seconds, openai_request, prompt_tokens
+from simulator.ollama_request import (
+    OllamaError,
+    keep_alive_seconds,
+    openai_request,
+    overflow_of_runner,
+    prompt_tokens,
+)
 from simulator.parsers import reasoning_of
 from simulator.replies import Voice, raw_reply, sentence
 from simulator.server import Exchange
@@ -59,9 +65,16 @@ class SimOllama(Sim):
         self.loaded: dict[str, tuple[int, float]] = {}  # model -> (num_ctx, unload at)
         self.engine = Engine(slots, prefill, decode, context=131072, speedup=speedup, on_change=self.changed)
         self.model_shares: Mapping[str, List[Share]] = {}
+        self.loads = 0  # models that were brought in
+        self._shifts: dict[str, bool] = {}  # model -> the `shift` that it was loaded with
         self._loading: dict[str, asyncio.Lock] = {}
         self._being_loaded: set[str] = set()
         self._ids = random.Random(name)
+
+    @property
+    def runs_llama_server(self) -> bool:
+        """Since 0.30 every model runs in a llama-server, whose errors Ollama repeats."""
+        return tuple(int(part) for part in self.version.split("-")[0].split(".")) >= (0, 30)
 
     def engines(self) -> list[Engine]:
         return [self.engine]
@@ -191,15 +204,19 @@ class SimOllama(Sim):
         return list(self.loaded)
 
     async def _load(self, model: str, body: Mapping[str, Any]) -> tuple[int, float]:
-        """Load the model with the asked window. (window, seconds that loading took)"""
+        """Load the model with the asked window, but with none beyond what it was trained for. Since 0.30 `shift` is
+        part of how it is loaded. (window, seconds that loading took)"""
         options = body.get("options") or {}
-        window = int(options.get("num_ctx") or self.context)
+        window = min(int(options.get("num_ctx") or self.context), self.trained or 2**31)
+        shift = body.get("shift") is not False or not self.runs_llama_server
         keep = keep_alive_seconds(body.get("keep_alive", 300)) / self.speedup
         started = time.monotonic()
         async with self._loading.setdefault(model, asyncio.Lock()):
             self._still_loaded()
-            if self.loaded.get(model, (0, 0.0))[0] != window:
+            if self.loaded.get(model, (0, 0.0))[0] != window or self._shifts[model] != shift:
                 await self._bring_in(model)
+                self._shifts[model] = shift
+                self.loads += 1
             self.loaded[model] = (window, time.time() + keep)
         self.changed()
         return window, time.monotonic() - started
@@ -295,7 +312,8 @@ class SimOllama(Sim):
         loaded: tuple[int, float],
         faults: Mapping[str, Fault],
     ) -> Turn:
-        """Put a request into the engine. A prompt over the window is cut silently, as Ollama does."""
+        """Put a request into the engine. A prompt over the window is cut silently, as Ollama does, or refused by the
+        llama-server."""
         model, (window, took) = body["model"], loaded
         rules = reasoning_of("qwen3") if thinking else None
         script = (body.get("vllm_xargs") or {}).get("script")
@@ -310,7 +328,10 @@ class SimOllama(Sim):
         limit = options.get("num_predict") or body.get("max_tokens")
         limit = limit if limit and limit > 0 else None
         sampling = {"max_tokens": limit, "stop": options.get("stop") or body.get("stop")}
-        prompt = min(prompt_tokens(request), window)
+        prompt = prompt_tokens(request)
+        if prompt >= window and self.runs_llama_server and body.get("truncate") is False:
+            raise OllamaError(400, overflow_of_runner(prompt, window))
+        prompt = min(prompt, window)
         answer = Answer(self.engine, [plan(raw, sampling, max(1, window), faults)], prompt, 0, limit or window)
         exchange.on_lost.append(answer.cancel)
         tools = bool(request.get("tools")) and "leak_tools" not in faults

@@ -28,6 +28,7 @@ from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
+LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
 
 _encode = msgspec.json.Encoder().encode
@@ -103,7 +104,8 @@ def translate(state: BackendState, call: Call) -> OllamaCall:
     if not state.backend.cloud and names_cloud_model(str(value_of(call.fields["model"]))):
         raise Refused("Ollama would send this request out of the LAN: the backend must name a model that runs there.")
     if call.endpoint.name == "chat":
-        return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
+        levels, thinking = version_of(state.reported.version) >= LEVELS_SINCE, state.backend.thinking
+        return chat_call(call.fields, stream=call.stream, window=window, thinking=thinking, levels=levels)
     if call.endpoint.name == "completions":
         return completion_call(call.fields, stream=call.stream, window=window)
     return embeddings_call(call.fields, window=window)

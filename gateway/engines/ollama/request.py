@@ -74,9 +74,15 @@ class Fields:
 
 
 def chat_call(
-    raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinking: Thinking | None = None
+    raw: Mapping[str, Raw],
+    *,
+    stream: bool,
+    window: int | None,
+    thinking: Thinking | None = None,
+    levels: bool = False,
 ) -> OllamaCall:
-    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration. Raises Refused."""
+    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration; `levels`: its Ollama takes an
+    effort as a level for every model that thinks. Raises Refused."""
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
@@ -92,7 +98,7 @@ def chat_call(
             body["tools"] = raw["tools"]
         if (form := read_format(fields)) is not None:
             body["format"] = form
-    think, wished = read_think(fields)
+    think, wished = read_think(fields, levels=levels)
     if think is None and required_call is not None and may_stop_thinking(fields, thinking):
         think = False
     if think is not None and (thinking != "never" or not (think and wished)):
@@ -200,7 +206,7 @@ def _check_option(option: str, value: Any, param: str) -> None:
             raise Refused("`stop` must be a string or a list of strings.", param)
 
 
-def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
+def read_think(fields: Fields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
     """(`think`, is it only a wish): from Ollama's field, a switch of the chat template, or an effort."""
     if (think := fields["think"]) is not None:
         return think, False
@@ -215,8 +221,8 @@ def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
         return None, False
     if effort == "none":
         return False, True
-    # Only gpt-oss knows levels; other models may answer 400 to one.
-    return (_LEVELS.get(effort, "medium") if "gpt-oss" in str(fields["model"]) else True), True
+    # Before 0.17.7 only gpt-oss knows levels, and other models answer 400 to one.
+    return (_LEVELS.get(effort, "medium") if levels or "gpt-oss" in str(fields["model"]) else True), True
 
 
 def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
