@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from gateway.proxy.feedback import Feedback, ask_again, learn, within_reason
 from gateway.routing.plan import make_plan
 from gateway.routing.refusal import Tried, refusal
 from tests.routing.parts import NOW, alias, backend, fleet, request
+from tests.test_learned import ask, is_the_overflow, overflow, vllm
+from tests.test_learned import fleet as gateway_with
 
 LONG = [{"role": "user", "content": "word " * 10_000}]  # 50,000 bytes
 SAYINGS = [
@@ -117,3 +120,13 @@ def test_a_learned_window_ends_with_the_engine_that_told_it() -> None:
     assert state.window(NOW) == 8192
     state.saw_model("m", 65_536)
     assert (state.window(NOW), "window" in state.facts.taught) == (65_536, False)
+
+
+async def test_a_boast_reaches_no_client() -> None:
+    boasting, honest = vllm("a"), vllm("b")
+    boasting.fault("no_models")
+    async with gateway_with(boasting, honest) as gateway:
+        boasting.fault("status", **overflow(900_000_000))
+        honest.fault("status", **overflow(16_384))
+        is_the_overflow(await ask(gateway), 16_384)
+        assert gateway.gateway.fleet["a"].window(time.monotonic()) is None
