@@ -130,7 +130,7 @@ def _differences(backend: Backend, served: dict[str, int | None], remote: dict[s
     if name in remote and not backend.cloud:
         return [runs_elsewhere(name, remote[name])]
     window = served[name]
-    if traits_of(backend).loads_on_demand and window is not None and (backend.context or 0) <= window:
+    if traits_of(backend).takes_window and window is not None and (backend.context or 0) <= window:
         return []  # the model could have a larger one, and is loaded with the one in the file
     if window is not None and backend.context is not None and window != backend.context:
         return [f"its window is {window:,} tokens, the file says {backend.context:,}"]

@@ -93,6 +93,7 @@ class EngineTraits:
     The window:
     `window`: paths in an entry of the model list where the window is ("a.b" = `b` inside `a`), the first that is there
     counts. `describes`: where it tells more of itself.
+    `takes_window`: a request says which window the model is to have; the reported one is the most that it can have.
     `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
     `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
     `computes_beyond`: a prompt beyond the model's window is computed on, so that only `context` bounds it.
@@ -142,6 +143,7 @@ class EngineTraits:
     lists_cache: bool = False
     window: tuple[str, ...] = ("max_model_len", "context_length")
     describes: Description | None = None
+    takes_window: bool = False
     cuts_silently: bool = False
     refuses_unread: bool = False
     computes_beyond: bool = False
@@ -345,6 +347,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "ollama": EngineTraits(
             _OPENAI,
             loads_on_demand=True,
+            takes_window=True,
             cuts_silently=True,
             emulates_calls=True,
             enforces_schema=True,

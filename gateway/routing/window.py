@@ -56,9 +56,11 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
     window = window_for(state, request, now)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
-    if request.endpoint is EMBEDDINGS and _has_many_texts(request):
+    embeds = request.endpoint is EMBEDDINGS
+    if embeds and _has_many_texts(request):
         return True  # many texts, each of which has the window to itself
-    unsafe = state.traits.cuts_silently or state.traits.computes_beyond  # nothing but this check bounds the prompt
+    # Where nothing but this check bounds the prompt. A text to embed is refused (Ollama's `truncate`), not cut.
+    unsafe = (state.traits.cuts_silently or state.traits.computes_beyond) and not embeds
     if fits(text_estimate(state, request), room, window, careful=unsafe):
         return True
     return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, careful=unsafe)

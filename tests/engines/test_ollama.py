@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from gateway.config.snapshot import Secret
+from gateway.domain.drift import drift
 from gateway.domain.request import COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.ollama.engine import OllamaEngine, translate
@@ -284,6 +285,13 @@ def test_the_window_that_the_model_was_trained_for_bounds_the_declared_one() -> 
     state.saw_model("qwen3:8b", 40960)
     assert translate(state, call_of(ASK)).body["options"]["num_ctx"] == 131072, "the same in every request"
     assert (state.window(0.0), loaded_window(state)) == (40960, 40960)
+    assert drift(state, 0.0) == ["context: 131072 is declared, it serves 40960"]
+
+
+def test_a_smaller_window_than_the_model_could_have_is_no_difference() -> None:
+    state = state_of(backend(context=8192))
+    state.saw_model("qwen3:8b", 40960)
+    assert (state.window(0.0), drift(state, 0.0)) == (8192, [])
 
 
 @pytest.mark.parametrize(

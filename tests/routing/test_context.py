@@ -236,3 +236,9 @@ def test_what_computes_beyond_its_window_gets_only_prompts_that_surely_fit() -> 
     for keys, fit in cases:
         assert fits_window(backend("a", context=10_000, **keys), asked, 1024, NOW) is fit
     assert fits_window(backend("a", context=20_000, engine="mlx"), asked, 1024, NOW)
+
+
+def test_a_text_to_embed_is_left_to_the_server_where_it_may_fit() -> None:
+    state, text = backend("a", engine="ollama", context=2_000), "x" * 6_000  # 1,250 to 2,400 tokens
+    assert fits_window(state, request(EMBEDDINGS, input=text), 0, NOW)
+    assert not fits_window(state, request(messages=[{"role": "user", "content": text}]), 0, NOW)
