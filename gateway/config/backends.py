@@ -107,9 +107,9 @@ class _Resolver:
             if written is False:
                 self._error("cloud", "engine litellm always leaves the LAN", "remove the key, or use engine openai")
             return True
-        if self.given.engine == "ollama" and names_cloud_model(self.given.model):
+        if self.given.engine in ("ollama", "openai") and names_cloud_model(self.given.model):
             self._check_cloud_model(written)
-            return True
+            return written is not False or self.given.engine == "ollama"
         if written is not None or url is None or self._dropped("cloud"):
             return written or False
         host = urlsplit(url).hostname or ""
@@ -119,7 +119,7 @@ class _Resolver:
         return False
 
     def _check_cloud_model(self, written: bool | None) -> None:
-        if written is False:
+        if written is False and self.given.engine == "ollama":
             message = f"Ollama sends what is asked of '{self.given.model}' to ollama.com"
             self._error("cloud", message, "remove the key, or name a model that runs there")
         elif written is None:

@@ -326,6 +326,8 @@ class Prober:
         if not models:
             return True  # not a model list: keep what is known
         remote = {} if backend.cloud else remote_models(model_list)
+        if backend.model is None and not backend.cloud:
+            remote |= {name: "ollama.com" for name in models if names_cloud_model(name)}
         local = [name for name in models if name not in remote]
         unlisted = backend.cloud and names_cloud_model(backend.model)  # Ollama serves such a model without listing it
         if backend.model is not None and backend.model not in models and not unlisted:

@@ -56,6 +56,23 @@ def test_a_cloud_model_that_is_declared_needs_no_warning_and_cannot_be_denied() 
         load_text(backends("model: 'glm-5:cloud', cloud: false"), environ={})
 
 
+def test_such_a_name_behind_another_engine_may_be_an_ollamas_too() -> None:
+    """Ollama's own `/v1` passes requests on like its native API."""
+    text = 'backends: {a: {engine: openai, url: "http://10.0.0.1:11434/v1", model: "glm-5:cloud"%s}}'
+    silent, denied = (load_text(text % said, environ={}) for said in ("", ", cloud: false"))
+    assert silent.snapshot.backends["a"].cloud
+    assert any("its prompts leave the LAN" in warning.message for warning in silent.warnings)
+    assert not denied.snapshot.backends["a"].cloud  # it need not be an Ollama
+
+
+@pytest.mark.parametrize("engine", ["openai", "ollama"])
+async def test_without_a_name_no_cloud_model_of_the_list_is_used(engine: str) -> None:
+    sim = SimOllama(models=["glm-5:cloud"])
+    async with sim.serve() as url, running_gateway(f"backends: {{a: {{engine: {engine}, url: '{url}'}}}}") as gateway:
+        await gateway.until(lambda: gateway.state("a") is State.MISCONFIGURED)
+        assert ((await raw_post(gateway.url, ASK)).status, sim.requests) == (503, [])
+
+
 @pytest.mark.parametrize("named", [", model: helper", ""])
 async def test_a_model_that_runs_elsewhere_under_a_name_of_its_own_gets_no_request(named: str) -> None:
     sim = SimOllama(models=["helper:latest"], remote={"helper:latest": HOST})
