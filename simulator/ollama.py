@@ -18,7 +18,13 @@ from simulator.faults import Fault
 from simulator.formats import format_of
 from simulator.memory import GIB, Node, Share
 from simulator.ollama_chat import RUNNER_DIED, Turn, send_chat, send_generate, send_lossy, stamp, stream_chat
-from simulator.ollama_request import OllamaError, keep_alive_seconds, openai_request, prompt_tokens
+from simulator.ollama_request import (
+    OllamaError,
+    keep_alive_seconds,
+    openai_request,
+    overflow_of_runner,
+    prompt_tokens,
+)
 from simulator.parsers import reasoning_of
 from simulator.replies import Voice, raw_reply, sentence
 from simulator.server import Exchange
@@ -27,7 +33,8 @@ from simulator.server import Exchange
 class SimOllama(Sim):
     """One Ollama server. `models` are its names, `context` the window of a model if no request sets `num_ctx`,
     `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models that
-    think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones.
+    think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones. `trained`: the window that the
+    models were trained for, which is told from 0.30 on. `remote`: models that run elsewhere -> the URL of that host.
 
     `model_shares`: what a loaded model takes of each node. One that does not fit pushes out what is loaded, unless
     requests are running; then the request is refused.
@@ -47,18 +54,27 @@ class SimOllama(Sim):
         *,
         thinks: List[str] | None = None,
         vision: bool = False,
+        trained: int | None = None,
+        remote: Mapping[str, str] | None = None,
         speedup: float = 1.0,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
         self.models, self.context, self.load_seconds, self.version = list(models), context, load, version
         self.thinks = [m for m in models if _thinks(m)] if thinks is None else list(thinks)
-        self.vision = vision
+        self.vision, self.trained, self.remote = vision, trained, dict(remote or {})
         self.loaded: dict[str, tuple[int, float]] = {}  # model -> (num_ctx, unload at)
         self.engine = Engine(slots, prefill, decode, context=131072, speedup=speedup, on_change=self.changed)
         self.model_shares: Mapping[str, List[Share]] = {}
+        self.loads = 0  # models that were brought in
+        self._shifts: dict[str, bool] = {}  # model -> the `shift` that it was loaded with
         self._loading: dict[str, asyncio.Lock] = {}
         self._being_loaded: set[str] = set()
         self._ids = random.Random(name)
+
+    @property
+    def runs_llama_server(self) -> bool:
+        """Since 0.30 every model runs in a llama-server, whose errors Ollama repeats."""
+        return tuple(int(part) for part in self.version.split("-")[0].split(".")) >= (0, 30)
 
     def engines(self) -> list[Engine]:
         return [self.engine]
@@ -142,10 +158,13 @@ class SimOllama(Sim):
 
     def _tag(self, model: str) -> dict[str, Any]:
         base, _, size = model.partition(":")
-        details = {"parent_model": "", "format": "gguf", "family": base, "families": [base],
+        details: dict[str, Any] = {"parent_model": "", "format": "gguf", "family": base, "families": [base],
                    "parameter_size": size.upper() or "8B", "quantization_level": "Q4_K_M"}  # fmt: skip
+        if self.trained is not None:
+            details["context_length"] = self.trained
+        elsewhere = {"remote_model": model, "remote_host": self.remote[model]} if model in self.remote else {}
         return {"name": model, "model": model, "modified_at": stamp(self.started_at), "size": 5_200_000_000,
-                "digest": f"{_number(model):064x}", "details": details}  # fmt: skip
+                "digest": f"{_number(model):064x}", "details": details, **elsewhere}  # fmt: skip
 
     def _running(self, model: str) -> dict[str, Any]:
         window, until = self.loaded[model]
@@ -162,7 +181,7 @@ class SimOllama(Sim):
         ]
         tag = self._tag(model)
         family = tag["details"]["family"]
-        info = {"general.architecture": family, f"{family}.context_length": 40960}
+        info = {"general.architecture": family, f"{family}.context_length": self.trained or 40960}
         texts = {"license": "", "modelfile": "", "parameters": "", "template": "{{ .Prompt }}"}
         return {**texts, "details": tag["details"], "model_info": info,
                 "capabilities": able, "modified_at": tag["modified_at"]}  # fmt: skip
@@ -185,15 +204,19 @@ class SimOllama(Sim):
         return list(self.loaded)
 
     async def _load(self, model: str, body: Mapping[str, Any]) -> tuple[int, float]:
-        """Load the model with the asked window. (window, seconds that loading took)"""
+        """Load the model with the asked window, but with none beyond what it was trained for. Since 0.30 `shift` is
+        part of how it is loaded. (window, seconds that loading took)"""
         options = body.get("options") or {}
-        window = int(options.get("num_ctx") or self.context)
+        window = min(int(options.get("num_ctx") or self.context), self.trained or 2**31)
+        shift = body.get("shift") is not False or not self.runs_llama_server
         keep = keep_alive_seconds(body.get("keep_alive", 300)) / self.speedup
         started = time.monotonic()
         async with self._loading.setdefault(model, asyncio.Lock()):
             self._still_loaded()
-            if self.loaded.get(model, (0, 0.0))[0] != window:
+            if self.loaded.get(model, (0, 0.0))[0] != window or self._shifts[model] != shift:
                 await self._bring_in(model)
+                self._shifts[model] = shift
+                self.loads += 1
             self.loaded[model] = (window, time.time() + keep)
         self.changed()
         return window, time.monotonic() - started
@@ -289,7 +312,8 @@ class SimOllama(Sim):
         loaded: tuple[int, float],
         faults: Mapping[str, Fault],
     ) -> Turn:
-        """Put a request into the engine. A prompt over the window is cut silently, as Ollama does."""
+        """Put a request into the engine. A prompt over the window is cut silently, as Ollama does, or refused by the
+        llama-server."""
         model, (window, took) = body["model"], loaded
         rules = reasoning_of("qwen3") if thinking else None
         script = (body.get("vllm_xargs") or {}).get("script")
@@ -304,7 +328,10 @@ class SimOllama(Sim):
         limit = options.get("num_predict") or body.get("max_tokens")
         limit = limit if limit and limit > 0 else None
         sampling = {"max_tokens": limit, "stop": options.get("stop") or body.get("stop")}
-        prompt = min(prompt_tokens(request), window)
+        prompt = prompt_tokens(request)
+        if prompt >= window and self.runs_llama_server and body.get("truncate") is False:
+            raise OllamaError(400, overflow_of_runner(prompt, window))
+        prompt = min(prompt, window)
         answer = Answer(self.engine, [plan(raw, sampling, max(1, window), faults)], prompt, 0, limit or window)
         exchange.on_lost.append(answer.cancel)
         tools = bool(request.get("tools")) and "leak_tools" not in faults

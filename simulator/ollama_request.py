@@ -39,6 +39,13 @@ def openai_request(body: Mapping[str, Any]) -> dict[str, Any]:
     return request
 
 
+def overflow_of_runner(prompt: int, window: int) -> str:
+    """The text of Ollama's error where its llama-server has refused a prompt: the whole body of that answer."""
+    message = f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
+    error = {"code": 400, "message": message, "type": "exceed_context_size_error"}
+    return json.dumps({"error": {**error, "n_prompt_tokens": prompt, "n_ctx": window}}, separators=(",", ":"))
+
+
 def prompt_tokens(request: Mapping[str, Any]) -> int:
     count = 5 + (tokens.count(json.dumps(request["tools"]).encode()) if request.get("tools") else 0)
     for message in request.get("messages", []):

@@ -24,7 +24,7 @@ from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
 from gateway.engines.outgoing import outgoing_fields
-from gateway.engines.vllm.tokenize import tokenize_body
+from gateway.engines.tokenize import tokenize_body
 from gateway.errors import GatewayError
 from gateway.routing.balance import affinity_key
 from gateway.routing.inspection_policy import policy_for

@@ -16,7 +16,7 @@ from gateway.config.snapshot import Alias
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
-from gateway.engines.vllm.tokenize import count_tokens
+from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.routing.plan import STARTING, Candidate
 from gateway.routing.refusal import Tried, refusal

@@ -15,7 +15,7 @@ from gateway.config.snapshot import Alias
 from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
 from gateway.domain.request import MESSAGES, InferenceRequest, parse
-from gateway.engines.vllm.tokenize import count_tokens
+from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.proxy.reply import base_headers, request_id
@@ -26,7 +26,7 @@ ENDPOINT = "count_tokens"  # in gateway_requests_total
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """Answers `{"input_tokens": N}`. It takes no slot and does not wait: if no backend counts at once (only vLLM
+    """Answers `{"input_tokens": N}`. It takes no slot and does not wait: if no backend counts at once (few servers
     can), the number is an estimate. `x-gateway-backend` names the backend that has counted."""
     routes = APIRouter()
 

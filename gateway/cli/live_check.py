@@ -14,7 +14,9 @@ from gateway.domain.drift import server_drift
 from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.recognition import owners_of, paths_to_look, recognise
 from gateway.engines.base import authorized, reported_window
+from gateway.engines.ollama.models import remote_models, runs_elsewhere
 from gateway.engines.openai.engine import model_cards
+from gateway.engines.registry import ENGINES
 from gateway.printable import visible
 from gateway.transport.bounded import Oversized, async_client, fetch
 
@@ -50,7 +52,7 @@ async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
             health = None if backend.cloud else await liveness(client, backend, probe)
             if probe.models is None:
                 return _only_health(backend, health)
-            models = await get(client, backend, backend.api_path + "/models")
+            models = await get(client, backend, _models_path(backend, probe))
             server = await _server_of(client, backend, models) if models.status_code == 200 else None
     except NO_ANSWER as error:
         return _absent(backend, error)
@@ -75,6 +77,11 @@ def _decoded(answer: httpx.Response) -> Any:
         return answer.json()
     except (ValueError, RecursionError):
         return None
+
+
+def _models_path(backend: Backend, probe: Probe) -> str:
+    own = probe.models is not None and probe.models.startswith("/")  # a path below its root, as of Ollama's own API
+    return f"{backend.root_path}{probe.models}" if own else backend.api_path + "/models"
 
 
 async def liveness(client: httpx.AsyncClient, backend: Backend, probe: Probe) -> int:
@@ -118,25 +125,30 @@ def _judge(backend: Backend, health: int | None, models: httpx.Response, server:
     elif models.status_code != 200:
         problems.append(f"models answers {models.status_code}")
     else:
-        served = _served(models)
+        answer = _decoded(models)
+        served = _served(answer) or dict(ENGINES[backend.engine].read_models(answer))
         results.append("serves " + (", ".join(visible(name[:NAME_SHOWN]) for name in list(served)[:5]) or "nothing"))
         results += [server] if server not in (None, backend.engine) else []
-        problems += [*_differences(backend, served), *server_drift(backend, server)]
+        problems += [*_differences(backend, served, remote_models(answer)), *server_drift(backend, server)]
     return Answer(backend.name, ", ".join(results) or "answered", tuple(problems))
 
 
-def _served(models: httpx.Response) -> dict[str, int | None]:
+def _served(answer: Any) -> dict[str, int | None]:
     """Model names with their windows (tokens; None = not reported, or not as vLLM does)."""
-    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(_decoded(models))}
+    return {card["id"]: reported_window(card.get("max_model_len")) for card in model_cards(answer)}
 
 
-def _differences(backend: Backend, served: dict[str, int | None]) -> list[str]:
+def _differences(backend: Backend, served: dict[str, int | None], remote: dict[str, str]) -> list[str]:
     if not served:
         return ["its list of models is empty"]
     name = backend.model or next(iter(served))
     if name not in served:
         return [] if backend.cloud else [f"does not serve '{name}'"]
+    if name in remote and not backend.cloud:
+        return [runs_elsewhere(name, remote[name])]
     window = served[name]
+    if traits_of(backend).takes_window and window is not None and (backend.context or 0) <= window:
+        return []  # the model could have a larger one, and is loaded with the one in the file
     if window is not None and backend.context is not None and window != backend.context:
         return [f"its window is {window:,} tokens, the file says {backend.context:,}"]
     return []

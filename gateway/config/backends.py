@@ -34,6 +34,9 @@ ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4)  # by server: how m
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
+# Servers that compute on beyond their model's window and tell no window: only `context` bounds what they are asked.
+UNBOUNDED = frozenset({"mlx", "transformers"})
+
 T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
 
 
@@ -105,6 +108,9 @@ class _Resolver:
             if written is False:
                 self._error("cloud", "engine litellm always leaves the LAN", "remove the key, or use engine openai")
             return True
+        if self.given.engine in ("ollama", "openai") and names_cloud_model(self.given.model):
+            self._check_cloud_model(written)
+            return written is not False or self.given.engine == "ollama"
         if written is not None or url is None or self._dropped("cloud"):
             return written or False
         host = urlsplit(url).hostname or ""
@@ -112,6 +118,14 @@ class _Resolver:
             message = f"'{host}' is not a private address: does a prompt leave the LAN?"
             self._error("url", message, "say cloud: true, or cloud: false if it stays inside")
         return False
+
+    def _check_cloud_model(self, written: bool | None) -> None:
+        if written is False and self.given.engine == "ollama":
+            message = f"Ollama sends what is asked of '{self.given.model}' to ollama.com"
+            self._error("cloud", message, "remove the key, or name a model that runs there")
+        elif written is None:
+            message = f"'{self.given.model}' is a cloud model of Ollama: its prompts leave the LAN"
+            self.report.warn((*self.path, "model"), message, "say cloud: true, or name a model that runs there")
 
     def _check_engine(self) -> None:
         given = self.given
@@ -197,8 +211,13 @@ class _Resolver:
 
     def _context(self) -> int | None:
         given = self.given
-        if given.context is not None or given.engine != "ollama" or self._dropped("context"):
+        if given.context is not None or self._dropped("context"):
             return given.context
+        if (server := given.server or given.engine) in UNBOUNDED:
+            message = f"no 'context': {server} computes on beyond its model's window, and nothing bounds a prompt"
+            self.report.warn(self.path, message, "declare the window that the model was trained for")
+        if given.engine != "ollama":
+            return None
         message = f"no 'context': {ASSUMED_OLLAMA_CONTEXT} tokens are asked of Ollama (num_ctx)"
         self.report.warn(self.path, message, "declare the window that you want it to have")
         return ASSUMED_OLLAMA_CONTEXT
@@ -263,6 +282,14 @@ class _Resolver:
             hint = "a path has no space and no character outside ASCII" if path.startswith("/") else f"write /{path}"
             self.report.error((*where, "path"), f"'{path}' is not a path", hint)
         return health
+
+
+def names_cloud_model(model: str | None) -> bool:
+    """Does Ollama pass requests for a model of this name on to ollama.com? It decides by the tag alone: `cloud`, or
+    one that ends in `-cloud`."""
+    _, found, tag = (model or "").rpartition(":")
+    tag = tag.strip().lower()
+    return bool(found) and (tag == "cloud" or (tag.endswith("-cloud") and "/" not in tag))
 
 
 def _merged(made: type[T], defaults: Section, own: Section) -> T:

@@ -160,7 +160,10 @@ class BackendState:
         self._conclude()
 
     def saw_model(self, model: str | None, context: int | None) -> None:
-        """Store the model that the engine reports to serve, and that model's window (tokens)."""
+        """Store the model that the engine reports to serve, and that model's window (tokens). Another window than
+        before replaces what refusals have told of the one before."""
+        if self.reported.context not in (None, context):
+            self.facts.forget_window()
         self.reported = self.reported._replace(model=model, context=context)
         self._conclude()
 

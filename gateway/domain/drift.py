@@ -59,6 +59,8 @@ def _window_drift(state: BackendState, now: float) -> list[str]:
     window = state.window(now) or 0
     if window < min(declared, serves or declared):
         serves = window  # the window that its refusals name
+    if state.traits.takes_window and serves and serves > declared:
+        return []
     profiles = state.backend.profiles.values()  # which of them it was launched with is not known here
     if serves and any(serves in (p.get("max-model-len"), p.get("max_model_len")) for p in profiles):
         return []

@@ -17,6 +17,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.config.snapshot import Backend
+from gateway.domain import exact_counts
+from gateway.domain.exact_counts import NO_COUNTS, Counts
 
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
@@ -87,12 +89,12 @@ class EngineTraits:
     The window:
     `window`: paths in an entry of the model list where the window is ("a.b" = `b` inside `a`), the first that is there
     counts. `describes`: where it tells more of itself.
+    `takes_window`: a request says which window the model is to have; the reported one is the most that it can have.
     `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
     `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
     `computes_beyond`: a prompt beyond the model's window is computed on, so that only `context` bounds it.
     `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.
-    `counts_prompts`: it has vLLM's `/tokenize`.
-    `counts_at`: the path below its root of another exact count of a chat's tokens.
+    `counts`: how it counts prompts exactly.
     `short_answers`: without `max_tokens` it ends an answer after a few tokens, so that a limit is filled in.
 
     Calls:
@@ -134,12 +136,12 @@ class EngineTraits:
     lists_cache: bool = False
     window: tuple[str, ...] = ("max_model_len", "context_length")
     describes: Description | None = None
+    takes_window: bool = False
     cuts_silently: bool = False
     refuses_unread: bool = False
     computes_beyond: bool = False
     clamps_since: tuple[int, int] | None = None
-    counts_prompts: bool = False
-    counts_at: str | None = None
+    counts: Counts = NO_COUNTS
     short_answers: bool = False
     calls_on_demand: bool = False
     named_calls: Literal["native", "only_tool", "never"] = "native"
@@ -180,7 +182,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             model_optional=True,
             refuses_unread=True,
             clamps_since=(0, 32),
-            counts_prompts=True,
+            counts=exact_counts.VLLM,
             calls_on_demand=True,
             enforces_schema=True,
             continues_text=True,
@@ -201,7 +203,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             window=("meta.n_ctx",),
             describes=Description("/props", window="default_generation_settings.n_ctx", slots="total_slots"),
             refuses_unread=True,
-            counts_at="/v1/chat/completions/input_tokens",
+            counts=exact_counts.LLAMACPP,
             calls_on_demand=True,
             named_calls="only_tool",
             enforces_schema=True,
@@ -270,6 +272,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             _OPENAI,
             model_optional=True,
             refuses_unread=True,
+            counts=exact_counts.SGLANG,
             calls_on_demand=True,
             enforces_schema=True,
             continues_text=True,
@@ -294,6 +297,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             _TEXT,
             describes=Description("/info", window="max_total_tokens", slots="max_concurrent_requests"),
             refuses_unread=True,
+            counts=exact_counts.TGI,
             calls_on_demand=True,
             enforces_schema=True,
             many_choices=False,
@@ -317,6 +321,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "ollama": EngineTraits(
             _OPENAI,
             loads_on_demand=True,
+            takes_window=True,
             cuts_silently=True,
             emulates_calls=True,
             enforces_schema=True,

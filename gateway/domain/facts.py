@@ -133,6 +133,12 @@ class LearnedFacts:
         self.refused_window = None
         self._on_change("forgotten", None)
 
+    def forget_window(self) -> None:
+        """Drop the window that refusals named: the engine reports another one now than at that time."""
+        self.refused_window = None
+        self.unconfirmed.pop("window", None)
+        self.taught = MappingProxyType({fact: taught for fact, taught in self.taught.items() if fact != "window"})
+
     def _note_source(self, fact: str, request: str) -> None:
         log.info("%s: learned %s from request %s", self._backend, fact, request or "(none)")
         self.taught = MappingProxyType({**self.taught, fact: Taught(request, time.time())})

@@ -92,12 +92,13 @@ def surely_fits(prompt_bytes: int, room: int, window: int) -> bool:
     return prompt_bytes / RATIO_LEAST * 1.1 + 1 + room <= window
 
 
-def fits(estimate: Estimate, room: int, window: int | None, *, cuts_silently: bool) -> bool:
-    """May this prompt be sent to a server with this window? A server that cuts silently (Ollama) gets only prompts that
-    surely fit; one that refuses gets those that possibly fit, since its refusal is exact."""
+def fits(estimate: Estimate, room: int, window: int | None, *, careful: bool) -> bool:
+    """May this prompt be sent to a server with this window? A server that cuts silently (Ollama), or computes on beyond
+    its window (mlx), gets only prompts that surely fit (`careful`); one that refuses gets those that possibly fit,
+    since its refusal is exact."""
     if window is None:
         return True
-    return (estimate.high if cuts_silently else estimate.low) + room <= window
+    return (estimate.high if careful else estimate.low) + room <= window
 
 
 def clamp(limit: int, estimate: Estimate, window: int | None, *, server_clamps: bool) -> int:

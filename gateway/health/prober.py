@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
+from gateway.config.backends import names_cloud_model
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe, traits_of
@@ -21,6 +22,7 @@ from gateway.domain.health_machine import ASLEEP
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
+from gateway.engines.ollama.models import remote_models, runs_elsewhere
 from gateway.engines.registry import ENGINES
 from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_counters, read_start_time
@@ -362,14 +364,22 @@ class Prober:
         models = ENGINES[backend.engine].read_models(model_list)
         if not models:
             return True  # not a model list: keep what is known
-        if backend.model is not None and backend.model not in models:
+        remote = {} if backend.cloud else remote_models(model_list)
+        if backend.model is None and not backend.cloud:
+            remote |= {name: "ollama.com" for name in models if names_cloud_model(name)}
+        local = [name for name in models if name not in remote]
+        unlisted = backend.cloud and names_cloud_model(backend.model)  # Ollama serves such a model without listing it
+        if backend.model is not None and backend.model not in models and not unlisted:
             names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.evidence.misconfigured(
                 quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; ")
             )
             return False
-        name = backend.model or next(iter(models))
-        state.saw_model(name, models[name] or state.reported.context)
+        name = backend.model or next(iter(local or models))
+        if name in remote:
+            state.evidence.misconfigured(runs_elsewhere(name, remote[name]))
+            return False
+        state.saw_model(name, models.get(name) or state.reported.context)
         state.evidence.configured()
         return True
 

@@ -10,7 +10,7 @@ from gateway.config.snapshot import Engine
 from gateway.domain.engine_traits import TRAITS, EngineTraits
 from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
-from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries
+from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries, remote_models
 from gateway.engines.openai.engine import model_cards
 from gateway.importing.source import count_of, listed, mapping, text_of
 
@@ -121,8 +121,10 @@ def _served(
 
 
 def tagged(replies: Mapping[str, Reply]) -> list[str]:
-    """The names of the models that an Ollama has, in its order."""
-    return [name for name, _ in model_entries(replies.get(INSTALLED, Reply(0)).body)]
+    """The names of the models that an Ollama runs itself, in its order."""
+    installed = replies.get(INSTALLED, Reply(0)).body
+    remote = remote_models(installed)
+    return [name for name, _ in model_entries(installed) if name not in remote]
 
 
 def _is_ollama(replies: Mapping[str, Reply]) -> bool:

@@ -14,16 +14,15 @@ import msgspec
 
 from gateway.domain.reason import quoting
 from gateway.inspection.known_errors import (
-    Overflow,
     guess_lack,
-    guess_overflow,
     is_busy,
     is_missing_path,
+    is_missing_use,
     like_missing_model,
     read_lack,
     read_missing_model,
-    read_overflow,
 )
+from gateway.inspection.overflows import Overflow, guess_overflow, read_overflow
 
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
@@ -88,6 +87,9 @@ def judge(
         return Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
+    if status == 400 and is_missing_use(message):
+        reason, lack = "does not serve this endpoint", "endpoint:" + endpoint
+        return Verdict("unserved", reason, 400, message, lack=lack, unverified=echoed(message, True))
     if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
         return meaning
     return Verdict("client", reason, status, message or f"The backend refused the request ({status}).", param, code)
@@ -160,9 +162,10 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
         value = value[0]
     if not isinstance(value, dict):
         return _text(value), None, None, "text"
+    value = _unwrapped(value)
     error = value.get("error")
     if isinstance(error, dict):
-        message, param, code = error.get("message"), error.get("param"), error.get("code")
+        message, param, code = _with_counts(error), error.get("param"), error.get("code")
         return (
             _text(message) if message is not None else _text(error),
             param if isinstance(param, str) else None,
@@ -173,6 +176,27 @@ def read_error(body: bytes, content_type: str) -> tuple[str, str | None, str | N
         if value.get(key):
             return _text(value[key]), None, None, shape
     return _text(value) if value else "", None, None, "text"
+
+
+def _unwrapped(value: dict[str, Any]) -> dict[str, Any]:
+    """An error whose text is the whole body of another server's error (Ollama's are llama-server's), as that body."""
+    text = value.get("error")
+    if not isinstance(text, str) or text[:1] != "{" or len(text) > 4 * MESSAGE_MOST:
+        return value
+    try:
+        inner: Any = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+    return inner if isinstance(inner, dict) and inner.get("error") else value
+
+
+def _with_counts(error: dict[str, Any]) -> Any:
+    """The error's message. Older builds of llama-server tell window and prompt beside a message without numbers: such a
+    message is worded like that of newer ones."""
+    prompt, window = error.get("n_prompt_tokens"), error.get("n_ctx")
+    if error.get("type") != "exceed_context_size_error" or type(prompt) is not int or type(window) is not int:
+        return error.get("message")
+    return f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
 
 
 def _text(value: Any) -> str:

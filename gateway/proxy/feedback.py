@@ -7,7 +7,7 @@ a second source reports it too. Failures are judged in blame.py."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from gateway.config.snapshot import Alias
@@ -25,6 +25,8 @@ from gateway.metrics.registry import Metrics
 from gateway.routing.inspection_policy import STRAY_THOUGHTS
 
 COOLDOWN = 5.0  # seconds, for a 429 without Retry-After
+IMAGE_MOST = 32_768  # tokens that a server may take for a picture or a recording
+TEMPLATE_MOST = 32_768  # tokens that a server's template may add to a prompt
 WORTH_ASKING = 16  # tokens: with a smaller limit the same request is not sent again
 
 
@@ -45,6 +47,25 @@ class Feedback:
             if name in self.request.fields:
                 digest.update(memoryview(self.request.fields[name]))
         return Source(self.request_id, self.request.sender, digest.digest(), self.several_clients)
+
+
+def within_reason(verdict: Verdict, state: BackendState, request: InferenceRequest, alias: Alias) -> Verdict:
+    """The verdict without numbers of tokens that cannot be true of this request: a window that the request
+    could not have filled, and a prompt of more tokens than bytes. Clients shorten their conversation to what the error
+    says."""
+    if verdict.kind != "too_long" or (verdict.window is None and verdict.prompt_tokens is None):
+        return verdict
+    media = request.media
+    longest = request.prompt_bytes - media.bytes + media.images * IMAGE_MOST + TEMPLATE_MOST
+    limit = max([sent for sent in outgoing_limits(request, alias, state) if type(sent) is int], default=0)
+    window, prompt = verdict.window, verdict.prompt_tokens
+    if window is not None and window > longest + limit:
+        window = None
+    if prompt is not None and prompt > longest:
+        prompt = None
+    if (window, prompt) == (verdict.window, verdict.prompt_tokens):
+        return verdict
+    return replace(verdict, window=window, prompt_tokens=prompt, unverified=True)
 
 
 def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float) -> bool:

@@ -32,7 +32,7 @@ from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, earlier_failures
 from gateway.proxy.exchange import ClientGone, Exchange
-from gateway.proxy.feedback import ask_again, learn
+from gateway.proxy.feedback import ask_again, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.joining import answered_by_first, end_joining
 from gateway.proxy.planning import Planner, stream_reply
@@ -247,7 +247,8 @@ class RequestHandler:
     def _note(self, planned: PlannedRequest, candidate: Candidate, failure: AttemptFailed) -> Candidate | None:
         """Record why an attempt failed. Returns a candidate to try the same backend again, with what it has just
         reported, or with a forced tool call after an empty answer; else None."""
-        state, verdict, failover, request = candidate.state, failure.verdict, planned.failover, planned.received.request
+        state, failover, request = candidate.state, planned.failover, planned.received.request
+        verdict = within_reason(failure.verdict, state, request, failover.plan.alias)
         metrics = self.services.metrics
         self.record.trying = None
         if verdict.kind == "client":

@@ -9,7 +9,7 @@ from math import inf
 
 from gateway.accounting.record import AttemptRecord
 from gateway.admission.slots import Lease
-from gateway.engines.vllm.tokenize import count_tokens
+from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.attempt import StreamBroken
 from gateway.proxy.stages import AdmittedRequest, PlannedRequest, RequestContext

@@ -12,9 +12,10 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
+from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
 from gateway.routing.unmet_needs import parser_flags
-from gateway.routing.window import prompt_estimate, window_for
+from gateway.routing.window import prompt_estimate
 
 # Texts of a backend on which an agent would act wrongly, so they are not repeated (docs/errors.md).
 MISLEADING = re.compile(
@@ -140,8 +141,8 @@ def _too_long(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now
 def _size(state: BackendState, reported: Tried | None, request: InferenceRequest, now: float) -> tuple[int, int]:
     """(the backend's window, 0 = not known; the prompt's tokens). The probable estimate is used, or the cautious one
     if the probable one would fit."""
-    window = window_for(state, request, now) or 0
-    if reported is not None and reported.window:
+    window = state.window(now) or 0
+    if reported is not None and reported.window and reported.window >= LEAST_WINDOW:
         window = min(window or reported.window, reported.window)
     counted = reported.prompt_tokens if reported is not None and reported.prompt_tokens else 0
     if reported is not None and counted and not reported.least:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
-from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
+from gateway.domain.request import EMBEDDINGS, NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
 
@@ -56,17 +56,26 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
     window = window_for(state, request, now)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
-    cuts = state.traits.cuts_silently
-    if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
+    embeds = request.endpoint is EMBEDDINGS
+    if embeds and _has_many_texts(request):
+        return True  # many texts, each of which has the window to itself
+    # Where nothing but this check bounds the prompt. A text to embed is refused (Ollama's `truncate`), not cut.
+    unsafe = (state.traits.cuts_silently or state.traits.computes_beyond) and not embeds
+    if fits(text_estimate(state, request), room, window, careful=unsafe):
         return True
-    return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
+    return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, careful=unsafe)
+
+
+def _has_many_texts(request: InferenceRequest) -> bool:
+    given = request.fields.get("input")
+    return given is not None and bytes(memoryview(given)[:1]) == b"["
 
 
 def near_limit(state: BackendState, request: InferenceRequest, room: int, now: float) -> bool:
-    """Is it worth having the prompt counted (vLLM's /tokenize)? Only if the estimate leaves open whether prompt and
+    """Is it worth having the server count the prompt? Only if the estimate leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
     window = window_for(state, request, now)
-    if window is None or not state.traits.counts_prompts or state.name in request.exact:
+    if window is None or state.traits.counts.of(request.endpoint.name) is None or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window) or request.media is not NO_MEDIA:
         return False

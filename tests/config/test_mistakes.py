@@ -310,6 +310,15 @@ def test_an_ollama_window_that_is_not_declared_is_assumed_and_said() -> None:
     assert any("32768 tokens are asked of Ollama" in w.message for w in loaded.warnings)
 
 
+@pytest.mark.parametrize("keys", ["engine: mlx", "engine: openai, server: transformers"])
+def test_a_server_that_computes_beyond_its_window_needs_a_declared_one(keys: str) -> None:
+    text = 'backends: {{a: {{{}, url: "http://x:1", model: m}}}}\n'
+    silent, declared = (load_text(text.format(k), environ={}) for k in (keys, keys + ", context: 4096"))
+    assert any("computes on beyond its model's window" in w.message for w in silent.warnings)
+    assert not any("computes on beyond" in w.message for w in declared.warnings)
+    assert silent.snapshot.backends["a"].context is None
+
+
 def test_a_problem_prints_where_what_and_what_to_do() -> None:
     problem = Problem("routes.yaml", 14, "aliases.reviewer.use", "unknown backend 'quen36'", "did you mean 'qwen36'?")
     expected = "routes.yaml:14  aliases.reviewer.use: unknown backend 'quen36' - did you mean 'qwen36'?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64decode
 from contextlib import suppress
 from struct import unpack
@@ -12,11 +13,14 @@ import msgspec
 import pytest
 
 from gateway.config.snapshot import Secret
+from gateway.domain.drift import drift
 from gateway.domain.request import COMPLETIONS, EMBEDDINGS
 from gateway.domain.upstream import UpstreamFailure
-from gateway.engines.ollama.engine import OllamaEngine
+from gateway.engines.ollama.engine import OllamaEngine, translate
+from gateway.engines.ollama.models import LOAD, load_body, loaded_window
 from gateway.engines.registry import ENGINES
 from gateway.inspection.error_replies import judge
+from gateway.transport.client import post_json
 from simulator import SimOllama
 from simulator.faults import Fault
 from tests.engines.ollama_lines import (
@@ -262,3 +266,80 @@ async def test_the_gateway_serves_embeddings_from_ollama() -> None:
     assert long.status_code == 400
     assert long.json()["error"]["code"] == "context_length_exceeded"
     assert again.json()["data"][0]["embedding"] == vectors[0]
+
+
+# -- loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_loaded_ahead_as_requests_load_it() -> None:
+    """Since v0.30 another `shift` than before makes Ollama load the model again, as another `num_ctx` does."""
+    state = state_of(backend(model="qwen3:8b"))
+    asked = translate(state, call_of(ASK)).body
+    ahead = load_body(state, "10m")
+    assert (ahead["shift"], ahead["options"]["num_ctx"]) == (asked["shift"], asked["options"]["num_ctx"])
+    assert load_body(state, 0) == {"model": "qwen3:8b", "keep_alive": 0, "stream": False}
+
+
+def test_the_window_that_the_model_was_trained_for_bounds_the_declared_one() -> None:
+    state = state_of(backend(context=131072))
+    state.saw_model("qwen3:8b", 40960)
+    assert translate(state, call_of(ASK)).body["options"]["num_ctx"] == 131072, "the same in every request"
+    assert (state.window(0.0), loaded_window(state)) == (40960, 40960)
+    assert drift(state, 0.0) == ["context: 131072 is declared, it serves 40960"]
+
+
+def test_a_smaller_window_than_the_model_could_have_is_no_difference() -> None:
+    state = state_of(backend(context=8192))
+    state.saw_model("qwen3:8b", 40960)
+    assert (state.window(0.0), drift(state, 0.0)) == (8192, [])
+
+
+@pytest.mark.parametrize(
+    ("version", "think"), [(None, True), ("0.17.6", True), ("0.17.7", "low"), ("0.33.0-rc2", "low"), ("junk", True)]
+)
+def test_an_effort_is_a_level_where_ollama_takes_one(version: str | None, think: bool | str) -> None:
+    state = state_of(backend(model="qwen3:8b"), version=version)
+    assert translate(state, call_of({**ASK, "reasoning_effort": "minimal"})).body["think"] == think
+    assert translate(state, call_of({**ASK, "reasoning_effort": "none"})).body["think"] is False
+    assert translate(state, call_of({**ASK, "model": "gpt-oss:20b", "reasoning_effort": "low"})).body["think"] == "low"
+
+
+# -- since llama-server runs its models -------------------------------------------------------------------------------
+
+
+async def test_a_prompt_that_its_runner_refuses_goes_to_a_larger_window_and_teaches_the_real_one() -> None:
+    small, large = (SimOllama(name, models=["qwen3:8b"], version="0.33.0") for name in ("small", "large"))
+    async with small.serve() as one, large.serve() as two:
+        routes = f"""
+backends:
+  small: {{engine: ollama, url: "{one}", model: "qwen3:8b", context: 32768}}
+  large: {{engine: ollama, url: "{two}", model: "qwen3:8b", context: 32768}}
+aliases:
+  chat: {{use: [small, large]}}
+"""
+        async with running_gateway(routes) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+            await gateway.until_ready("small", "large")
+            small.trained = 2048  # it gives the model no more, and its list was read before
+            state = gateway.gateway.fleet["small"]
+            for letter, window in (
+                ("x", 32768),
+                ("y", 2048),
+            ):  # two prompts have to show it
+                body = {**ASK, "model": "chat", "messages": [{"role": "user", "content": letter * 10_000}]}
+                reply = await client.post("/v1/chat/completions", json={**body, "max_tokens": 64})
+                assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "large")
+                assert reply.headers["x-gateway-routed"] == "too_long"
+                assert (state.window(time.monotonic()), state.health.fails) == (window, 0)
+
+
+async def test_loading_ahead_loads_once() -> None:
+    async with ollama(version="0.33.0") as (sim, state):
+        state.saw_model("qwen3:8b", None)
+        assert state.client is not None
+        loaded = await post_json(state.client, LOAD, [], load_body(state, "10m"))
+        await loaded.read_all(10_000)
+        loaded.release()
+        answered = await OllamaEngine().send(state, call_of(ASK))
+        await answered.read_all(100_000)
+        answered.release()
+        assert (sim.loads, len(sim.requests)) == (1, 2)

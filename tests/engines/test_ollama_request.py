@@ -34,6 +34,29 @@ def test_the_window_is_the_declared_one_whatever_the_client_says() -> None:
     assert body["options"] == {"mirostat": 2, "num_ctx": 8192}
 
 
+@pytest.mark.parametrize("option", ["num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "draft_num_predict"])
+def test_a_client_cannot_make_ollama_load_the_model_again(option: str) -> None:
+    assert chat(options={option: 1, "top_k": 3}).body["options"] == {"top_k": 3, "num_ctx": 8192}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"seed": True}, "seed"),
+        ({"top_k": [1]}, "top_k"),
+        ({"stop": 3}, "stop"),
+        ({"stop": ["a", 3]}, "stop"),
+        ({"options": {"repeat_last_n": "64"}}, "options"),
+        ({"options": {"stop": {}}}, "options"),
+    ],
+)
+def test_what_ollama_would_answer_with_500_is_refused(wrong: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused, match="must be") as refused:
+        chat(**wrong)
+    assert refused.value.param == param
+
+
 def test_an_unknown_window_is_left_to_ollama() -> None:
     assert "options" not in chat(window=None, options={"num_ctx": 512}).body
 

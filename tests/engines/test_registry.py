@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from gateway.config.backends import UNBOUNDED
 from gateway.config.snapshot import Engine, ModelServer
 from gateway.domain.engine_traits import TRAITS
 from gateway.engines.registry import ENGINES
@@ -16,3 +17,7 @@ def test_every_engine_and_every_server_that_routes_yaml_may_name_has_traits() ->
 def test_every_engine_that_serves_an_endpoint_has_a_client_of_its_name() -> None:
     assert set(ENGINES) == {name for name in get_args(Engine) if TRAITS[name].endpoints}
     assert all(engine.name == name for name, engine in ENGINES.items())
+
+
+def test_what_computes_beyond_its_window_is_asked_for_a_declared_one() -> None:
+    assert {name for name, row in TRAITS.items() if row.computes_beyond} == UNBOUNDED

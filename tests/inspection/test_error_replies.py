@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,45 @@ def test_only_vllms_full_queue_makes_a_503_neutral() -> None:
     assert judge(status, headers, body, "chat").retry_after == 1.0
     assert judge(status, {**headers, "retry-after": "7"}, body, "chat").retry_after == 7.0
     assert judge(500, headers, body, "chat").kind == "failed"
+
+
+def ollama(status: int, error: object, endpoint: str = "chat", **more: Any) -> Verdict:
+    return judge(status, {"content-type": "application/json"}, json.dumps({"error": error}).encode(), endpoint, **more)
+
+
+def test_a_full_queue_of_ollama_is_neutral_too() -> None:
+    text = "server busy, please try again.  maximum pending requests exceeded"  # v0.1.33 to v0.33.0-rc2
+    assert (ollama(503, text).kind, ollama(503, text).retry_after) == ("cooldown", 1.0)
+    assert ollama(500, text).kind == ollama(503, text + "!").kind == "failed"
+
+
+@pytest.mark.parametrize(("endpoint", "use"), [("chat", "chat"), ("completions", "generate")])
+def test_a_model_of_ollama_that_only_embeds_serves_no_chat(endpoint: str, use: str) -> None:
+    text = f'"nomic-embed-text" does not support {use}'
+    verdict = ollama(400, text, endpoint)
+    assert (verdict.kind, verdict.lack, verdict.unverified) == ("unserved", f"endpoint:{endpoint}", False)
+    assert ollama(400, text, endpoint, echoed=lambda *_: True).unverified
+    assert ollama(400, f"{text} and more", endpoint).kind == "client"
+
+
+LLAMA = "request (9001 tokens) exceeds the available context size (8192 tokens), try increasing it"
+
+
+def test_what_ollama_repeats_of_its_runner_is_read_as_the_runners_words() -> None:
+    """Since v0.30 the text of its error is the whole body that llama-server answered."""
+    inner = {"code": 400, "message": LLAMA, "type": "exceed_context_size_error", "n_prompt_tokens": 9001, "n_ctx": 8192}
+    verdict = ollama(400, json.dumps({"error": inner}))
+    assert (verdict.kind, verdict.window, verdict.prompt_tokens) == ("too_long", 8192, 9001)
+    assert (verdict.message, verdict.unverified) == (LLAMA, False)
+    failed = ollama(500, json.dumps({"error": {"code": 500, "message": "Compute error.", "type": "server_error"}}))
+    assert (failed.kind, failed.message) == ("failed", "Compute error.")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"error": ""}', '{"error"', "{" * 3000, '{"a": 1}', "[1]", '{"error":"\ud800"}']
+)
+def test_a_text_that_is_no_runners_error_stays_a_text(text: str) -> None:
+    assert ollama(400, text).kind == "client"
 
 
 @pytest.mark.parametrize("status", [401, 403])

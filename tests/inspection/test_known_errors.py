@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.inspection.error_replies import judge
-from gateway.inspection.known_errors import guess_overflow, read_lack, read_missing_model, read_overflow
+from gateway.inspection.known_errors import read_lack, read_missing_model
+from gateway.inspection.overflows import guess_overflow, read_overflow
 from gateway.proxy.feedback import Feedback, ask_again, learn
 from tests.routing.parts import NOW, alias, backend, request
 
@@ -55,6 +56,29 @@ TEXTS: list[tuple[str, int | None, bool, bool]] = [
      "output tokens.", None, False, True),
     ("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it", 5000, False, False),
     ("prompt is too long: 5000 tokens > 4096 maximum", 5000, False, False),
+    ("input length and `max_tokens` exceed context limit: 1000 + 4000 > 4096, decrease input length or `max_tokens` "
+     "and try again", 1000, False, True),
+    (f"{HEAD}you requested 5000 tokens (5000 in the messages, None in the completion). Please reduce the length of the "
+     "messages or completion.", 5000, False, False),
+    ("This model's maximum context length is 4096 tokens, however you requested 4100 tokens (4000 in your prompt; 100 "
+     "for the completion). Please reduce your prompt; or completion length.", 4000, False, True),
+    ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 5000, False, False),
+    ("Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 5000 "
+     "tokens: 1000 tokens from the input messages and 4000 tokens for the completion. Please reduce the number of "
+     "tokens in the input messages or the completion to fit within the limit.", 1000, False, True),
+    ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 1000 `inputs` tokens and 4000 "
+     "`max_new_tokens`", 1000, False, True),
+    ("Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context "
+     "length of only 4096 tokens, which is not enough. Try to load the model with a larger context length, or provide "
+     "a shorter input. Error Data: n/a, Additional Data: n/a", 5000, False, False),
+    ("The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 4096>= n_ctx: "
+     "4096). Try to load the model with a larger context length, or provide a shorter input", 4096, False, False),
+    ("The sum of prompt length (1000.0), query length (0) and max_tokens (4000) should not exceed max_seq_len (4096)",
+     1000, False, True),
+    ("The sum of prompt length (1000) and query length (0) max_tokens (4000) should not exceed max_seq_len (4096)",
+     1000, False, True),
+    ("`default_max_tokens` (-48) must be greater than 0, `default_max_tokens` (-48) = max_seq_len (4096) - "
+     "`splited_prompt_len` (4000) - `query_token_len` (144)", 4144, False, False),
 ]  # fmt: skip
 
 
@@ -91,6 +115,38 @@ def test_numbers_that_contradict_each_other_are_not_the_servers() -> None:
     ):
         found = read_overflow(text)
         assert found is None or not found.sound
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)",
+        "Input length (9351 tokens) exceeds the maximum allowed length (8192 tokens). Use a shorter input or enable "
+        "--allow-auto-truncate.",
+        "`inputs` must have less than 8192 tokens. Given: 9351",
+    ],
+)
+def test_a_bound_of_the_prompt_alone_is_for_this_request_and_no_window(text: str) -> None:
+    verdict = judge(422, {}, json.dumps({"error": text}).encode(), "chat")
+    assert (verdict.kind, verdict.window, verdict.prompt_tokens, verdict.unverified) == ("too_long", 8192, 9351, True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "window"),
+    [
+        ({"n_prompt_tokens": 9001, "n_ctx": 8192}, 8192),
+        ({"n_prompt_tokens": "9001", "n_ctx": 8192}, None),
+        ({"n_prompt_tokens": 9001, "n_ctx": True}, None),
+        ({"n_prompt_tokens": 9001, "n_ctx": 0}, None),
+        ({"n_prompt_tokens": 9001, "n_ctx": 10**30}, None),
+        ({}, None),
+    ],
+)
+def test_numbers_beside_the_message_count(numbers: dict[str, Any], window: int | None) -> None:
+    message = "the request exceeds the available context size, try increasing it"
+    error = {"code": 400, "message": message, "type": "exceed_context_size_error", **numbers}
+    verdict = judge(400, {}, json.dumps({"error": error}).encode(), "chat")
+    assert (verdict.kind, verdict.window, verdict.unverified) == ("too_long", window, window is None)
 
 
 def test_what_a_server_lacks_is_told_by_whole_messages_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,8 @@ from gateway.domain.token_ratio import (
     room_needed,
     surely_fits,
 )
-from tests.routing.parts import request
+from gateway.routing.window import fits_window
+from tests.routing.parts import NOW, backend, request
 
 unhurried = settings(deadline=None)  # the machine may be busy
 
@@ -154,11 +157,11 @@ def test_room_is_what_was_asked_but_no_more_than_is_fair_to_insist_on() -> None:
 
 def test_of_a_backend_that_refuses_the_generous_guess_decides_of_one_that_cuts_the_careful_one() -> None:
     guess = Estimate(800, 1000, 1200)
-    assert fits(guess, 100, 900, cuts_silently=False)
-    assert not fits(guess, 101, 900, cuts_silently=False)
-    assert not fits(guess, 100, 1299, cuts_silently=True)
-    assert fits(guess, 100, 1300, cuts_silently=True)
-    assert fits(guess, 100, None, cuts_silently=True), "a window nobody knows"
+    assert fits(guess, 100, 900, careful=False)
+    assert not fits(guess, 101, 900, careful=False)
+    assert not fits(guess, 100, 1299, careful=True)
+    assert fits(guess, 100, 1300, careful=True)
+    assert fits(guess, 100, None, careful=True), "a window nobody knows"
 
 
 @unhurried
@@ -167,8 +170,8 @@ def test_what_fits_where_it_would_be_cut_fits_also_where_it_would_be_refused(
     guess: list[int], room: int, window: int
 ) -> None:
     estimate = Estimate(*sorted(guess))
-    if fits(estimate, room, window, cuts_silently=True):
-        assert fits(estimate, room, window, cuts_silently=False)
+    if fits(estimate, room, window, careful=True):
+        assert fits(estimate, room, window, careful=False)
 
 
 @unhurried
@@ -178,7 +181,7 @@ def test_what_surely_fits_fits_by_every_guess(
 ) -> None:
     assume(surely_fits(prompt_bytes, room, window))
     for ratio in (ratio_after(story), TokenRatio(), learned(RATIO_LEAST), learned(RATIO_MOST)):
-        assert fits(ratio.estimate(prompt_bytes), room, window, cuts_silently=True)
+        assert fits(ratio.estimate(prompt_bytes), room, window, careful=True)
 
 
 # -- the clamp --------------------------------------------------------------------------------------------------------
@@ -214,3 +217,28 @@ def test_the_prompt_that_is_learned_from_is_looked_at_once_in_sixteen() -> None:
 
 def test_chat_has_limits_to_clamp() -> None:
     assert CHAT.limits == ("max_completion_tokens", "max_tokens")
+
+
+def test_each_of_many_texts_to_embed_has_the_window_to_itself() -> None:
+    state = backend("a", context=1_000)
+    many, one = (request(EMBEDDINGS, input=given) for given in (["x" * 3_000] * 9, "x" * 27_000))
+    assert fits_window(state, many, 0, NOW)
+    assert not fits_window(state, one, 0, NOW)
+
+
+def test_what_computes_beyond_its_window_gets_only_prompts_that_surely_fit() -> None:
+    asked = request(messages=[{"role": "user", "content": "x" * 30_000}])  # 6,250 to 12,000 tokens
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({"engine": "mlx"}, False),
+        ({"engine": "openai", "server": "transformers"}, False),
+    ]
+    for keys, fit in cases:
+        assert fits_window(backend("a", context=10_000, **keys), asked, 1024, NOW) is fit
+    assert fits_window(backend("a", context=20_000, engine="mlx"), asked, 1024, NOW)
+
+
+def test_a_text_to_embed_is_left_to_the_server_where_it_may_fit() -> None:
+    state, text = backend("a", engine="ollama", context=2_000), "x" * 6_000  # 1,250 to 2,400 tokens
+    assert fits_window(state, request(EMBEDDINGS, input=text), 0, NOW)
+    assert not fits_window(state, request(messages=[{"role": "user", "content": text}]), 0, NOW)

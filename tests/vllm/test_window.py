@@ -11,7 +11,7 @@ import pytest
 
 from gateway.domain.request import CHAT as CHAT_ENDPOINT
 from gateway.domain.request import parse
-from gateway.engines.vllm.tokenize import tokenize_body
+from gateway.engines.tokenize import tokenize_body
 from simulator import SimVllm
 from tests.support import running_gateway
 

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.config.backends import names_cloud_model
 from gateway.domain.backend import BackendState
+from gateway.domain.request import value_of
 from gateway.domain.token_ratio import PRIOR_SPARSE
 from gateway.domain.upstream import Response, UpstreamFailure
 from gateway.domain.usage import count_of
 from gateway.engines.base import Call, Refused, WholeResponse, authorized, error_response
 from gateway.engines.ollama.calls import RequiredCallReader
-from gateway.engines.ollama.models import model_names, window_of
+from gateway.engines.ollama.models import loaded_window, model_windows, runs_elsewhere, window_of
 from gateway.engines.ollama.reply import Line, Reply
 from gateway.engines.ollama.request import OllamaCall, chat_call, completion_call, embeddings_call
 from gateway.engines.ollama.stream import OllamaStream, OllamaWhole, whole_line
@@ -26,6 +28,7 @@ from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of an answer that is read in one piece
+LEVELS_SINCE = (0, 17, 7)  # from this version on every model that thinks takes a level
 CUT_FROM = 1024  # tokens: in shorter prompts most tokens come from the template
 
 _encode = msgspec.json.Encoder().encode
@@ -71,10 +74,12 @@ class OllamaEngine:
             return OllamaWhole(response, lambda body: (embeddings(body, model, base64=ours.base64), None), WHOLE_MOST)
         reply = Reply(call.request_id, model, chat=call.endpoint.name == "chat", wants_usage=ours.wants_usage)
         low, version = state.ratio.estimate(ours.text_bytes).low, state.reported.version
-        prompt = SentPrompt(ours.text_bytes, window_of(state), low, version)
+        prompt = SentPrompt(ours.text_bytes, loaded_window(state), low, version)
         calls = RequiredCallReader(ours.required_call) if ours.required_call is not None else None
 
         def violation(last: Line) -> str | None:
+            if last.remote_host and not state.backend.cloud:
+                state.evidence.misconfigured(runs_elsewhere(model, str(last.remote_host)))
             return "tool_choice_ignored" if calls is not None and calls.ignored else prompt.violation(last)
 
         if call.stream:
@@ -89,15 +94,18 @@ class OllamaEngine:
         return OllamaWhole(response, whole, WHOLE_MOST)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
-        """`/api/tags` reports no window."""
-        return dict.fromkeys(model_names(answer))
+        """The windows that the models were trained for, from `/api/tags`."""
+        return model_windows(answer)
 
 
 def translate(state: BackendState, call: Call) -> OllamaCall:
     """The call as a request of Ollama's API. Raises Refused."""
     window = window_of(state)
+    if not state.backend.cloud and names_cloud_model(str(value_of(call.fields["model"]))):
+        raise Refused("Ollama would send this request out of the LAN: the backend must name a model that runs there.")
     if call.endpoint.name == "chat":
-        return chat_call(call.fields, stream=call.stream, window=window, thinking=state.backend.thinking)
+        levels, thinking = version_of(state.reported.version) >= LEVELS_SINCE, state.backend.thinking
+        return chat_call(call.fields, stream=call.stream, window=window, thinking=thinking, levels=levels)
     if call.endpoint.name == "completions":
         return completion_call(call.fields, stream=call.stream, window=window)
     return embeddings_call(call.fields, window=window)
@@ -119,7 +127,7 @@ class SentPrompt:
         A runner that cuts fills its whole window, which leaves no room for a token of answer. The server drops whole
         messages before that, which may leave a prompt of any length; a count below half the lowest estimate proves it.
         Such a count is evidence only for versions from 0.4 to 0.12.5: since 0.12.6 nothing is cut (`truncate: false`),
-        and cached tokens are counted neither before 0.4 nor since 0.30.0. A learned ratio may only lower the estimate.
+        and cached tokens are counted neither before 0.4 nor in 0.30.0. A learned ratio may only lower the estimate.
         """
         count = count_of(last.prompt_eval_count)
         if self.window is not None and count >= self.window - 1:

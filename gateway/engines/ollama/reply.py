@@ -47,6 +47,7 @@ class Line(msgspec.Struct):
     eval_count: Any = 0
     logprobs: list[dict[str, Any]] | None = None
     error: Any = None
+    remote_host: Any = None  # another host has answered, through this Ollama
 
     def usage(self) -> dict[str, int]:
         prompt, answer = count_of(self.prompt_eval_count), count_of(self.eval_count)

@@ -34,6 +34,12 @@ OPTIONS = {
     "max_tokens": "num_predict",
     "max_completion_tokens": "num_predict",
 }
+# Options that decide how a model is loaded: with another value than before, Ollama loads it again, under everybody.
+_LOADING = frozenset(
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "low_vram", "numa"}
+    | {"f16_kv", "vocab_only", "draft_num_predict"}
+)
+_NUMBERS = frozenset(OPTIONS.values()) - {"stop"} | {"num_keep", "typical_p", "repeat_last_n"}
 Thinking = Literal["optional", "always", "never"]
 _LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -68,9 +74,15 @@ class Fields:
 
 
 def chat_call(
-    raw: Mapping[str, Raw], *, stream: bool, window: int | None, thinking: Thinking | None = None
+    raw: Mapping[str, Raw],
+    *,
+    stream: bool,
+    window: int | None,
+    thinking: Thinking | None = None,
+    levels: bool = False,
 ) -> OllamaCall:
-    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration. Raises Refused."""
+    """`/api/chat`. `window` becomes `num_ctx`; `thinking` is the backend's declaration; `levels`: its Ollama takes an
+    effort as a level for every model that thinks. Raises Refused."""
     fields = Fields(raw)
     _refuse_several(fields)
     messages, text_bytes = read_messages(fields["messages"])
@@ -86,7 +98,7 @@ def chat_call(
             body["tools"] = raw["tools"]
         if (form := read_format(fields)) is not None:
             body["format"] = form
-    think, wished = read_think(fields)
+    think, wished = read_think(fields, levels=levels)
     if think is None and required_call is not None and may_stop_thinking(fields, thinking):
         think = False
     if think is not None and (thinking != "never" or not (think and wished)):
@@ -163,16 +175,18 @@ def _body(fields: Fields, stream: bool, window: int | None) -> dict[str, Any]:
 
 
 def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
-    """Ollama's `options`. OpenAI's fields override the client's own options, and `window` always sets `num_ctx`: a
-    different value than in the request before would make Ollama reload the model."""
+    """Ollama's `options`. OpenAI's fields override the client's own options. What decides how the model is loaded is
+    left out, and `window` always sets `num_ctx`. A value of a wrong type, which Ollama answers with 500, is refused."""
     given = fields["options"]
     if given is not None and not isinstance(given, dict):
         raise Refused("`options` must be an object.", "options")
-    options = dict(given or {})
-    options.pop("num_ctx", None)
+    options = {name: value for name, value in (given or {}).items() if name not in _LOADING}
     for name, option in OPTIONS.items():
         if (value := fields[name]) is not None:
             options[option] = value
+            _check_option(option, value, name)
+    for option, value in options.items():
+        _check_option(option, value, "options")
     limit = options.get("num_predict")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise Refused("The limit of the answer's tokens must be an integer of at least 1.", "max_tokens")
@@ -183,7 +197,16 @@ def read_options(fields: Fields, window: int | None) -> dict[str, Any]:
     return options
 
 
-def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
+def _check_option(option: str, value: Any, param: str) -> None:
+    if option in _NUMBERS and value is not None and type(value) not in (int, float):
+        raise Refused(f"`{option if param == 'options' else param}` must be a number.", param)
+    if option == "stop" and value is not None and not isinstance(value, str):
+        texts = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise Refused("`stop` must be a string or a list of strings.", param)
+
+
+def read_think(fields: Fields, *, levels: bool = False) -> tuple[bool | str | None, bool]:
     """(`think`, is it only a wish): from Ollama's field, a switch of the chat template, or an effort."""
     if (think := fields["think"]) is not None:
         return think, False
@@ -198,8 +221,8 @@ def read_think(fields: Fields) -> tuple[bool | str | None, bool]:
         return None, False
     if effort == "none":
         return False, True
-    # Only gpt-oss knows levels; other models may answer 400 to one.
-    return (_LEVELS.get(effort, "medium") if "gpt-oss" in str(fields["model"]) else True), True
+    # Before 0.17.7 only gpt-oss knows levels, and other models answer 400 to one.
+    return (_LEVELS.get(effort, "medium") if levels or "gpt-oss" in str(fields["model"]) else True), True
 
 
 def may_stop_thinking(fields: Fields, thinking: Thinking | None) -> bool:
