@@ -85,8 +85,10 @@ class _Choice:
         return self.tools.calls if self.tools and self.shape.tools_live else 0
 
 
-def error_event() -> bytes:
-    error = {"error": {"message": ENGINE_DEAD, "type": "InternalServerError", "param": None, "code": 500}}
+def error_event(fault: Fault) -> bytes:
+    """With the fault's `body` as its message, else the one of a vLLM whose engine has died."""
+    message = fault.body if isinstance(fault.body, str) else ENGINE_DEAD
+    error = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
     return b"data: " + json.dumps(error).encode() + b"\n\n"  # with spaces, as vLLM writes this event only
 
 
@@ -138,7 +140,7 @@ class ChatStream:
 
     async def _break(self, cut: Fault) -> None:
         self.answer.cancel()
-        await break_off(self.exchange, self.stream, cut, [error_event(), DONE])
+        await break_off(self.exchange, self.stream, cut, [error_event(cut), DONE])
 
     async def _end(self) -> None:
         tail = [self._usage_event()] if self.shape.include_usage or "unasked_usage" in self.faults else []

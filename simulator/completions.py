@@ -81,7 +81,7 @@ class TextStream:
 
     async def _break(self, cut: Fault, answer: Answer) -> None:
         answer.cancel()
-        await break_off(self.exchange, self.stream, cut, [error_event(), DONE])
+        await break_off(self.exchange, self.stream, cut, [error_event(cut), DONE])
 
     def _event(self, index: int, text: str, finish: str | None, stop_reason: str | None) -> bytes:
         choice = {

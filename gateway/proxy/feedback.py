@@ -101,7 +101,7 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
     """Did this request use the ability whose lack was reported?"""
     if lack in ("tools", "tool_parser"):
         return request.tools
-    if lack == "images":
+    if lack in ("images", "audio"):
         return request.media is not NO_MEDIA
     return True
 
@@ -114,7 +114,7 @@ def _is_known(state: BackendState, lack: str) -> bool:
     elif lack == "thinking":
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
     else:
-        return backend.vision is True
+        return (backend.audio if lack == "audio" else backend.vision) is True
     seen = state.facts.observed.get(check)
     return declared or (seen is not None and seen.result in ("yes", "mended"))
 
