@@ -42,13 +42,16 @@ class Observers:
 
 class Reported(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
-    (Unix seconds), and its flags. None = it does not report that."""
+    (Unix seconds), its flags, its slots, and the tokens of the memory that these share. None = it does not report
+    that."""
 
     model: str | None = None
     context: int | None = None
     version: str | None = None
     started: float | None = None
     flags: ObservedFlags | None = None
+    slots: int | None = None
+    pool: int | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ class BackendState:
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
+    reserved_tokens: int = 0  # of `pool`, by the requests under way
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
@@ -105,8 +109,22 @@ class BackendState:
         return self.backend.checkpoint or self.model
 
     @property
+    def known_slots(self) -> int | None:
+        """The slots that routes.yaml declares; where it does not, those that the engine reports, else an assumption.
+        None = unlimited."""
+        backend, reported = self.backend, self.reported.slots
+        return reported if reported is not None and backend.slots_assumed else backend.slots
+
+    @property
     def slots(self) -> int:
-        return self.backend.slots or 1_000_000
+        return self.known_slots or 1_000_000
+
+    @property
+    def pool(self) -> int | None:
+        """The tokens of the memory that its slots share; None = each slot has a memory of its own, for one window."""
+        declared = self.backend.kv_pool
+        found = self.reported.pool if declared is None else declared
+        return found or None
 
     @property
     def under_way(self) -> int:
@@ -116,7 +134,8 @@ class BackendState:
     @property
     def is_full(self) -> bool:
         """Are all declared slots in use, by gateways and other clients together?"""
-        return self.backend.slots is not None and self.under_way + self.foreign >= self.backend.slots
+        slots = self.known_slots
+        return slots is not None and self.under_way + self.foreign >= slots
 
     def capabilities(self, now: float) -> Capabilities:
         """The known capabilities of the backend."""

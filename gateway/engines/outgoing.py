@@ -15,11 +15,12 @@ from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
+from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
 from gateway.launch.families import loses_marks
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
-from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, window_for
+from gateway.routing.window import pool_prompt, prompt_estimate, refusal_of, text_estimate, window_for
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,6 +71,8 @@ def outgoing_fields(
         if name in fields and (limit := send_limit(name, fields, request, alias, state, now)) is not None:
             fields[name] = Raw(_encode(limit))
             clamped = clamped or limit < request.limits.get(name, limit)
+    if state.pool is not None and not any(name in fields for name in request.endpoint.limits):
+        clamped = bound_in_pool(fields, request, state, state.pool) or clamped
     if clamped:
         adapted.append(CLAMPED)
     if traits.launch_flags and request.endpoint is CHAT:
@@ -92,6 +95,16 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
         fields.setdefault("skip_special_tokens", _FALSE)
     elif adapt.force:
         fields["tool_choice"] = _REQUIRED
+
+
+def bound_in_pool(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, pool: int) -> bool:
+    """Limit an answer that nobody limited: it must not fill the memory that it shares with other answers. False = this
+    endpoint has no limits."""
+    if not request.endpoint.limits:
+        return False
+    limit = answer_most(pool_prompt(state, request), pool, state.slots)
+    fields[request.endpoint.limits[0]] = Raw(_encode(limit))
+    return True
 
 
 def send_limit(
