@@ -21,9 +21,9 @@ _TYPES = {400: "invalid_request_error", 404: "not_found_error", 501: "not_suppor
 
 
 class SimLlama(SimVllm):
-    """`-c CONTEXT` with `slots` slots. `unified`: they share its tokens (the default where llama-server chooses the number
-    of slots itself), else each has an even part. `sees_slots`, `metrics`: with `--slots`, `--metrics`. `loads`: it is
-    loading its model, and answers 503 to everything."""
+    """`-c CONTEXT` with `slots` slots. `unified`: they share its tokens (the default where llama-server chooses the
+    number of slots itself), else each has an even part. `sees_slots`, `metrics`: with `--slots`, `--metrics`.
+    `loads`: it is loading its model, and answers 503 to everything."""
 
     def __init__(
         self,
