@@ -13,7 +13,6 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
 from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
@@ -51,7 +50,7 @@ def outgoing_fields(
     """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
-    traits = TRAITS[state.backend.engine]
+    traits = state.traits
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
@@ -150,7 +149,7 @@ def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState
 
 def clamps_itself(state: BackendState) -> bool:
     """Does the server itself shorten the answer to what the window leaves? One that does not answers 400."""
-    since = TRAITS[state.backend.engine].clamps_since
+    since = state.traits.clamps_since
     return since is not None and at_least(state.reported.version, *since) is True
 
 

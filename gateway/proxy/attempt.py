@@ -10,7 +10,6 @@ from functools import partial
 
 from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
@@ -212,7 +211,7 @@ class Attempt:
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
-        reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
+        reason = reason_of(failure, foreign=state.traits.library)
         verdict = Verdict("failed", reason)
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, retry_after=POOL_PAUSE)

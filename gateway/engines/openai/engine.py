@@ -12,7 +12,7 @@ from gateway.transport.client import post_json
 
 
 class OpenAIEngine:
-    """`engine: vllm` and `engine: openai`; they differ only in their traits."""
+    """All engines that speak OpenAI's API; they differ only in their traits."""
 
     def __init__(self, name: str) -> None:
         self.name = name
