@@ -212,6 +212,16 @@ class BackendState:
             if before is not None:
                 self.start_over()
 
+    def saw_slots(self, slots: int, pool: int | None) -> None:
+        """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
+        known)."""
+        self.reported = self.reported._replace(slots=slots, pool=pool)
+
+    def saw_pool_full(self) -> None:
+        """Its requests have filled the memory that they share: it has one, of one window."""
+        if self.reported.context is not None and self.backend.kv_pool is None:
+            self.reported = self.reported._replace(pool=self.reported.context)
+
     def saw_flags(self, flags: ObservedFlags | None) -> None:
         """The flags that its engine runs with; None = it does not report them."""
         if flags != self.reported.flags:

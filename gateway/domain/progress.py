@@ -164,6 +164,11 @@ class Progress:
             return 0.0
         return max(0.0, now - max(self._deaf_since, work.last_received))
 
+    @property
+    def doubted(self) -> bool:
+        """Was the last look not answered?"""
+        return self._deaf_since > 0
+
     def is_deaf(self, work: Work, now: float) -> bool:
         return self.deaf_for(work, now) >= DEAF
 

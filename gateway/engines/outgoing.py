@@ -61,6 +61,8 @@ def outgoing_fields(
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
+    if request.tool_choice == "named" and traits.named_calls == "only_tool" and adapt.mode is None:
+        offer_named_tool(fields)
     if adapt.thinking is not None or request.thinking is not None:
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:
@@ -94,6 +96,22 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
         fields.setdefault("skip_special_tokens", _FALSE)
     elif adapt.force:
         fields["tool_choice"] = _REQUIRED
+
+
+def offer_named_tool(fields: dict[str, Raw]) -> None:
+    """Offer the named tool alone, and require a call: the server does not know how to force one of several. A name that
+    is none of the tools' is left to the server."""
+    choice, tools = value_of(fields.get("tool_choice")), value_of(fields.get("tools"))
+    named = [tool for tool in tools if tool_name(tool) == tool_name(choice)] if isinstance(tools, list) else []
+    if named and tool_name(choice) is not None:
+        fields["tools"], fields["tool_choice"] = Raw(_encode(named[:1])), _REQUIRED
+
+
+def tool_name(tool: Any) -> str | None:
+    """The name of a tool, or of a choice of one."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def bound_in_pool(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, pool: int) -> bool:

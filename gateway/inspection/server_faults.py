@@ -26,7 +26,7 @@ _MEDIA = re.compile(
 )
 _TOOLS = re.compile(r"tool(?:s|_choice) param requires --jinja flag")
 _ENDPOINT = re.compile(r"This server does not support (?:embeddings|reranking)\. Start it with `--[a-z]{1,20}`")
-_POOL_FULL = "Context size has been exceeded."
+POOL_FULL = "Context size has been exceeded."
 _LACK_OF_MEDIA = {"image": "images", "audio": "audio"}
 
 
@@ -54,4 +54,4 @@ def read_server_fault(message: str) -> ServerFault | None:
 
 def is_pool_full(message: object) -> bool:
     """Is this llama-server's message to every request that it runs when the memory that they share is full?"""
-    return message == _POOL_FULL
+    return message == POOL_FULL

@@ -33,6 +33,7 @@ from gateway.inspection.echo import mentions
 from gateway.inspection.error_replies import POOL_PAUSE, Verdict, judge
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.sent_text import SentText
+from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
@@ -214,7 +215,7 @@ class Attempt:
         reason = reason_of(failure, foreign=state.traits.library)
         verdict = Verdict("failed", reason)
         if isinstance(failure, PoolFull):
-            verdict = Verdict("cooldown", reason, retry_after=POOL_PAUSE)
+            verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content and not gone:
             off = self._kept if self.timer.now() < self.timer.total_at else None
