@@ -166,6 +166,7 @@ def _backend(state: BackendState, view: BackendView, waiting: int) -> dict[str, 
     backend, health = state.backend, state.health
     return {
         "engine": backend.engine,
+        "server": state.server,
         "cloud": backend.cloud,
         "nodes": list(backend.nodes),
         "run": backend.run,

@@ -272,6 +272,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             streams_usage="always",
             ends_without_done=True,
             stops_unstreamed=False,
+            signs=Signs(path="/openapi.json", keys=("paths./load_model", "paths./v1/chat/completions")),
             errors=ErrorTexts(client=(r".*`?max_new_tokens`? must be greater than 0.*", r".*logit_bias.*")),
             probe=Probe(liveness=None, models="models", version=None),
         ),
@@ -338,7 +339,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thoughts="content",
             streams_usage="never",
             probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by="me"),
+            signs=Signs(owned_by="me", path="/openapi.json", keys=("paths./extras/tokenize/count",)),
         ),
         "ollama": EngineTraits(
             _OPENAI,

@@ -27,6 +27,7 @@ from gateway.health.canary_schedule import CanarySchedule
 from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
 from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
+from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
@@ -63,6 +64,7 @@ class Prober:
         self._failures = failures or Failures()
         self._client = ProbeClient(on_short)
         self._looks = EngineLooks(self._client, work_of)
+        self._recogniser = Recogniser(self._client)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._immediate_checks: dict[str, asyncio.Task[None]] = {}
         self._nodes = NodeHealth()
@@ -142,7 +144,8 @@ class Prober:
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
-        return [*jobs, partial(self._watch_progress, state)] if looks_at_engine(probe) else jobs
+        may_show = looks_at_engine(probe) or state.backend.engine == "openai"  # it may turn out to be a vLLM
+        return [*jobs, partial(self._watch_progress, state)] if may_show else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
@@ -221,13 +224,15 @@ class Prober:
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
         serves."""
-        probe = probe_of(state.backend)
+        probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         response = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         if isinstance(response, NoAnswer) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
         self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
         if isinstance(response, NoAnswer):
+            if response.refused:
+                self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
             if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
                 state.evidence.dead(response.reason, refused=response.refused)
@@ -294,7 +299,9 @@ class Prober:
             state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
             return False
         if response.status_code == 200:
-            return self._record_models(state, decoded(response, {}))
+            model_list = decoded(response, {})
+            await self._recogniser.look(state, model_list, response.headers)
+            return self._record_models(state, model_list)
         return True
 
     def _record_models(self, state: BackendState, model_list: Any) -> bool:

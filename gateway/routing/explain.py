@@ -108,6 +108,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
         "backend": state.name,
         **_verdict(service, state),
         "engine": state.backend.engine,
+        "server": state.server,
         "url": state.backend.url,
         "cloud": state.backend.cloud,
         "state": state.health.state.value,
