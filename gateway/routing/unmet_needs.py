@@ -18,6 +18,8 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         return _thinking(needs, state, able)
     if lack == "json_schema":
         return "did not keep to a JSON schema when it was checked"
+    if lack == "logprobs":
+        return f"has no logprobs to give: it is a {state.server}"
     flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"
