@@ -71,6 +71,9 @@ class EngineLooks:
             if response is None or response.status_code != 200:
                 continue
             if one == metrics:
+                slots, window = state.reported.slots, state.reported.context
+                if slots is not None:
+                    state.saw_slots(slots, llamacpp.shared_pool(slots, window, 0, state.reported.pool))
                 return await in_turns(llamacpp.read_counters(response.content, time.monotonic()))
             if (seen := llamacpp.read_slots(decoded(response, None), time.monotonic())) is not None:
                 known = state.reported.pool if state.reported.slots == seen.slots else None

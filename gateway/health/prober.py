@@ -308,7 +308,7 @@ class Prober:
             await self._recogniser.look(state, model_list, response.headers)
             if not self._record_models(state, model_list):
                 return False
-            await self._recogniser.read_window(state)
+            await self._recogniser.read_details(state)
         return True
 
     async def _has_loaded(self, loader: OllamaLoader, state: BackendState) -> bool:

@@ -59,7 +59,7 @@ async def looked_at(gateway: RunningGateway) -> Any:
         (("-c", "4096"), 4, 4096, 4096),
         (("-c", "4096", "-np", "2"), 2, 2048, None),
         (("-c", "4096", "-np", "1"), 1, 4096, None),
-        (("-c", "4096", "--no-slots", "--metrics"), 4, 4096, None),
+        (("-c", "4096", "--no-slots", "--metrics"), 4, 4096, 4096),
     ],
     ids=["as it is", "two slots", "one slot", "no /slots"],
 )
@@ -68,6 +68,7 @@ async def test_its_window_its_slots_and_its_memory_are_read(
 ) -> None:
     async with running_gateway(routes(start("llama", *flags))) as gateway:
         state = await looked_at(gateway)
+        await gateway.until(lambda: state.reported.slots is not None)
         assert (state.slots, state.window(time.monotonic()), state.pool) == (slots, window, pool)
 
 
