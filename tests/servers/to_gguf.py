@@ -17,7 +17,7 @@ def main(llama_cpp: str, model: str, out: str) -> None:
     base = importlib.import_module("conversion.base")
     for converter in vars(base).values():
         if isinstance(converter, type) and "get_vocab_base_pre" in vars(converter):
-            converter.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"  # type: ignore[attr-defined]
+            setattr(converter, "get_vocab_base_pre", lambda self, tokenizer: "gpt-2")  # noqa: B010  # no such attribute is known
     sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", "f16"]
     runpy.run_path(llama_cpp + "/convert_hf_to_gguf.py", run_name="__main__")
 
