@@ -230,7 +230,6 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
                     r"\((?P<window>\d+) tokens\), try increasing it",
                 ),
             ),
-            stops_unstreamed=False,
             requests_kept=100,
             probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
             signs=Signs(owned_by="llamacpp"),
