@@ -48,9 +48,7 @@ from gateway.transport.sse import Framer
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
-# Seconds until a retry on the same backend when the gateway itself lacked a resource.
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
-LOADING = 180.0  # seconds in addition for a server that loads models by itself, and may have to
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until a retry there, where the gateway itself lacked a resource
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -206,8 +204,8 @@ class Attempt:
             admitted_at = self._context.record.began + self._admitted.queued
             timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
         rates = state.progress.prefill, state.progress.decode
-        loading = LOADING if state.reported.loaded is not None else 0.0
-        timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates) + loading)
+        budget = silence_budget(self.request, state.prompt_tokens, *rates, loads=state.reported.loaded is not None)
+        timer.expect(timeouts.first_byte or budget)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""
@@ -215,9 +213,8 @@ class Attempt:
             return self._own_failure(failure)
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
-        verdict = Verdict("failed", reason)
-        if isinstance(failure, PoolFull):
-            verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
+        full = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
+        verdict = full if isinstance(failure, PoolFull) else Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content and not gone:
             off = self._kept if self.timer.now() < self.timer.total_at else None
