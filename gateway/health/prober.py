@@ -23,10 +23,12 @@ from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.ollama.models import remote_models, runs_elsewhere
+from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import ENGINES
 from gateway.engines.vllm.flags import read_flags
-from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.engines.vllm.metrics import read_start_time
 from gateway.health.canary_schedule import CanarySchedule
+from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
 from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
 from gateway.health.recogniser import Recogniser
@@ -43,7 +45,6 @@ FIRST_CHECKS_WAIT = 0.3  # seconds that a start or reload waits for the first he
 NAME_SHOWN = 100  # characters of a model name in a reason
 VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
-MOVING = 3.0  # seconds between two readings of the counters of an engine that has requests of ours
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
 REREAD = 12  # good health checks until the model list and the version are read again
 
@@ -65,8 +66,8 @@ class Prober:
     ) -> None:
         self._fleet = fleet
         self._failures = failures or Failures()
-        self._work_of = work_of
         self._client = ProbeClient(on_short)
+        self._looks = EngineLooks(self._client, work_of)
         self._recogniser = Recogniser(self._client)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._immediate_checks: dict[str, asyncio.Task[None]] = {}
@@ -75,7 +76,10 @@ class Prober:
         self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
         loader = OllamaLoader(self._client)
         self.canaries = CanarySchedule(
-            loader.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
+            partial(self._has_loaded, loader),
+            emit,
+            lambda s: self._nodes.excuse(s.name, s.backend.nodes),
+            self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
         self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
@@ -147,10 +151,8 @@ class Prober:
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
-        may_have_counters = (
-            probe.metrics is not None or state.backend.engine == "openai"
-        )  # it may turn out to be a vLLM
-        return [*jobs, partial(self._watch_progress, state)] if may_have_counters else jobs
+        may_show = looks_at_engine(probe) or state.backend.engine == "openai"  # it may turn out to be a vLLM
+        return [*jobs, partial(self._watch_progress, state)] if may_show else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
@@ -187,8 +189,7 @@ class Prober:
 
     async def _watch_progress(self, state: BackendState) -> None:
         while True:
-            every = state.backend.health.every or MOVING
-            await asyncio.sleep(min(every, MOVING) if state.inflight else every)
+            await asyncio.sleep(pause(state))
             try:
                 await self.look_at_engine(state)
             except Exception:
@@ -210,30 +211,8 @@ class Prober:
     # -- one check -------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Read the engine's counters: whether it makes progress, how fast it is, and how many requests of others are
-        under way there. Only for engines that have such a page (`Probe.metrics`)."""
-        probe = state.traits.probe
-        if probe is None or probe.metrics is None:
-            return  # it is another server than at first
-        response = await self._client.get(state.backend, probe.metrics)
-        now = time.monotonic()
-        if isinstance(response, NoAnswer) or response.status_code != 200:
-            return
-        sample = await in_turns(read_counters(response.content, now))
-        if sample is None:
-            return
-        state.progress.add(sample)
-        state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
-        work = self._work_of(state)
-        if not state.progress.stalled(work, now):
-            return
-        if state.health.state in SERVING:
-            silence = state.progress.silence(work, now)
-            state.evidence.stalled(
-                f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours"
-            )
-        else:
-            state.report_stalled()  # ends requests that arrived since, or that could not be ended before
+        """Look at what its engine does. Only for servers that show it (`looks_at_engine`)."""
+        await self._looks.look(state)
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
         """Check the backend now, because something may have changed there. `read_models`: its list of models may have
@@ -271,6 +250,10 @@ class Prober:
         if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
             state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
             return
+        if state.health.state not in SERVING and state.progress.is_deaf(IDLE, time.monotonic()):
+            state.evidence.dead("its engine answers no look", answered=True)
+            return
+        read_models = read_models or state.reported.loaded is not None  # models come and go there
         if read_models or state.health.state not in WELL:
             is_right = await self._read_description(state, probe)
             if not is_right and not state.health.asleep:  # whether it is awake has to be asked all the same
@@ -355,8 +338,14 @@ class Prober:
             await self._recogniser.look(state, model_list, response.headers)
             if not self._record_models(state, model_list):
                 return False
-            await self._recogniser.read_window(state)
+            await self._recogniser.read_details(state)
         return True
+
+    async def _has_loaded(self, loader: OllamaLoader, state: BackendState) -> bool:
+        """Does a server that loads models on demand have this one loaded?"""
+        if state.traits.loads_on_demand:
+            return await loader.has_loaded(state)
+        return state.reported.loaded is True  # as of the health check that has just been made
 
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
         """Record the decoded model list. False = the backend does not serve its model."""
@@ -375,10 +364,13 @@ class Prober:
                 quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; ")
             )
             return False
-        name = backend.model or next(iter(local or models))
+        loaded = loaded_models(model_list, state.traits.loaded)
+        here = local or models
+        name = backend.model or next((name for name in here if loaded.get(name)), next(iter(here)))
         if name in remote:
             state.evidence.misconfigured(runs_elsewhere(name, remote[name]))
             return False
+        state.saw_loaded(loaded.get(name))
         state.saw_model(name, models.get(name) or state.reported.context)
         state.evidence.configured()
         return True

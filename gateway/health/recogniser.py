@@ -36,18 +36,21 @@ class Recogniser:
         elif server is not None:
             state.saw_server(server)
 
-    async def read_window(self, state: BackendState) -> None:
-        """Record the window that a server tells beside its model list."""
+    async def read_details(self, state: BackendState) -> None:
+        """Record the window and the slots that a server tells beside its model list."""
         details = state.traits.describes
-        if details is None or details.window is None or state.model is None:
+        if details is None or state.model is None:
             return
         answer = (await self._answers(state, [details.path])).get(details.path)
         entries = value_at(answer, "data")
         if isinstance(entries, list):
             answer = next((one for one in entries if value_at(one, "id") == state.model), None)
-        window = reported_window(value_at(answer, details.window))
+        window = reported_window(value_at(answer, details.window)) if details.window is not None else None
         if window is not None:
             state.saw_model(state.reported.model, window)
+        slots = reported_window(value_at(answer, details.slots)) if details.slots is not None else None
+        if slots is not None and state.reported.slots is None:  # else it shows them one by one
+            state.saw_slots(slots, None)
 
     async def _answers(self, state: BackendState, paths: list[str]) -> dict[str, Any]:
         found = {}

@@ -16,6 +16,7 @@ from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
     OwnFailure,
+    PoolFull,
     ProtocolFailure,
     Response,
     SilenceFailure,
@@ -29,9 +30,10 @@ from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.echo import mentions
-from gateway.inspection.error_replies import Verdict, judge
+from gateway.inspection.error_replies import POOL_PAUSE, Verdict, judge
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.sent_text import SentText
+from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
@@ -47,8 +49,7 @@ from gateway.transport.sse import Framer
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
-# Seconds until a retry on the same backend when the gateway itself lacked a resource.
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until a retry there, where the gateway itself lacked a resource
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -204,7 +205,8 @@ class Attempt:
             admitted_at = self._context.record.began + self._admitted.queued
             timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
         rates = state.progress.prefill, state.progress.decode
-        timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
+        budget = silence_budget(self.request, state.prompt_tokens, *rates, loads=state.reported.loaded is not None)
+        timer.expect(timeouts.first_byte or budget)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""
@@ -212,7 +214,8 @@ class Attempt:
             return self._own_failure(failure)
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
-        verdict = Verdict("failed", reason)
+        full = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
+        verdict = full if isinstance(failure, PoolFull) else Verdict("failed", reason)
         timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
         if self.reply is not None and self.reply.content and not gone:
             off = self._kept if self.timer.now() < self.timer.total_at else None
@@ -266,7 +269,7 @@ class Attempt:
                 await send(out)
                 out = b""
             if track.failure is not None:
-                raise UpstreamFailure(track.failure)
+                raise PoolFull(track.failure) if track.pool_full else UpstreamFailure(track.failure)
             if track.done or track.disobeyed or not data:
                 break
         if not (track.whole or track.disobeyed):

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gateway.accounting.accounts import today
-from gateway.health import prober
+from gateway.health import engine_look
 from simulator import SimVllm
 from tests.cluster.joined import CHAT, FAST, Counting, ask, gateways, one_more
 from tests.cluster.redis_server import RedisServer
@@ -32,7 +32,7 @@ async def test_three_gateways_never_exceed_a_backends_slots_and_use_them_all(red
 async def test_what_other_gateways_run_there_is_not_taken_for_strangers(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prober, "MOVING", 0.05)
+    monkeypatch.setattr(engine_look, "MOVING", 0.05)
     sim = SimVllm("a")
     async with sim.serve() as url, gateways(redis, f"{FAST}backends: {{a: {{url: '{url}', slots: 4}}}}") as (one, two):
         sim.fault("hang_mid", after=2)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain import progress
 from gateway.domain.health_state import State
-from gateway.health import prober
+from gateway.health import engine_look
 from simulator import SimVllm
 from tests.cluster.joined import CHAT, FAST, TOOLS, ask, gateways, one_more
 from tests.cluster.redis_server import RedisServer
@@ -36,7 +36,7 @@ async def test_a_hung_engine_that_one_has_found_is_left_by_all(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SILENCE_LEAST", 0.5)
-    monkeypatch.setattr(prober, "MOVING", 0.05)
+    monkeypatch.setattr(engine_look, "MOVING", 0.05)
     a, b = SimVllm("a"), SimVllm("b")
     async with a.serve() as one_url, b.serve() as two_url:
         backends = f"backends: {{a: {{url: '{one_url}'}}, b: {{url: '{two_url}'}}}}"
