@@ -1,4 +1,5 @@
-"""Joins the chunks of a stream into the whole answer that the same server would have sent without `stream`. Pure.
+"""The chunks of a stream as objects: read, and joined into the answer that the server would have sent without `stream`.
+Pure.
 
 For servers that go on computing a whole answer after its client has left, but stop when a stream is closed.
 """
@@ -17,42 +18,47 @@ from gateway.transport.sse import number_of
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})  # fields whose parts are joined
 _PART_COST = 64  # bytes that a part of a text takes besides its characters
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+Object = dict[str, Any]
+
+_decode = msgspec.json.Decoder(Object).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def read_object(data: bytes) -> Object:
+    """The chunk in the data of an event, its `choices` a list of objects. Raises ProtocolFailure for what is no chunk,
+    UpstreamFailure for an error event."""
+    try:
+        chunk = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ProtocolFailure("sent an event that is no chunk") from None
+    if (error := chunk.get("error")) is not None:
+        raise UpstreamFailure(f"sent an error event: {brief(error.get('message') if type(error) is dict else error)}")
+    choices = chunk["choices"] = chunk.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise ProtocolFailure("sent an event that is no chunk")
+    return chunk
+
+
 class Assembler:
-    """`add` takes the data of each event in turn, `finish` returns the body. `most`: bytes that are kept. `endpoint`
-    tells the shape of the choices: chats have a `message`, text completions a `text`."""
+    """`add` takes the chunks in turn, as `read_object` returns them, and `finish` returns the body. `most`: bytes that
+    are kept. `endpoint` tells the shape of the choices: chats have a `message`, text completions a `text`."""
 
     def __init__(self, endpoint: Endpoint, most: int) -> None:
         self._object = endpoint.chunk_object.removesuffix(".chunk")
         self._chat = self._object != endpoint.chunk_object
         self._most = most
         self._kept = 0  # bytes
-        self._head: dict[str, Any] = {}  # `id`, `model` and whatever else the chunks say of the whole answer
+        self._head: Object = {}  # `id`, `model` and whatever else the chunks say of the whole answer
         self._usage: Any = None
         self._choices: dict[int, _Choice] = {}
 
-    def add(self, data: bytes) -> None:
-        """Raises UpstreamFailure for an error event, ProtocolFailure for what is no chunk, TooLarge beyond `most`."""
-        try:
-            chunk = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ProtocolFailure("sent an event that is no chunk") from None
-        if chunk.get("error") is not None:
-            error = chunk["error"]
-            told = error.get("message") if isinstance(error, dict) else error
-            raise UpstreamFailure(f"sent an error event: {brief(told)}")
-        choices, usage = chunk.pop("choices", None), chunk.pop("usage", None)
-        if usage is not None:
-            self._usage = usage
+    def add(self, chunk: Object) -> None:
+        """Raises ProtocolFailure for a call that is none, TooLarge beyond `most`."""
+        self._usage = chunk.get("usage") or self._usage
         if not self._head:
-            self._head = chunk
-            self._kept += len(data)
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                raise ProtocolFailure("sent an event that is no chunk")
+            self._head = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
+            self._kept += len(_encode(self._head))
+        for choice in chunk["choices"]:
             joined = self._choices.setdefault(number_of(choice.get("index")), _Choice())
             self._kept += joined.add(choice, chat=self._chat)
         if self._kept > self._most:
@@ -74,11 +80,11 @@ class _Choice:
     def __init__(self) -> None:
         self.finish_reason: Any = None
         self._parts: dict[str, list[str]] = {}  # the parts of each text
-        self._message: dict[str, Any] = {}  # the delta's other fields; the last value counts
-        self._others: dict[str, Any] = {"logprobs": None}  # the same for the choice's
-        self._calls: dict[object, dict[str, Any]] = {}
+        self._message: Object = {}  # the delta's other fields; the last value counts
+        self._others: Object = {"logprobs": None}  # the same for the choice's
+        self._calls: dict[object, Object] = {}
 
-    def add(self, choice: dict[str, Any], *, chat: bool) -> int:
+    def add(self, choice: Object, *, chat: bool) -> int:
         """Returns about how many bytes were kept of it."""
         kept = _PART_COST
         if (reason := choice.get("finish_reason")) is not None:
@@ -120,7 +126,7 @@ class _Choice:
                     joined["function"][name] = value
         return kept
 
-    def _add_logprobs(self, logprobs: dict[str, Any]) -> int:
+    def _add_logprobs(self, logprobs: Object) -> int:
         """The lists of all events are joined."""
         joined = self._others["logprobs"] = self._others["logprobs"] or {}
         for name, value in logprobs.items():
@@ -130,7 +136,7 @@ class _Choice:
                 joined[name] = value
         return len(_encode(logprobs))
 
-    def whole(self, *, chat: bool) -> dict[str, Any]:
+    def whole(self, *, chat: bool) -> Object:
         texts = {name: "".join(parts) for name, parts in self._parts.items()}
         ends = {**self._others, "finish_reason": self.finish_reason}
         if not chat:
@@ -142,7 +148,7 @@ class _Choice:
         return {"message": message, **ends}
 
     @staticmethod
-    def _whole_call(call: dict[str, Any]) -> dict[str, Any]:
+    def _whole_call(call: Object) -> Object:
         function = call["function"]
         arguments = function.get("arguments")
         if isinstance(arguments, list):

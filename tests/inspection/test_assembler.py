@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import ProtocolFailure, TooLarge, UpstreamFailure
-from gateway.inspection.assembler import Assembler
+from gateway.inspection.assembler import Assembler, read_object
 
 MUCH = 1_000_000
 
@@ -20,7 +20,7 @@ MUCH = 1_000_000
 def assembled(*chunks: Any, endpoint: Endpoint = CHAT, most: int = MUCH) -> Any:
     assembler = Assembler(endpoint, most)
     for chunk in chunks:
-        assembler.add(msgspec.json.encode(chunk))
+        assembler.add(read_object(msgspec.json.encode(chunk)))
     return msgspec.json.decode(assembler.finish())
 
 
@@ -129,7 +129,7 @@ def test_an_answer_without_its_end_is_a_failure(chunks: list[Any]) -> None:
 @pytest.mark.parametrize("event", [b"[1]", b"not json", b"\xff", b'{"choices":[1]}', b"[" * 5000])
 def test_what_is_no_chunk_is_a_failure(event: bytes) -> None:
     with pytest.raises(ProtocolFailure):
-        Assembler(CHAT, MUCH).add(event)
+        read_object(event)
 
 
 @pytest.mark.parametrize(
