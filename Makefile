@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm vllm-flags test-clients docs reference clean
+.PHONY: run serve test fuzz chaos lint format bench loadtest lock schema test-vllm test-engines vllm-flags test-clients docs reference clean
 
 run: $(VENV)/.run            ## a simulated Spark fleet and the gateway on :4000
 	$(BIN)/gateway demo
@@ -50,6 +50,9 @@ reference: $(VENV)/.dev      ## write docs/reference.md anew
 
 test-vllm: $(VENV)/.dev      ## against a real vLLM on the CPU, in an environment of its own
 	tests/vllm/run.sh
+
+test-engines: $(VENV)/.dev   ## against real servers other than vLLM, on the CPU, in environments of their own
+	tests/servers/run.sh
 
 vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from the vLLM of the environment VLLM_VENV
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new

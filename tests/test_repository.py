@@ -18,6 +18,7 @@ LEFT_OUT = {
     ".git",
     ".venv",
     ".venv-vllm",
+    ".venv-engines",
     "__pycache__",
     ".mypy_cache",
     ".ruff_cache",

@@ -37,14 +37,14 @@ def venv() -> Path:
 
 @pytest.fixture(scope="session")
 def pids(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    given = os.environ.get("VLLM_PIDS")
+    given = os.environ.get("SERVER_NOTES")
     return Path(given) if given else tmp_path_factory.mktemp("vllm")
 
 
 @pytest.fixture(scope="session")
 def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3")
-    server = VllmServer("tools", flags, venv, pids, window=2048, logprobs=True)
+    server = VllmServer("tools", pids, flags, venv, window=2048, logprobs=True)
     yield server
     server.stop()
 
@@ -52,7 +52,7 @@ def tools_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
 @pytest.fixture(scope="session")
 def plain_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--enable-scale-out",)  # for /inference/v1/abort_requests
-    server = VllmServer("plain", flags, venv, pids, window=8192, api_key=KEY)
+    server = VllmServer("plain", pids, flags, venv, window=8192, api_key=KEY)
     yield server
     server.stop()
 
@@ -60,7 +60,7 @@ def plain_server(venv: Path, pids: Path) -> Iterator[VllmServer]:
 @pytest.fixture(scope="session")
 def front_ends(venv: Path, pids: Path) -> Iterator[VllmServer]:
     flags = ("--served-model-name", *MODELS)
-    server = VllmServer("front_ends", flags, venv, pids, window=2048, env={"FRONT_ENDS": "1"})
+    server = VllmServer("front_ends", pids, flags, venv, window=2048, env={"FRONT_ENDS": "1"})
     if "VLLM_FRONT_ENDS" in os.environ:  # one that is running already, while a test is being written
         server.port = int(os.environ["VLLM_FRONT_ENDS"])
         yield server

@@ -37,7 +37,7 @@ def drafting(venv: Path, pids: Path) -> Iterator[VllmServer]:
         *("--gpu-memory-utilization", "0.4", "--block-size", "64", "--enable-prefix-caching"),
         *("--prefix-caching-hash-algo", "sha256_cbor", "--speculative-config", json.dumps(SPECULATION)),
     )
-    server = VllmServer("drafting", flags, venv, pids, window=2048, env={"UNSCRIPTED": "1"})
+    server = VllmServer("drafting", pids, flags, venv, window=2048, env={"UNSCRIPTED": "1"})
     server.up()
     yield server
     server.stop()

@@ -28,6 +28,7 @@ class Turn:
     calls: Called = field(default_factory=list)
     finishes: list[str] = field(default_factory=list)
     headers: Mapping[str, str] = field(default_factory=dict)
+    usage: dict[str, Any] | None = None
 
     @property
     def backend(self) -> str:
@@ -49,24 +50,30 @@ class Client:
         """Make the model emit `text`; `more` = further arguments of the SDK's `create`."""
         extra = {**script(text), **more.pop("extra", {})}
         given = {"tools": list(tools), **more} if tools else more
-        create: Any = self.sdk.chat.completions.with_raw_response.create
-        raw = await create(model=model, messages=HI, stream=stream, extra_body=extra, **given)
-        parts = [chunk async for chunk in raw.parse()] if stream else [raw.parse()]
-        turn, calls = Turn(headers=raw.headers), dict[int, list[str]]()
-        for choice in (choice for part in parts for choice in part.choices):
-            said = (choice.delta if stream else choice.message).to_dict()
-            turn.content += said.get("content") or ""
-            turn.reasoning += said.get("reasoning") or ""
-            for i, call in enumerate(said.get("tool_calls") or ()):
-                pieces = calls.setdefault(call.get("index", i), ["", ""])
-                pieces[0] += call["function"].get("name") or ""
-                pieces[1] += call["function"].get("arguments") or ""
-            turn.finishes += [choice.finish_reason] if choice.finish_reason else []
-        turn.calls = [(name, decoded(arguments)) for name, arguments in calls.values()]
-        return turn
+        return await turn_of(self.sdk, model, HI, stream=stream, extra_body=extra, **given)
 
     def violations(self, kind: str, backend: str = "a") -> float:
         return self.gateway.metric("gateway_violations_total", backend=backend, kind=kind)
+
+
+async def turn_of(sdk: openai.AsyncOpenAI, model: str, messages: Any, *, stream: bool, **given: Any) -> Turn:
+    """`given` = further arguments of the SDK's `create`."""
+    create: Any = sdk.chat.completions.with_raw_response.create
+    raw = await create(model=model, messages=messages, stream=stream, **given)
+    parts = [chunk async for chunk in raw.parse()] if stream else [raw.parse()]
+    turn, calls = Turn(headers=raw.headers), dict[int, list[str]]()
+    for choice in (choice for part in parts for choice in part.choices):
+        said = (choice.delta if stream else choice.message).to_dict()
+        turn.content += said.get("content") or ""
+        turn.reasoning += said.get("reasoning") or said.get("reasoning_content") or ""
+        for i, call in enumerate(said.get("tool_calls") or ()):
+            pieces = calls.setdefault(call.get("index", i), ["", ""])
+            pieces[0] += call["function"].get("name") or ""
+            pieces[1] += call["function"].get("arguments") or ""
+        turn.finishes += [choice.finish_reason] if choice.finish_reason else []
+    turn.usage = next((part.usage.to_dict() for part in reversed(parts) if part.usage is not None), None)
+    turn.calls = [(name, decoded(arguments)) for name, arguments in calls.values()]
+    return turn
 
 
 def decoded(arguments: str) -> Any:
