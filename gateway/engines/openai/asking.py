@@ -1,0 +1,82 @@
+"""How a server is asked that lacks something of OpenAI's API: the bodies to send instead of the client's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import value_of
+from gateway.engines.base import Call, Refused
+
+PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
+STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
+
+_encode = msgspec.json.Encoder().encode
+_TRUE, _USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
+
+Fields = dict[str, Raw]
+
+
+class Asked(NamedTuple):
+    """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here."""
+
+    bodies: list[Fields]
+    stops: tuple[str, ...] = ()
+
+
+def read_stops(raw: Raw | None) -> tuple[str, ...]:
+    """The stop strings of a request. Raises Refused."""
+    stop = value_of(raw)
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
+        raise Refused("`stop` must be a string or a list of strings.", "stop")
+    if len(stops) > STOPS_MOST or any(len(one) > STOP_MOST for one in stops):
+        raise Refused(f"`stop` may have at most {STOPS_MOST} strings of {STOP_MOST} characters.", "stop")
+    return tuple(one for one in stops if one)
+
+
+def split(fields: Fields) -> list[Fields]:
+    """One body for each answer that is asked for: `n` to each of the prompts. Raises Refused."""
+    n, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
+    count = n if type(n) is int and n > 1 else 1
+    prompts = _prompts(value_of(fields.get("prompt")))
+    if count * len(prompts) > PARTS_MOST:
+        raise Refused(f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n")
+    one = {name: value for name, value in fields.items() if name != "n"}
+    bodies = []
+    for prompt in prompts:
+        for number in range(count):
+            body = dict(one)
+            if prompt is not None:
+                body["prompt"] = Raw(_encode(prompt))
+            if number and type(seed) is int:  # with the same seed all answers would be the same
+                body["seed"] = Raw(_encode(seed + number))
+            bodies.append(body)
+    return bodies
+
+
+def _prompts(prompt: Any) -> list[str | None]:
+    """The prompts of a text completion; [None] = as the client sent it."""
+    if not isinstance(prompt, list):
+        return [None]
+    texts = [one for one in prompt if isinstance(one, str)]
+    if not texts or len(texts) != len(prompt):
+        raise Refused("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
+    return [*texts]
+
+
+def drops_tools(fields: Mapping[str, Raw]) -> bool:
+    """Are there tools that must not be called?"""
+    return "tools" in fields and value_of(fields.get("tool_choice")) == "none"
+
+
+def without(fields: Fields, *names: str) -> Fields:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def streamed(call: Call, fields: Fields) -> Fields:
+    """The body of a request for a stream with its usage."""
+    return {**fields, "stream": _TRUE, "stream_options": _USAGE}
