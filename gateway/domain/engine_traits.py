@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from gateway.domain.workarounds import Workarounds
+
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
 
@@ -48,6 +50,7 @@ class EngineTraits:
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
     `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
     knows prices, and it words its own error messages.
+    `workarounds`: what the gateway does in its place; None = nothing.
     `probe`: None = never probed."""
 
     endpoints: frozenset[str]
@@ -64,6 +67,7 @@ class EngineTraits:
     continues_text: bool = False
     thinking_field: ThinkingField | None = None
     library: bool = False
+    workarounds: Workarounds | None = None
     probe: Probe | None = None
 
     @property

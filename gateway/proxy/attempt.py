@@ -16,6 +16,7 @@ from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
+    EngineDied,
     OwnFailure,
     ProtocolFailure,
     Response,
@@ -54,16 +55,15 @@ TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 class AttemptFailed(Exception):
     """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent.
-    `gone`: its port is closed. `spare`: the attempt itself, if it has a complete but empty answer that it can still
-    `deliver`."""
+    `gone`: its port is closed. `died`: it says that its engine has died. `spare`: the attempt itself, if it has a
+    complete but empty answer that it can still `deliver`."""
 
-    def __init__(
-        self, verdict: Verdict, *, timeout: bool = False, gone: bool = False, spare: Attempt | None = None
-    ) -> None:
+    def __init__(self, verdict: Verdict, failure: UpstreamFailure | None = None, spare: Attempt | None = None) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
-        self.timeout = timeout
-        self.gone = gone
+        self.timeout = isinstance(failure, SilenceFailure)
+        self.gone = isinstance(failure, ConnectFailure)
+        self.died = isinstance(failure, EngineDied)
         self.spare = spare
 
 
@@ -213,11 +213,11 @@ class Attempt:
         state = self.candidate.state
         reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
         verdict = Verdict("failed", reason)
-        timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
-        if self.reply is not None and self.reply.content and not gone:
+        if self.reply is not None and self.reply.content and not isinstance(failure, ConnectFailure):
             off = self._kept if self.timer.now() < self.timer.total_at else None
+            timeout = isinstance(failure, SilenceFailure)
             return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout, off=off)
-        return AttemptFailed(verdict, timeout=timeout, gone=gone)
+        return AttemptFailed(verdict, failure)
 
     def _unreadable(self, error: Exception) -> Exception:
         """Our own code failed on this answer: a defect in the gateway. The next backend is tried, because its answer

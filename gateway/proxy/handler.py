@@ -242,7 +242,9 @@ class RequestHandler:
             metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         metrics.attempts.inc(state.name, verdict.kind)
-        if verdict.kind == "failed":
+        if failure.died:
+            state.evidence.stalled(verdict.reason)
+        elif verdict.kind == "failed":
             self._hold_failure(planned, state, verdict, hard=failure.timeout or failure.gone)
         elif verdict.kind == "misconfigured":
             self._blame_of(planned.received).refused(state)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import value_of
+from gateway.domain.request import is_limit, value_of
+from gateway.domain.workarounds import Workarounds
 from gateway.engines.base import Call, Refused
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
 STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
 
 _encode = msgspec.json.Encoder().encode
-_TRUE, _USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
+_TRUE, _INCLUDE_USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
 
 Fields = dict[str, Raw]
 
 
 class Asked(NamedTuple):
-    """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here."""
+    """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here. `assembled`:
+    their streams become one whole answer."""
 
     bodies: list[Fields]
-    stops: tuple[str, ...] = ()
+    stops: tuple[str, ...]
+    assembled: bool
+
+    @property
+    def as_is(self) -> bool:
+        """May the answer be passed on as it comes?"""
+        return len(self.bodies) == 1 and not (self.stops or self.assembled)
 
 
 def read_stops(raw: Raw | None) -> tuple[str, ...]:
@@ -68,15 +75,38 @@ def _prompts(prompt: Any) -> list[str | None]:
     return [*texts]
 
 
-def drops_tools(fields: Mapping[str, Raw]) -> bool:
-    """Are there tools that must not be called?"""
-    return "tools" in fields and value_of(fields.get("tool_choice")) == "none"
+def ask(call: Call, around: Workarounds) -> Asked:
+    """The bodies to send for this call. Raises Refused."""
+    fields = call.fields
+    stops: tuple[str, ...] = ()
+    if around.checks_limit:
+        _check_limits(call)
+    if around.cuts_stop and "stop" in fields:
+        stops, fields = read_stops(fields["stop"]), _without(fields, "stop")
+    if around.drops_tools and "tools" in fields and value_of(fields.get("tool_choice")) == "none":
+        fields = _without(fields, "tools", "tool_choice", "parallel_tool_calls")
+    if around.float_bias and "logit_bias" in fields:
+        fields = {**fields, "logit_bias": _with_floats(fields["logit_bias"])}
+    assembled = around.asks_streams and not call.stream and bool(call.endpoint.chunk_object)
+    if assembled:
+        fields = {**fields, "stream": _TRUE, "stream_options": _INCLUDE_USAGE}
+    bodies = split(fields) if around.asks_one and call.endpoint.chunk_object else [fields]
+    return Asked(bodies, stops, assembled)
 
 
-def without(fields: Fields, *names: str) -> Fields:
+def _without(fields: Fields, *names: str) -> Fields:
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def streamed(call: Call, fields: Fields) -> Fields:
-    """The body of a request for a stream with its usage."""
-    return {**fields, "stream": _TRUE, "stream_options": _USAGE}
+def _check_limits(call: Call) -> None:
+    for name in call.endpoint.limits:
+        limit = value_of(call.fields.get(name))
+        if limit is not None and not is_limit(limit):
+            raise Refused(f"`{name}` must be a whole number of at least 1.", name)
+
+
+def _with_floats(raw: Raw) -> Raw:
+    bias = value_of(raw)
+    if not isinstance(bias, dict):
+        return raw
+    return Raw(_encode({token: float(v) if type(v) is int else v for token, v in bias.items()}))
