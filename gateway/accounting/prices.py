@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.domain.usage import NO_TOKENS as NO_TOKENS
 from gateway.domain.usage import Tokens as Tokens
 from gateway.domain.usage import read_usage as read_usage
@@ -48,7 +48,7 @@ class Prices:
         if known is not None and known[0] is backend:
             return known[1]
         rates = declared(backend)
-        if rates is None and TRAITS[backend.engine].library:
+        if rates is None and traits_of(backend).library:
             costs = getattr(sys.modules.get("litellm"), "model_cost", None)
             if not costs:
                 return None  # litellm is not loaded yet: look again at the next call

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from gateway.admission.access import Identity, find_alias, identify
 from gateway.config.aliases import first_step
 from gateway.config.snapshot import Alias
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import view_alias
 from gateway.runtime.gateway import Gateway
@@ -46,8 +46,8 @@ def is_listed(gateway: Gateway, alias: Alias) -> bool:
     """Aliases of models are listed; those of servers without such endpoints (audio) only with `listed: true`."""
     if alias.listed is not None:
         return alias.listed
-    engines = {gateway.snapshot.backends[name].engine for step in alias.steps for name in step}
-    return not engines or any(TRAITS[engine].chats for engine in engines)
+    backends = [gateway.snapshot.backends[name] for step in alias.steps for name in step]
+    return not backends or any(traits_of(backend).chats for backend in backends)
 
 
 def describe(gateway: Gateway, alias: Alias, name: str, now: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from gateway.bench.results import Results
 from gateway.bench.session import OnStep, Session, Settings
 from gateway.bench.targets import GatewayTarget, NotMeasurable, Target, UrlTarget, find_backend
 from gateway.config.snapshot import Alias, Snapshot
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 
 
 class UnsuitableOptions(Exception):
@@ -158,7 +158,7 @@ def check_alias(snapshot: Snapshot, alias: Alias, subject: Subject, settings: Se
     """Raises UnsuitableOptions where measuring the alias would mislead or cost money."""
     name = subject.alias
     members = [snapshot.backends[member] for member in (alias.steps[0] if alias.steps else ())]
-    if not members or not any(TRAITS[backend.engine].chats for backend in members):
+    if not members or not any(traits_of(backend).chats for backend in members):
         raise UnsuitableOptions(f"'{name}' does not chat: only what answers chats can be measured")
     if all(backend.cloud for backend in members) and not subject.cloud:
         raise UnsuitableOptions(f"'{name}' goes to a cloud, which costs money: say --cloud if that is meant")

@@ -18,7 +18,7 @@ from gateway.bench.results import DIRECT, GATEWAY
 from gateway.bench.sample import Send, refusal
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import CHAT, parse
 from gateway.domain.upstream import Client, Response, UpstreamFailure
 from gateway.engines.base import Call
@@ -174,7 +174,7 @@ class BackendTarget:
         backend, client = self._state.backend, self._state.client
         engine = ENGINES[backend.engine]
         await engine.prepare()
-        probe = TRAITS[backend.engine].probe
+        probe = traits_of(backend).probe
         if client is None or probe is None or probe.models is None:
             return
         models_path = probe.models

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.launch.families import family_of
 from gateway.routing.serving import Need, Unmet, all_ready, reason_of, unmet_needs
 
@@ -130,7 +130,7 @@ def _tools(state: BackendState) -> str:
     if not _serves_models(backend):
         return "-"
     if backend.tool_parser is None:
-        emulated = ", required calls emulated" if TRAITS[backend.engine].emulates_calls else ""
+        emulated = ", required calls emulated" if traits_of(backend).emulates_calls else ""
         return "yes" if able.tools else f"learned{emulated}"
     return backend.tool_parser + (" without auto" if able.tools is False and backend.tool_parser != "none" else "")
 
@@ -151,7 +151,7 @@ def _thinks_by_default(state: BackendState) -> bool | None:
 
 
 def _serves_models(backend: Backend) -> bool:
-    return bool(TRAITS[backend.engine].endpoints)
+    return bool(traits_of(backend).endpoints)
 
 
 # -- when it is skipped -----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from gateway.cli.options import config_option, examples, load_or_exit
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 
 if TYPE_CHECKING:
     import socket
@@ -195,7 +195,7 @@ def _greet(snapshot: Snapshot, fleet: SimFleet) -> None:
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{snapshot.server.port}"
     backends, aliases = snapshot.backends, snapshot.aliases.values()
-    chat = [a for a in aliases if a.steps and any(TRAITS[backends[n].engine].chats for n in a.steps[0])]
+    chat = [a for a in aliases if a.steps and any(traits_of(backends[n]).chats for n in a.steps[0])]
     click.echo(f"simulated fleet, steered at {fleet.control_url}/_sim", err=True)
     if not chat:
         return

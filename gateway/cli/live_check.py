@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config.snapshot import Backend, Snapshot
-from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.domain.engine_traits import Probe, traits_of
 from gateway.engines.base import authorized, reported_window
 from gateway.engines.openai.engine import model_cards
 from gateway.printable import visible
@@ -39,7 +39,7 @@ async def ask_fleet(snapshot: Snapshot) -> list[Answer]:
 
 
 async def _ask(client: httpx.AsyncClient, backend: Backend) -> Answer:
-    probe = TRAITS[backend.engine].probe
+    probe = traits_of(backend).probe
     if probe is None:
         return Answer(backend.name, f"not asked ({backend.engine})")
     try:

@@ -12,7 +12,7 @@ import httpx
 
 from gateway.cli.live_check import ANSWER_MOST, NO_ANSWER, WAIT, get, liveness
 from gateway.config.snapshot import Backend, Node, Snapshot
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.domain.observed_flags import ObservedFlags
 from gateway.engines.vllm.flags import read_flags
 from gateway.fleet.memory.arithmetic import GIB
@@ -115,7 +115,7 @@ async def _memory_used(client: httpx.AsyncClient, node: Node) -> float | None:
 
 async def _flags(client: httpx.AsyncClient, backend: Backend) -> ObservedFlags | None:
     """What the engine tells of its flags, nothing for an engine that tells none; None = it does not answer."""
-    probe = TRAITS[backend.engine].probe
+    probe = traits_of(backend).probe
     if probe is None:
         return None
     try:

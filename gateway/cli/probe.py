@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 
 if TYPE_CHECKING:
     from gateway.config.snapshot import Backend, Snapshot
@@ -61,13 +61,13 @@ def choose(snapshot: Snapshot, name: str | None) -> tuple[list[Backend], dict[st
 
         hint = did_you_mean(name, backends) or f"there are: {', '.join(backends)}"
         raise click.UsageError(f"there is no backend '{name}': {hint}")
-    if not TRAITS[backends[name].engine].chats:
+    if not traits_of(backends[name]).chats:
         raise click.UsageError(f"'{name}' is an audio server, for which there are no checks")
     return [backends[name]], {}
 
 
 def _why_not(backend: Backend) -> str | None:
-    if not TRAITS[backend.engine].chats:
+    if not traits_of(backend).chats:
         return "an audio server"
     return "a cloud: only asked when it is named, since it costs money" if backend.cloud else None
 

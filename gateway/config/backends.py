@@ -30,7 +30,7 @@ from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.words import split
 
-ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1)  # by engine: how many sequences it runs at once
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4)  # by server: how many sequences it runs at once
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
@@ -42,7 +42,7 @@ def resolve_backends(file: Section, report: Report) -> Mapping[str, Backend]:
 
 
 def _with_assumed_slots(backend: Backend) -> Backend:
-    slots = None if backend.cloud else ASSUMED_SLOTS[backend.engine]
+    slots = None if backend.cloud else ASSUMED_SLOTS[backend.server or backend.engine]
     return replace(backend, slots=slots, slots_assumed=True)
 
 
@@ -121,6 +121,8 @@ class _Resolver:
             self.report.warn((*self.path, "engine"), "it is watched, and no audio request is routed to it yet")
         if given.engine != "http" and given.serves:
             self._error("serves", "only for engine http", "did you mean engine: http?")
+        if given.server is not None and given.engine != "openai" and not self._dropped("engine"):
+            self._error("server", "only for engine openai", f"engine {given.engine} says it already: remove the key")
         if given.model is None and not self._dropped("model"):
             self._check_missing_model()
 

@@ -64,7 +64,7 @@ def with_profile(backend: Backend, profile: str, node: Node | None) -> Backend:
     keys = {key: value for key, value in keys.items() if value != before.get(key)}
     if "slots" in keys:
         keys["slots_assumed"] = keys["slots"] is None
-        keys["slots"] = keys["slots"] or ASSUMED_SLOTS[backend.engine]
+        keys["slots"] = keys["slots"] or ASSUMED_SLOTS[backend.server or backend.engine]
     if keys.get("url", "") is None:  # a port that is only known where the engine is started
         del keys["url"]
     return replace(backend, launch=changed, **keys)

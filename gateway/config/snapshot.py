@@ -33,7 +33,11 @@ from gateway.config.units import Budget as Budget
 from gateway.launch.families import family_of
 
 # The values of `engine` in routes.yaml; each has a row of traits (gateway/domain/engine_traits.py).
-Engine = Literal["vllm", "openai", "ollama", "litellm", "http"]
+Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http"]
+# The values of `server`: servers with OpenAI's API, each with a row there too.
+ModelServer = Literal[
+    "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python"
+]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -134,6 +138,7 @@ class Backend:
     serves: tuple[Literal["transcriptions", "translations", "speech"], ...] = setting(
         (), "What an `engine: http` backend does."
     )
+    server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
     run: Literal["always", "on_demand", "on_request"] = setting(
         "always",
         "on_demand: when it is not there it is parked, which is no failure; on_request: a request brings it up.",

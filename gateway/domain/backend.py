@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import TRAITS, EngineTraits, declared_server, traits_of
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
 from gateway.domain.health_machine import Health
@@ -42,13 +42,15 @@ class Observers:
 
 class Reported(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
-    (Unix seconds), and its flags. None = it does not report that."""
+    (Unix seconds), its flags, and which server it shows itself to be (a row of TRAITS). None = it does not report
+    that."""
 
     model: str | None = None
     context: int | None = None
     version: str | None = None
     started: float | None = None
     flags: ObservedFlags | None = None
+    server: str | None = None
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class BackendState:
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    server: str = field(init=False)  # the name of the row of traits in force
+    traits: EngineTraits = field(init=False, repr=False)
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
 
@@ -180,6 +184,16 @@ class BackendState:
         else:
             self.start_over()
 
+    def saw_server(self, server: str | None) -> None:
+        """Store which server it shows itself to be (a row of TRAITS); None = it is not recognised. Facts learned from
+        another server are dropped."""
+        before = self.reported.server
+        if server != before:
+            self.reported = self.reported._replace(server=server)
+            self._conclude()
+            if before is not None:
+                self.start_over()
+
     def saw_flags(self, flags: ObservedFlags | None) -> None:
         """The flags that its engine runs with; None = it does not report them."""
         if flags != self.reported.flags:
@@ -229,14 +243,19 @@ class BackendState:
             observer(self, news, subject)
 
     def _conclude(self) -> None:
-        """Recompute the capabilities and the window after a change of facts, so that the planner only has to read
-        them."""
+        """Recompute the traits, the capabilities and the window after a change of facts, so that the planner only has
+        to read them."""
         backend, reported, facts = self.backend, self.reported, self.facts
-        self._timeline = timeline_of(backend, self.checkpoint, reported.version, facts.lacks, facts.observed)
+        recognised = reported.server if backend.engine == "openai" and backend.server is None else None
+        self.server = recognised or declared_server(backend)
+        self.traits = TRAITS[self.server]
+        self._timeline = timeline_of(
+            backend, self.checkpoint, reported.version, facts.lacks, facts.observed, self.traits
+        )
         declared, context = backend.context, reported.context
         self._window = min(declared, context) if declared and context else declared or context
 
 
 def canaried(backend: Backend) -> bool:
     """Does it get canaries (tiny real requests)? Only backends that are probed and serve chat get them."""
-    return backend.health.canary is not None and backend.health.every is not None and TRAITS[backend.engine].chats
+    return backend.health.canary is not None and backend.health.every is not None and traits_of(backend).chats

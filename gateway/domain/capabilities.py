@@ -16,7 +16,7 @@ from math import inf
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
 from gateway.launch.families import ENFORCES, Family, Thinking, family_of
 
@@ -63,14 +63,15 @@ def timeline_of(
     version: str | None,
     lacks: Mapping[str, float],
     observed: Mapping[str, Observation],
+    traits: EngineTraits | None = None,
 ) -> Timeline:
     """The capabilities now, and after each moment at which a learned limitation ceases to be believed.
 
-    `lacks`: limitation -> until when it is believed. The timeline contains the expiry of each limitation, so building
-    it needs no clock."""
+    `lacks`: limitation -> until when it is believed. `traits`: the row in force; None = the declared one. The timeline
+    contains the expiry of each limitation, so building it needs no clock."""
     lacks = {name: until for name, until in lacks.items() if name in _RELEVANT}
     ends = (*sorted(set(lacks.values())), inf)
-    return tuple((end, conclude(backend, model, version, _believed(lacks, end), observed)) for end in ends)
+    return tuple((end, conclude(backend, model, version, _believed(lacks, end), observed, traits)) for end in ends)
 
 
 def _believed(lacks: Mapping[str, float], end: float) -> Set[str]:
@@ -84,9 +85,12 @@ def conclude(
     version: str | None,
     learned: Set[str],
     observed: Mapping[str, Observation],
+    traits: EngineTraits | None = None,
 ) -> Capabilities:
-    """The capabilities that follow from all sources. `learned`: the limitations that are believed."""
-    facts = _Facts(backend, family_of(model), version, learned, observed)
+    """The capabilities that follow from all sources. `learned`: the limitations that are believed. `traits`: the row in
+    force; None = the declared one."""
+    traits = traits_of(backend) if traits is None else traits
+    facts = _Facts(backend, traits, family_of(model), version, learned, observed)
     tools, tools_from = facts.tools()
     thinking, thinks, silent, thinking_from = facts.thinking()
     required, required_from = facts.on_demand("tool_required")
@@ -108,7 +112,7 @@ def conclude(
         silent=silent,
         switch=switch,
         doubtful=thinking == "always" and unseen and not backend.cloud,
-        mendable=tools is False and TRAITS[backend.engine].launch_flags,
+        mendable=tools is False and traits.launch_flags,
         sources={
             "tools": tools_from,
             "required": required_from,
@@ -125,6 +129,7 @@ def conclude(
 @dataclass(frozen=True, slots=True)
 class _Facts:
     backend: Backend
+    traits: EngineTraits
     family: Family | None
     version: str | None
     learned: Set[str]
@@ -144,16 +149,16 @@ class _Facts:
 
     def on_demand(self, check: str) -> tuple[OnDemand, Origin]:
         backend = self.backend
-        if _emulates_calls(backend.engine):
+        if self.traits.emulates_calls:
             return "emulated", "engine"
-        if not _honours_tool_choice(backend.engine):
+        if not self.traits.calls_on_demand or (check == "tool_named" and self.traits.named_calls == "never"):
             return "no", "engine"
-        enforced = ENFORCES.get(backend.tool_parser or "") if TRAITS[backend.engine].launch_flags else None
+        enforced = ENFORCES.get(backend.tool_parser or "") if self.traits.launch_flags else None
         if result_of(self.observed, check) == "no" and enforced != "nothing":  # there a model may obey or not
             return "no", "observed"
         if "tool_parser" in self.learned:
             return "no", "learned"
-        if TRAITS[backend.engine].launch_flags and at_least(self.version, *PARSER_FREE) is False:
+        if self.traits.launch_flags and at_least(self.version, *PARSER_FREE) is False:
             return "enforced", "engine"
         if backend.tool_parser == "none":
             return "no", "declared"
@@ -165,8 +170,8 @@ class _Facts:
         seen = result_of(self.observed, "json_schema")
         if seen == "no":
             return False, "observed"
-        if TRAITS[self.backend.engine].enforces_schema:
-            return True, "engine"
+        if self.traits.enforces_schema is not None:
+            return self.traits.enforces_schema, "engine"
         return (True, "observed") if seen in _CAN else (None, "unknown")
 
     def takes(self, what: str, declared: bool | None) -> tuple[bool | None, Origin]:
@@ -199,7 +204,7 @@ class _Facts:
     def switch(self) -> tuple[str | None, Origin]:
         if self.backend.thinking_switch is not None:
             return self.backend.thinking_switch, "declared"
-        in_template = TRAITS[self.backend.engine].thinking_field == "chat_template_kwargs"
+        in_template = self.traits.thinking_field == "chat_template_kwargs"
         if self.family is not None and self.family.switch is not None and in_template:
             return self.family.switch, "family"
         return None, "unknown"
@@ -217,16 +222,6 @@ def result_of(observed: Mapping[str, Observation], check: str) -> str:
     """The result of a check: "yes", "mended", "no" or "untested"."""
     seen = observed.get(check)
     return seen.result if seen is not None else "untested"
-
-
-def _honours_tool_choice(engine: str) -> bool:
-    """Does this engine honour `tool_choice` required or named?"""
-    return engine in TRAITS and TRAITS[engine].calls_on_demand
-
-
-def _emulates_calls(engine: str) -> bool:
-    """Does the engine's client turn an answer that was forced into a schema into a tool call?"""
-    return engine in TRAITS and TRAITS[engine].emulates_calls
 
 
 @lru_cache(maxsize=256)

@@ -1,8 +1,12 @@
-"""What each kind of server (`engine:` of routes.yaml) does and does not do, as data.
+"""What each kind of server does and does not do, as data: one row per server.
 
-Code outside gateway/engines reads these rows instead of asking which engine a backend has, so it does not depend on how
-requests are sent to an engine. To add an engine: its name in `Engine` (gateway/config/snapshot.py), a row here, and its
-package with a line of the registry in gateway/engines.
+Code outside gateway/engines reads these rows instead of asking which server a backend is, so it does not depend on how
+requests are sent to one. The row in force for a backend is `BackendState.traits`: that of its `engine:`, and for
+`engine: openai` that of its `server:`, else that of the server that it shows itself to be (`Signs`), else the row
+`openai`. Where only routes.yaml is known it is `traits_of(backend)`.
+
+To add a server that speaks OpenAI's API: its name in `ModelServer` (gateway/config/snapshot.py) and a row here. To add
+an engine: its name in `Engine` there, a row here, and its line of the registry in gateway/engines.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from gateway.domain.workarounds import Workarounds
+from gateway.config.snapshot import Backend
 
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 
@@ -21,87 +25,340 @@ ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
 class Probe:
     """The paths that the prober requests, below the server's root (`/health`) or its API (`models`). A server without
     `models` has no model list; any status below 500 then counts as healthy. `metrics`: vLLM's page of counters, which
-    show whether the engine makes progress; None = there is none."""
+    show whether the engine makes progress; None = there is none. `slots`: a list of the slots with `is_processing`,
+    answered by the engine's own loop, so that it also shows a hung one."""
 
     liveness: str | None  # None = `health.path` of routes.yaml
     models: str | None
     version: str | None
     metrics: str | None = None
+    slots: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Where a server tells more of itself than its model list does. `path` is below its root. The others are paths in
+    the decoded answer ("a.b" = `b` inside `a`); where the answer has a list `data`, inside the entry of the model.
+    `slots`: how many sequences it runs at once; `window`: tokens of one sequence; `version`: of the server."""
+
+    path: str
+    window: str | None = None
+    slots: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """How a server behind `engine: openai` is recognised. All that is set has to hold. `owned_by`: of an entry of its
+    model list. `header`: (name, beginning of the value) of the answer with the model list. `path`: a path below its
+    root that answers 200 with a JSON object that has all the `keys` ("a.b" = `b` inside `a`)."""
+
+    owned_by: str | None = None
+    header: tuple[str, str] | None = None
+    path: str | None = None
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorTexts:
+    """Regular expressions for a whole error message, by what the message means whatever its status is.
+
+    `client`: the request itself is wrong; it is passed on as a 400. `full`: the server has no room at the moment, which
+    is a cool-down and no failure. `dead`: the engine behind the server has died. `too_long`: the prompt is beyond the
+    window, which the groups `window` and `prompt` name, where the text does."""
+
+    client: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+    too_long: tuple[str, ...] = ()
+
+
+NO_TEXTS = ErrorTexts()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What one kind of server does.
+    """What one kind of server does. A default is what OpenAI's API promises, or None = not known.
 
+    Which model, and when:
     `endpoints`: the names of the endpoints it serves.
-    `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
-    `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
-    `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.
-    `counts_prompts`: it has vLLM's `/tokenize`.
-    `calls_on_demand`: it honours `tool_choice` required and named.
-    `emulates_calls`: its server lacks such a `tool_choice`, but the engine's client builds a call from structured
-    output.
-    `enforces_schema`: it enforces `response_format: json_schema`, whatever the model.
-    `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
-    of calls it still renders the tools into the prompt.
     `model_optional`: a request without `model` goes to the first model it serves.
     `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
+    `loaded`: (path in an entry of the model list, value): the models that are loaded; None = all that are listed.
+    `default_model`: the name in a request that means the model the server was started with.
+    `lists_cache`: its model list names what lies on the disk, not what it serves.
+
+    The window:
+    `window`: paths in an entry of the model list where the window is ("a.b" = `b` inside `a`), the first that is there
+    counts. `describes`: where it tells more of itself.
+    `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
+    `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
+    `computes_beyond`: a prompt beyond the model's window is computed on, so that only `context` bounds it.
+    `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.
+    `counts_prompts`: it has vLLM's `/tokenize`.
+    `counts_at`: the path below its root of another exact count of a chat's tokens.
+    `short_answers`: without `max_tokens` it ends an answer after a few tokens, so that a limit is filled in.
+
+    Calls:
+    `calls_on_demand`: it honours `tool_choice: required`.
+    `named_calls`: how a call of a named tool is had: "native"; "only_tool" = by sending that tool alone with
+    `required`; "never".
+    `withholds_tools`: it honours `tool_choice: none`; else the tools are dropped from the request.
+    `emulates_calls`: its server lacks such a `tool_choice`, but the engine's client builds a call from structured
+    output.
+    `enforces_schema`: it enforces `response_format: json_schema`, whatever the model; None = not known.
+
+    Fields of a request:
+    `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
+    `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
+    `list_prompts`: a list of prompts is one request; else it is split.
+    `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
     `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`).
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
+
+    Answers:
+    `thoughts`: the field of thoughts in a message; "content" = they stay in the text.
+    `streams_usage`: usage comes at the end of a stream "asked" for, "always", or "never".
+    `ends_without_done`: its streams end without `[DONE]`.
+    `stops_unstreamed`: it stops computing a whole answer when the connection closes; else it is asked for a stream.
+    `errors`: what its messages mean beyond what their status says.
+
+    Connections:
+    `keeps_idle`: seconds after which it closes an unused connection. `requests_kept`: requests after which it closes a
+    connection; None = no limit.
+
+    Others:
+    `launch_flags`: vLLM's launch flags decide what it can do (parsers of calls and thoughts, media). Without a parser
+    of calls it still renders the tools into the prompt.
     `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
     knows prices, and it words its own error messages.
-    `workarounds`: what the gateway does in its place; None = nothing.
-    `probe`: None = never probed."""
+    `probe`: None = never probed. `signs`: None = it has to be named."""
 
     endpoints: frozenset[str]
-    cuts_silently: bool = False
-    refuses_unread: bool = False
-    clamps_since: tuple[int, int] | None = None
-    counts_prompts: bool = False
-    calls_on_demand: bool = False
-    emulates_calls: bool = False
-    enforces_schema: bool = False
-    launch_flags: bool = False
     model_optional: bool = False
     loads_on_demand: bool = False
+    loaded: tuple[str, str] | None = None
+    default_model: str | None = None
+    lists_cache: bool = False
+    window: tuple[str, ...] = ("max_model_len", "context_length")
+    describes: Description | None = None
+    cuts_silently: bool = False
+    refuses_unread: bool = False
+    computes_beyond: bool = False
+    clamps_since: tuple[int, int] | None = None
+    counts_prompts: bool = False
+    counts_at: str | None = None
+    short_answers: bool = False
+    calls_on_demand: bool = False
+    named_calls: Literal["native", "only_tool", "never"] = "native"
+    withholds_tools: bool = True
+    emulates_calls: bool = False
+    enforces_schema: bool | None = None
+    enforces_stop: bool = True
+    many_choices: bool = True
+    logprobs: bool = True
+    list_prompts: bool = True
+    integer_bias: bool = True
     continues_text: bool = False
     thinking_field: ThinkingField | None = None
+    thoughts: Literal["reasoning", "reasoning_content", "content"] | None = None
+    streams_usage: Literal["asked", "always", "never"] = "asked"
+    ends_without_done: bool = False
+    stops_unstreamed: bool = True
+    errors: ErrorTexts = NO_TEXTS
+    keeps_idle: float = 5.0
+    requests_kept: int | None = None
+    launch_flags: bool = False
     library: bool = False
-    workarounds: Workarounds | None = None
     probe: Probe | None = None
+    signs: Signs | None = None
 
     @property
     def chats(self) -> bool:
         """Does it serve chat completions? Canaries, checks and benchmarks are for such servers only."""
         return "chat" in self.endpoints
 
+    @property
+    def asked_otherwise(self) -> bool:
+        """Is it asked in another way than the client asked, because it lacks something?"""
+        whole = self.enforces_stop and self.stops_unstreamed and self.withholds_tools
+        return not (whole and self.many_choices and self.list_prompts and self.integer_bias)
+
 
 _OPENAI = frozenset({"chat", "completions", "embeddings"})
+_TEXT = frozenset({"chat", "completions"})
 
 TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
     {
+        # vLLM 0.32.0, seen running.
         "vllm": EngineTraits(
             _OPENAI,
+            model_optional=True,
             refuses_unread=True,
             clamps_since=(0, 32),
             counts_prompts=True,
             calls_on_demand=True,
             enforces_schema=True,
-            launch_flags=True,
-            model_optional=True,
             continues_text=True,
             thinking_field="chat_template_kwargs",
+            thoughts="reasoning",
+            launch_flags=True,
             probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics"),
+            signs=Signs(owned_by="vllm"),
         ),
+        # Any server that is not recognised: what OpenAI's API promises is tried.
         "openai": EngineTraits(
             _OPENAI, calls_on_demand=True, probe=Probe(liveness="models", models="models", version=None)
         ),
+        # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
+        "llamacpp": EngineTraits(
+            _OPENAI,
+            loaded=("status.value", "loaded"),
+            window=("meta.n_ctx",),
+            describes=Description(
+                "/props", window="default_generation_settings.n_ctx", slots="total_slots", version="build_info"
+            ),
+            refuses_unread=True,
+            counts_at="/v1/chat/completions/input_tokens",
+            calls_on_demand=True,
+            named_calls="only_tool",
+            enforces_schema=True,
+            thinking_field="chat_template_kwargs",
+            thoughts="reasoning_content",
+            errors=ErrorTexts(
+                client=(
+                    r".*(?:image|audio) input is not supported.*",
+                    r".*tools param requires --jinja flag.*",
+                    r"Failed to parse (?:input|tool call arguments|messages).*",
+                    r".*(?:json\.exception|\[json).*",
+                    r"input (?:\(\d+ tokens\) )?is too large to process.*",
+                    r"This server does not support embeddings.*",
+                ),
+                full=(r"Context size has been exceeded\.",),
+                too_long=(
+                    r"request \((?P<prompt>\d+) tokens\) exceeds the available context size "
+                    r"\((?P<window>\d+) tokens\), try increasing it",
+                ),
+            ),
+            requests_kept=100,
+            probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
+            signs=Signs(owned_by="llamacpp"),
+        ),
+        # mlx_lm.server 0.32.2, seen running.
+        "mlx": EngineTraits(
+            _TEXT,
+            model_optional=True,
+            default_model="default_model",
+            lists_cache=True,
+            computes_beyond=True,
+            short_answers=True,
+            named_calls="never",
+            withholds_tools=False,
+            enforces_schema=False,
+            enforces_stop=False,
+            many_choices=False,
+            logprobs=False,
+            list_prompts=False,
+            thinking_field="chat_template_kwargs",
+            thoughts="reasoning",
+            stops_unstreamed=False,
+            errors=ErrorTexts(dead=("generation thread died",)),
+            probe=Probe(liveness=None, models="models", version=None),
+            signs=Signs(header=("server", "BaseHTTP/"), path="/health", keys=("status",)),
+        ),
+        # transformers serve 5.23.0, seen running.
+        "transformers": EngineTraits(
+            _TEXT,
+            model_optional=True,
+            lists_cache=True,
+            computes_beyond=True,
+            short_answers=True,
+            named_calls="never",
+            withholds_tools=False,
+            enforces_schema=False,
+            enforces_stop=False,
+            many_choices=False,
+            logprobs=False,
+            list_prompts=False,
+            integer_bias=False,
+            thinking_field="chat_template_kwargs",
+            thoughts="reasoning_content",
+            streams_usage="always",
+            ends_without_done=True,
+            stops_unstreamed=False,
+            probe=Probe(liveness=None, models="models", version=None),
+        ),
+        # LM Studio 0.3/0.4, from its documents; never seen running.
+        "lmstudio": EngineTraits(
+            _OPENAI,
+            loads_on_demand=True,
+            lists_cache=True,
+            describes=Description("/api/v0/models", window="loaded_context_length"),
+            calls_on_demand=True,
+            named_calls="only_tool",
+            enforces_schema=True,
+            many_choices=False,
+            logprobs=False,
+            thoughts="reasoning_content",
+            probe=Probe(liveness="models", models="models", version=None),
+            signs=Signs(owned_by="organization_owner"),
+        ),
+        # SGLang 0.5, from its source; never seen running.
+        "sglang": EngineTraits(
+            _OPENAI,
+            model_optional=True,
+            refuses_unread=True,
+            calls_on_demand=True,
+            enforces_schema=True,
+            continues_text=True,
+            thinking_field="chat_template_kwargs",
+            thoughts="reasoning_content",
+            errors=ErrorTexts(full=(r"The request queue is full\.",)),
+            probe=Probe(liveness=None, models="models", version=None),
+            signs=Signs(owned_by="sglang"),
+        ),
+        # TensorRT-LLM 1.x (trtllm-serve), from its source; never seen running.
+        "tensorrt-llm": EngineTraits(
+            _TEXT,
+            calls_on_demand=True,
+            thinking_field="chat_template_kwargs",
+            thoughts="reasoning_content",
+            probe=Probe(liveness=None, models="models", version="/version"),
+            signs=Signs(owned_by="tensorrt_llm"),
+        ),
+        # text-generation-inference 3.x, from its source; never seen running.
+        "tgi": EngineTraits(
+            _TEXT,
+            describes=Description(
+                "/info", window="max_total_tokens", slots="max_concurrent_requests", version="version"
+            ),
+            refuses_unread=True,
+            calls_on_demand=True,
+            enforces_schema=True,
+            many_choices=False,
+            thoughts="content",
+            probe=Probe(liveness=None, models="models", version=None),
+            signs=Signs(path="/info", keys=("model_id", "max_total_tokens")),
+        ),
+        # llama_cpp.server 0.3.36 (llama-cpp-python), seen running.
+        "llama-cpp-python": EngineTraits(
+            _OPENAI,
+            short_answers=True,
+            calls_on_demand=True,
+            enforces_schema=False,
+            many_choices=False,
+            logprobs=False,
+            thoughts="content",
+            streams_usage="never",
+            probe=Probe(liveness="models", models="models", version=None),
+            signs=Signs(owned_by="me"),
+        ),
         "ollama": EngineTraits(
             _OPENAI,
+            loads_on_demand=True,
             cuts_silently=True,
             emulates_calls=True,
             enforces_schema=True,
-            loads_on_demand=True,
             thinking_field="think",
             probe=Probe(liveness="/api/tags", models="/api/tags", version="/api/version"),
         ),
@@ -113,3 +370,13 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "http": EngineTraits(frozenset(), probe=Probe(liveness=None, models=None, version=None)),
     }
 )
+
+
+def traits_of(backend: Backend) -> EngineTraits:
+    """The row of what routes.yaml declares."""
+    return TRAITS[declared_server(backend)]
+
+
+def declared_server(backend: Backend) -> str:
+    """The name of that row."""
+    return backend.server or backend.engine

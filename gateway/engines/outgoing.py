@@ -13,7 +13,6 @@ from msgspec import Raw
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
@@ -50,7 +49,7 @@ def outgoing_fields(
     """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
-    traits = TRAITS[state.backend.engine]
+    traits = state.traits
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
     elif traits.model_optional:
@@ -65,7 +64,7 @@ def outgoing_fields(
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:
             adapted.append(THINKING_UNAVAILABLE)
-    if traits.workarounds is not None and traits.workarounds.fills_limit:
+    if traits.short_answers:
         fill_limit(fields, request, state, now)
     clamped = False
     for name in request.endpoint.limits:
@@ -147,7 +146,7 @@ def outgoing_limits(request: InferenceRequest, alias: Alias, state: BackendState
 
 def clamps_itself(state: BackendState) -> bool:
     """Does the server itself shorten the answer to what the window leaves? One that does not answers 400."""
-    since = TRAITS[state.backend.engine].clamps_since
+    since = state.traits.clamps_since
     return since is not None and at_least(state.reported.version, *since) is True
 
 

@@ -14,6 +14,8 @@ from gateway.engines.openai.engine import OpenAIEngine
 ENGINES: Mapping[str, Engine] = {
     "vllm": OpenAIEngine("vllm"),
     "openai": OpenAIEngine("openai"),
+    "llamacpp": OpenAIEngine("llamacpp"),
+    "mlx": OpenAIEngine("mlx"),
     "ollama": OllamaEngine(),
     "litellm": LiteLLMEngine(),
 }

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import THINKING_SWITCHES, InferenceRequest
 from gateway.launch.families import SWITCH_VALUES
 from gateway.routing.needs import THINKING_UNAVAILABLE, Adaptation
@@ -32,7 +31,7 @@ def set_thinking(
     """Write the demanded thinking into `fields` (the client's fields with the alias' params), which are changed in
     place. `adapt.thinking` None = no demand, or the backend has no switch. Returns False if the alias or the client's
     settings demand thinking on or off and this backend has no field for it."""
-    field, wanted = TRAITS[state.backend.engine].thinking_field, adapt.thinking
+    field, wanted = state.traits.thinking_field, adapt.thinking
     if field == "chat_template_kwargs":
         _drop_unknown_to_vllm(fields)
     elif field is None and _kind(fields) == "adaptive":

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.events import Event
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import SERVING, WELL, State
@@ -89,7 +88,7 @@ class CanarySchedule:
         """Is a confirming canary due? Only backends that are well and idle get one, `health.canary` seconds after the
         last one."""
         every = state.backend.health.canary
-        if every is None or not TRAITS[state.backend.engine].chats or state.health.state not in (*WELL, State.UNKNOWN):
+        if every is None or not state.traits.chats or state.health.state not in (*WELL, State.UNKNOWN):
             return False
         if state.under_way or state.foreign or state.cooldown_until > now:
             return False
@@ -112,7 +111,7 @@ class CanarySchedule:
     async def _decide(self, state: BackendState) -> None:
         """Run a warm-up and a canary of a backend that came back; the outcome decides about its health."""
         try:
-            if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
+            if state.traits.loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
             else:
                 outcome = await self._run(state, (WARM_UP, *SHORT), now=True)
@@ -130,7 +129,7 @@ class CanarySchedule:
 
     async def _confirm(self, state: BackendState) -> None:
         """Run a canary of a backend that is well or unknown."""
-        if TRAITS[state.backend.engine].loads_on_demand and not await self._is_loaded(state):
+        if state.traits.loads_on_demand and not await self._is_loaded(state):
             return
         outcome = await self._run(state, SHORT, now=False)
         if state.health.state not in SERVING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.config.snapshot import Backend, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS, Probe
+from gateway.domain.engine_traits import Probe, traits_of
 from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL
@@ -204,7 +204,7 @@ class Prober:
     async def look_at_engine(self, state: BackendState) -> None:
         """Read the engine's counters: whether it makes progress, how fast it is, and how many requests of others are
         under way there. Only for engines that have such a page (`Probe.metrics`)."""
-        probe = TRAITS[state.backend.engine].probe
+        probe = state.traits.probe
         assert probe is not None
         assert probe.metrics is not None
         response = await self._client.get(state.backend, probe.metrics)
@@ -323,6 +323,11 @@ class Prober:
         models = ENGINES[backend.engine].read_models(model_list)
         if not models:
             return True  # not a model list: keep what is known
+        traits = state.traits
+        if traits.lists_cache and backend.model in (None, traits.default_model) and traits.model_optional:
+            state.saw_model(traits.default_model, state.reported.context)  # a listed one would be loaded
+            state.evidence.configured()
+            return True
         if backend.model is not None and backend.model not in models:
             names = ", ".join(visible(name[:NAME_SHOWN]) for name in list(models)[:5])
             state.evidence.misconfigured(
@@ -339,7 +344,7 @@ def probe_of(backend: Backend) -> Probe | None:
     """How this backend is probed; None = it is not probed (as clouds without `health.every`)."""
     if backend.url is None or backend.health.every is None:
         return None
-    return TRAITS[backend.engine].probe
+    return traits_of(backend).probe
 
 
 def reported_version(body: Any) -> str | None:

@@ -17,7 +17,7 @@ import msgspec
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.drift import drift
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT, Endpoint, parse
@@ -62,7 +62,7 @@ async def probe(
     called after each check. `replies` is filled with: encoded body of a request -> its reply.
     """
     names = tuple(checks)
-    if state.health.outside and TRAITS[state.backend.engine].loads_on_demand:
+    if state.health.outside and state.traits.loads_on_demand:
         parked = f"{state.health.reason}: a request would load its model"
         return {name: Observation("untested", parked, time.time()) for name in names}
     found: dict[str, Observation] = {}
@@ -75,8 +75,8 @@ async def probe(
     for name in names:
         if not now and seconds_left is not None:
             seconds_left = await wait_idle(state, seconds_left)
-        profile = profile_of(state.backend, state.model, state.reported.context)
-        reason = skipped(name, profile, found) if TRAITS[state.backend.engine].chats else "not a chat server"
+        profile = profile_of(state.backend, state.model, state.reported.context, state.traits)
+        reason = skipped(name, profile, found) if state.traits.chats else "not a chat server"
         if reason is None and seconds_left is None:
             reason = _busy(state)
         if reason is not None:
@@ -150,13 +150,13 @@ def answer_budget(state: BackendState, body: Body) -> float:
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
-    loading = LOADING if TRAITS[state.backend.engine].loads_on_demand else 0.0
+    loading = LOADING if state.traits.loads_on_demand else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 
 def _call(state: BackendState, body: Body, endpoint: Endpoint) -> Call:
     request = parse(endpoint, _encode({"model": state.model or state.name, **body}))
-    if state.model is None and TRAITS[state.backend.engine].model_optional:
+    if state.model is None and state.traits.model_optional:
         del request.fields["model"]  # without a model the server uses its first one
     request_id = f"probe-{uuid.uuid4().hex}"
     return Call(endpoint, request.stream, request.fields, outgoing_headers({}, request_id), request_id)
@@ -199,21 +199,25 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},
         "drift": list(map(str, drift(state, now))),
-        "problems": problems(state.backend, seen, parked=parked),
+        "problems": problems(state.backend, seen, state.traits, parked=parked),
     }
 
 
-def problems(backend: Backend, seen: Mapping[str, Observation], *, parked: bool = False) -> list[str]:
+def problems(
+    backend: Backend, seen: Mapping[str, Observation], traits: EngineTraits | None = None, *, parked: bool = False
+) -> list[str]:
     """What is wrong with the backend: it did not answer (unless it is parked), or it failed a required check."""
     no_answer = next((found.seen for found in seen.values() if found.seen.startswith(NO_ANSWER)), None)
     if no_answer is not None:
         return [] if parked else [no_answer]
-    required = required_checks(backend)
+    required = required_checks(backend, traits)
     return [f"{name}: {found.seen}" for name, found in seen.items() if found.result == "no" and name in required]
 
 
-def required_checks(backend: Backend) -> frozenset[str]:
-    """The checks that a backend has to pass, which follow from its engine and from what routes.yaml declares."""
+def required_checks(backend: Backend, traits: EngineTraits | None = None) -> frozenset[str]:
+    """The checks that a backend has to pass, which follow from its traits and from what routes.yaml declares. `traits`:
+    the row in force; None = the declared one."""
+    traits = traits_of(backend) if traits is None else traits
     checks = set(_ANSWERS)
     if backend.tool_parser not in (None, "none"):
         checks.update(_TOOLS if backend.auto_tools is not False else ())
@@ -222,8 +226,8 @@ def required_checks(backend: Backend) -> frozenset[str]:
         checks.add("reasoning")
     if backend.thinking == "optional":
         checks.update(("thinking_on", "thinking_off"))
-    if TRAITS[backend.engine].enforces_schema:
+    if traits.enforces_schema:
         checks.add("json_schema")
-    if TRAITS[backend.engine].refuses_unread:
+    if traits.refuses_unread:
         checks.add("window")
     return frozenset(checks)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
@@ -138,7 +137,7 @@ class SuspectProbes:
 
 
 async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
-    if state.health.outside and TRAITS[state.backend.engine].loads_on_demand:
+    if state.health.outside and state.traits.loads_on_demand:
         return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
     body = _harmless_body(state, endpoint, stream=stream)
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
@@ -150,7 +149,7 @@ def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> 
     if endpoint is COMPLETIONS:
         body: Body = {"prompt": "Say hello.", "max_tokens": TOKENS}
     else:
-        body = requests.plain(profile_of(state.backend, state.model, state.reported.context))
+        body = requests.plain(profile_of(state.backend, state.model, state.reported.context, state.traits))
         body["max_tokens"] = TOKENS
     return {**body, "stream": True} if stream else body
 

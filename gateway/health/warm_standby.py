@@ -16,7 +16,6 @@ import httpx
 
 from gateway.config.snapshot import Alias, Backend, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL, State
 from gateway.engines.ollama.models import INSTALLED, LOAD, LOADED, load_body, model_names, model_size
@@ -188,7 +187,7 @@ def fallbacks_needed(aliases: Mapping[str, Alias], states: Mapping[str, BackendS
             usable = [states[name] for name in step if _is_local_and_serving(states[name])]
             if usable:
                 for state in usable:
-                    if TRAITS[state.backend.engine].loads_on_demand:
+                    if state.traits.loads_on_demand:
                         hosts = hosts_of(state.backend)
                         neighbours = frozenset(n for n in first if hosts_of(states[n].backend) & hosts)
                         needed[state.name] = needed.get(state.name, frozenset()) | neighbours

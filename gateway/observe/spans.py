@@ -16,7 +16,7 @@ import msgspec
 from gateway.accounting.prices import read_usage
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import ReaderStalled, Stopping
 from gateway.errors import CATALOGUE
@@ -145,7 +145,7 @@ def attempt_attributes(attempt: AttemptRecord, outcome: str, waited: float | Non
 
 def provider(backend: Backend) -> str:
     """`gen_ai.provider.name`: the provider's name in litellm, else the kind of server."""
-    if TRAITS[backend.engine].library:
+    if traits_of(backend).library:
         return (backend.model or backend.engine).partition("/")[0]
     return backend.engine
 

@@ -10,7 +10,6 @@ from functools import partial
 
 from gateway.admission.capacity import capacity
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
@@ -211,7 +210,7 @@ class Attempt:
         if isinstance(failure, OwnFailure):
             return self._own_failure(failure)
         state = self.candidate.state
-        reason = reason_of(failure, foreign=TRAITS[state.backend.engine].library)
+        reason = reason_of(failure, foreign=state.traits.library)
         verdict = Verdict("failed", reason)
         if self.reply is not None and self.reply.content and not isinstance(failure, ConnectFailure):
             off = self._kept if self.timer.now() < self.timer.total_at else None

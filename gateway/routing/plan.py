@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
@@ -237,9 +236,8 @@ def why_not(
     backend = state.backend
     if backend.cloud and local_only:
         return Why("local_only", "is outside the LAN, and this request may not leave it")
-    traits = TRAITS.get(backend.engine)
-    if traits is None or request.endpoint.name not in traits.endpoints:
-        return Why("unserved", f"engine {backend.engine} does not serve {request.endpoint.path}")
+    if request.endpoint.name not in state.traits.endpoints:
+        return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
     if health.state is not State.READY and not health.usable(now):
         return Why(*unavailable(state, now))

@@ -16,7 +16,6 @@ from msgspec import Raw
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, InferenceRequest, is_limit, value_of
 from gateway.inspection.sent_text import SentText
 
@@ -89,7 +88,7 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
 
 def can_go_on(state: BackendState, left: BackendState) -> bool:
     """Can this backend continue what `left` has begun? It has to have the same model, on the LAN."""
-    return TRAITS[state.backend.engine].continues_text and not state.backend.cloud and same_model(state, left)
+    return state.traits.continues_text and not state.backend.cloud and same_model(state, left)
 
 
 def same_model(one: BackendState, other: BackendState) -> bool:

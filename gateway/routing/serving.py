@@ -17,7 +17,6 @@ import msgspec
 
 from gateway.config.snapshot import Alias, Backend, Client, Snapshot
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
@@ -135,7 +134,7 @@ def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float)
     """The plan of a short request to the first endpoint that some backend serves. Chat is not always that endpoint:
     a chat that was sent to an embeddings alias by mistake teaches that its backends serve no chat, but they do serve
     the alias."""
-    if not any(TRAITS[state.backend.engine].endpoints for state in states.values()):
+    if not any(state.traits.endpoints for state in states.values()):
         return _plan_by_health(alias, states, now)
     plans = []
     for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS):

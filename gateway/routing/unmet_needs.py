@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import PARSER_FREE, Capabilities
-from gateway.domain.engine_traits import TRAITS
 from gateway.launch.families import family_of
 from gateway.routing.needs import Lack, Needs
 
@@ -19,7 +18,7 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         return _thinking(needs, state, able)
     if lack == "json_schema":
         return "did not keep to a JSON schema when it was checked"
-    flags = "--language-model-only or --limit-mm-per-prompt" if TRAITS[state.backend.engine].launch_flags else ""
+    flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"
 
@@ -34,19 +33,18 @@ def parser_flags(state: BackendState) -> str:
 
 
 def _tools(state: BackendState) -> str:
-    if not TRAITS[state.backend.engine].launch_flags:
+    if not state.traits.launch_flags:
         return "cannot call tools: serve a model that can"
     return f"cannot call tools: start vLLM with {parser_flags(state)}"
 
 
 def _tool_choice(needs: Needs, state: BackendState, able: Capabilities) -> str:
-    engine = state.backend.engine
     source = able.sources["named" if needs.tools == "named" else "required"]
     if source == "engine":
-        return f"cannot be made to call a tool: engine {engine} ignores tool_choice"
+        return f"cannot be made to call a tool: engine {state.server} ignores tool_choice"
     if source == "observed":
         return "did not make a required tool call when it was checked"
-    if not TRAITS[engine].launch_flags:
+    if not state.traits.launch_flags:
         return "cannot be made to call a tool (tool_parser: none)"
     since = ".".join(map(str, PARSER_FREE))
     return f"cannot be made to call a tool: start vLLM (since {since}) with {parser_flags(state)}"
@@ -60,7 +58,7 @@ def _thinking(needs: Needs, state: BackendState, able: Capabilities) -> str:
     if source == "family":
         family = family_of(state.checkpoint)
         return f"{what}: its model ({family.name if family else state.model}) has no switch for it"
-    if source == "observed" and needs.thinking == "on" and TRAITS[state.backend.engine].launch_flags:
+    if source == "observed" and needs.thinking == "on" and state.traits.launch_flags:
         family = family_of(state.checkpoint)
         parser = (family.reasoning_parser if family else None) or "PARSER"
         return f"{what}: it did not when it was checked; start vLLM with --reasoning-parser {parser}"

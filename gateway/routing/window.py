@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_ratio import Estimate, fits, surely_fits
 
@@ -57,7 +56,7 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
     window = window_for(state, request, now)
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
-    cuts = TRAITS[state.backend.engine].cuts_silently
+    cuts = state.traits.cuts_silently
     if fits(text_estimate(state, request), room, window, cuts_silently=cuts):
         return True
     return request.media is not NO_MEDIA and fits(prompt_estimate(state, request), room, window, cuts_silently=cuts)
@@ -67,7 +66,7 @@ def near_limit(state: BackendState, request: InferenceRequest, room: int, now: f
     """Is it worth having the prompt counted (vLLM's /tokenize)? Only if the estimate leaves open whether prompt and
     `room` tokens of answer fit, and the prompt is text."""
     window = window_for(state, request, now)
-    if window is None or not TRAITS[state.backend.engine].counts_prompts or state.name in request.exact:
+    if window is None or not state.traits.counts_prompts or state.name in request.exact:
         return False
     if surely_fits(request.prompt_bytes, room, window) or request.media is not NO_MEDIA:
         return False

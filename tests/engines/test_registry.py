@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import get_args
 
-from gateway.config.snapshot import Engine
+from gateway.config.snapshot import Engine, ModelServer
 from gateway.domain.engine_traits import TRAITS
 from gateway.engines.registry import ENGINES
 
 
-def test_every_engine_that_routes_yaml_may_name_has_traits() -> None:
-    assert set(TRAITS) == set(get_args(Engine))
+def test_every_engine_and_every_server_that_routes_yaml_may_name_has_traits() -> None:
+    assert set(TRAITS) == set(get_args(Engine)) | set(get_args(ModelServer))
 
 
 def test_every_engine_that_serves_an_endpoint_has_a_client_of_its_name() -> None:
-    assert set(ENGINES) == {name for name, traits in TRAITS.items() if traits.endpoints}
+    assert set(ENGINES) == {name for name in get_args(Engine) if TRAITS[name].endpoints}
     assert all(engine.name == name for name, engine in ENGINES.items())

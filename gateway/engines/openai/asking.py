@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.engine_traits import EngineTraits
 from gateway.domain.request import is_limit, value_of
-from gateway.domain.workarounds import Workarounds
 from gateway.engines.base import Call, Refused
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
@@ -45,16 +45,17 @@ def read_stops(raw: Raw | None) -> tuple[str, ...]:
     return tuple(one for one in stops if one)
 
 
-def split(fields: Fields) -> list[Fields]:
-    """One body for each answer that is asked for: `n` to each of the prompts. Raises Refused."""
-    n, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
-    count = n if type(n) is int and n > 1 else 1
-    prompts = _prompts(value_of(fields.get("prompt")))
-    if count * len(prompts) > PARTS_MOST:
+def split(fields: Fields, *, n: bool = True, prompts: bool = True) -> list[Fields]:
+    """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. Raises
+    Refused."""
+    asked, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
+    count = asked if n and type(asked) is int and asked > 1 else 1
+    texts = _prompts(value_of(fields.get("prompt"))) if prompts else [None]
+    if count * len(texts) > PARTS_MOST:
         raise Refused(f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n")
-    one = {name: value for name, value in fields.items() if name != "n"}
+    one = _without(fields, "n") if n else fields
     bodies = []
-    for prompt in prompts:
+    for prompt in texts:
         for number in range(count):
             body = dict(one)
             if prompt is not None:
@@ -75,22 +76,24 @@ def _prompts(prompt: Any) -> list[str | None]:
     return [*texts]
 
 
-def ask(call: Call, around: Workarounds) -> Asked:
+def ask(call: Call, traits: EngineTraits) -> Asked:
     """The bodies to send for this call. Raises Refused."""
-    fields = call.fields
+    _check_limits(call)
+    fields, generates = call.fields, bool(call.endpoint.chunk_object)
     stops: tuple[str, ...] = ()
-    if around.checks_limit:
-        _check_limits(call)
-    if around.cuts_stop and "stop" in fields:
+    if not traits.enforces_stop and "stop" in fields:
         stops, fields = read_stops(fields["stop"]), _without(fields, "stop")
-    if around.drops_tools and "tools" in fields and value_of(fields.get("tool_choice")) == "none":
+    if not traits.withholds_tools and "tools" in fields and value_of(fields.get("tool_choice")) == "none":
         fields = _without(fields, "tools", "tool_choice", "parallel_tool_calls")
-    if around.float_bias and "logit_bias" in fields:
+    if not traits.integer_bias and "logit_bias" in fields:
         fields = {**fields, "logit_bias": _with_floats(fields["logit_bias"])}
-    assembled = around.asks_streams and not call.stream and bool(call.endpoint.chunk_object)
+    bodies = [fields]
+    if generates:  # where stop strings are looked for, a stream has one answer
+        bodies = split(fields, n=bool(stops) or not traits.many_choices, prompts=bool(stops) or not traits.list_prompts)
+    in_parts = bool(stops) or len(bodies) > 1 or not traits.stops_unstreamed
+    assembled = generates and in_parts and not call.stream
     if assembled:
-        fields = {**fields, "stream": _TRUE, "stream_options": _INCLUDE_USAGE}
-    bodies = split(fields) if around.asks_one and call.endpoint.chunk_object else [fields]
+        bodies = [{**body, "stream": _TRUE, "stream_options": _INCLUDE_USAGE} for body in bodies]
     return Asked(bodies, stops, assembled)
 
 

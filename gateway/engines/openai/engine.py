@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -9,9 +10,7 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.upstream import EngineDied, Response
-from gateway.domain.workarounds import Workarounds
 from gateway.engines.base import (
     Call,
     Refused,
@@ -23,13 +22,14 @@ from gateway.engines.base import (
 )
 from gateway.engines.openai.asking import ask
 from gateway.engines.openai.parts import Parts, StreamOfParts, WholeOfParts
+from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 
 
 class OpenAIEngine:
-    """`engine: vllm` and `engine: openai`; they differ only in their traits."""
+    """All engines that speak OpenAI's API; they differ only in their traits."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,8 +38,7 @@ class OpenAIEngine:
         pass
 
     def send(self, state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
-        around = TRAITS[state.backend.engine].workarounds
-        return _post(state, call, call.fields) if around is None else _send_around(state, call, around)
+        return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
@@ -51,16 +50,16 @@ def _post(state: BackendState, call: Call, fields: Mapping[str, Raw]) -> Corouti
     return post_json(state.client, backend.api_path + call.endpoint.path, authorized(call.headers, backend), fields)
 
 
-async def _send_around(state: BackendState, call: Call, around: Workarounds) -> Response:
+async def _send_otherwise(state: BackendState, call: Call) -> Response:
     """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
     try:
-        asked = ask(call, around)
+        asked = ask(call, state.traits)
     except Refused as refused:
         return error_response(400, refused.message, param=refused.param)
     first, *more = asked.bodies
     response = await _post(state, call, first)
     if response.status >= 300:
-        return response if around.died is None else await _unless_died(response, around.died)
+        return await _unless_dead(response, state.traits.errors.dead)
     if asked.as_is or "text/event-stream" not in response.headers.get("content-type", ""):
         return response
     prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
@@ -69,15 +68,18 @@ async def _send_around(state: BackendState, call: Call, around: Workarounds) -> 
     return WholeOfParts(parts) if asked.assembled else StreamOfParts(parts)
 
 
-async def _unless_died(response: Response, words: str) -> Response:
-    """An error answer as it is. Raises EngineDied if it says that the engine has died: its status may blame the
-    client."""
+async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:
+    """An error answer as it is. Raises EngineDied if its message is one of `texts` (regular expressions), because its
+    status may blame the client."""
+    if not texts:
+        return response
     try:
         body = await response.read_all(ERROR_MOST)
     finally:
         response.release()
-    if words.encode() in body:
-        raise EngineDied(f"says that its engine has died ({response.status}: {words})")
+    message, *_ = read_error(body, response.headers.get("content-type", ""))
+    if any(re.fullmatch(text, message) for text in texts):
+        raise EngineDied(f"answers {response.status}: {message}")
     return WholeResponse(response.status, body, response.headers)
 
 

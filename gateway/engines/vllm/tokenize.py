@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
@@ -64,7 +63,7 @@ async def count_tokens(state: BackendState, request: InferenceRequest) -> int | 
 def tokenize_body(state: BackendState, request: InferenceRequest) -> bytes | None:
     """The body for `/tokenize`; None if it cannot count this request, e.g. one with several prompts."""
     fields = _FIELDS.get(request.endpoint.name)
-    if not TRAITS[state.backend.engine].counts_prompts or fields is None or not _is_text(request):
+    if not state.traits.counts_prompts or fields is None or not _is_text(request):
         return None
     asked: dict[str, object] = {name: request.fields[name] for name in fields if name in request.fields}
     if _OLD_NAME.encode() in bytes(request.fields.get("messages", b"")):

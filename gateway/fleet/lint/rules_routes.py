@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway.config.aliases import HERMES_WINDOW, first_window
 from gateway.config.snapshot import Alias, Backend, Snapshot
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.rules_container import is_loopback
@@ -27,7 +27,7 @@ def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __
     """Two models at one address: the second one is never reached."""
     found: dict[tuple[tuple[str, str, int], str], list[Backend]] = defaultdict(list)
     for backend in snapshot.backends.values():
-        if backend.url is not None and TRAITS[backend.engine].launch_flags and not backend.cloud:
+        if backend.url is not None and traits_of(backend).launch_flags and not backend.cloud:
             found[backend.origin, backend.api_path].append(backend)
     for group in found.values():
         first = group[0]
@@ -130,12 +130,12 @@ def _members(alias: Alias, snapshot: Snapshot) -> list[Backend]:
 
 def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
     """Ollama loads models as it is asked, into memory that a vLLM beside it counts on."""
-    engines = [backend for backend in snapshot.backends.values() if TRAITS[backend.engine].launch_flags]
+    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
     busy = {node for backend in engines for node in backend.nodes}
     told: set[tuple[str, str, int]] = set()
     for backend in snapshot.backends.values():
         shared = [node for node in backend.nodes if node in busy]
-        if not TRAITS[backend.engine].loads_on_demand or not shared or backend.origin in told:
+        if not traits_of(backend).loads_on_demand or not shared or backend.origin in told:
             continue
         told.add(backend.origin)
         message = f"Ollama beside vLLM on {shared[0]}: each further model it loads is taken from the same memory"
@@ -145,11 +145,11 @@ def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___
 
 def audio_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___: bool) -> Iterator[Remark]:
     """Speech on a machine whose GPU is a part of an engine over two machines."""
-    engines = [backend for backend in snapshot.backends.values() if TRAITS[backend.engine].launch_flags]
+    engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
     spread = {node for backend in engines if len(backend.nodes) > 1 for node in backend.nodes}
     for backend in snapshot.backends.values():
         shared = [node for node in backend.nodes if node in spread]
-        if not TRAITS[backend.engine].endpoints and shared:
+        if not traits_of(backend).endpoints and shared:
             message = (
                 f"speech beside an engine over two machines ({shared[0]}): when one crashes, its GPU memory may "
                 "stay taken until the machine is rebooted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark, Severity
 from gateway.fleet.lint.subject import DECLARED_BY, Rule, Subject
@@ -15,7 +15,7 @@ _400 = 'every request with tools is a 400: "auto" tool choice requires --enable-
 
 def auto_tool_choice(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Tools need both flags."""
-    if not TRAITS[one.backend.engine].launch_flags or not one.chats or not (one.launched or one.tools):
+    if not traits_of(one.backend).launch_flags or not one.chats or not (one.launched or one.tools):
         return
     auto, parser, best = one.flags.get("enable-auto-tool-choice"), one.tools, _best_parser(one)
     if parser and not auto:
@@ -39,7 +39,7 @@ def _auto(one: Subject) -> tuple[str, str, tuple[str | int, ...]]:
 def parser_family(one: Subject, _: Catalog) -> Iterator[Remark]:
     """The tool parser follows the model's family, not the client."""
     parser, facts, where = one.tools, one.facts, one.at("tool-call-parser")
-    if parser is None or not TRAITS[one.backend.engine].launch_flags:
+    if parser is None or not traits_of(one.backend).launch_flags:
         return
     best = _best_parser(one)
     fix = _fix(one, "tool-call-parser", best) if best else ""
@@ -67,7 +67,7 @@ def reasoning_parser(one: Subject, _: Catalog) -> Iterator[Remark]:
     if wanted is None:
         name = one.family.reasoning_parser if one.family is not None else None
         wanted = (name,) if name else None if one.family is None or one.family.thinking != "never" else ()
-    if not TRAITS[one.backend.engine].launch_flags or wanted is None or not one.chats:
+    if not traits_of(one.backend).launch_flags or wanted is None or not one.chats:
         return
     given, where = one.text("reasoning-parser"), one.at("reasoning-parser")
     source = one.facts.source_of("reasoning_parsers") or "vLLM's table of parsers"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.config.problems import Path
 from gateway.config.snapshot import Backend, Launch, Snapshot
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.catalog import Catalog, Version, version_of
 from gateway.fleet.catalog_rows import Family, Image
 from gateway.fleet.lint.finding import Remark
@@ -163,7 +163,7 @@ Rule = Callable[[Subject, Catalog], Iterator[Remark]]
 def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
     """Every backend in the LAN, and each profile of one behind it."""
     for backend in snapshot.backends.values():
-        if backend.cloud or not TRAITS[backend.engine].endpoints:
+        if backend.cloud or not traits_of(backend).endpoints:
             continue
         if backend.launch is None or not backend.launch.parsed.words:
             yield _declared(backend, catalog)

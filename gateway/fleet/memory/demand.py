@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.memory.arithmetic import (
     ENGINE_GIB,
     GIB,
@@ -77,10 +77,10 @@ def demand_of(
     backend: Backend, command: ServeCommand, place: Place, catalog: ModelCatalog, files: ModelFiles | None = None
 ) -> Demand:
     """The demand of a backend that is started by `command`, which profiles and what-ifs may have changed."""
-    if TRAITS[backend.engine].loads_on_demand:
+    if traits_of(backend).loads_on_demand:
         return _measured_wins(_ollama(backend, catalog), backend, changed=False)
     if (
-        not TRAITS[backend.engine].launch_flags
+        not traits_of(backend).launch_flags
         or backend.launch is None
         or not command.is_vllm
         or not (command.flags or command.model)

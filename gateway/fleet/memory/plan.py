@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.memory.arithmetic import ADVISED_FREE_GIB, GIB, SYSTEM_GIB
 from gateway.fleet.memory.demand import Demand, Place, Verdict, demand_of
 from gateway.fleet.memory.model_files import ModelFiles
@@ -81,7 +81,7 @@ def _is_uncounted(backend: Backend) -> bool:
     """Whether it is a server of something other than language models, and nothing says what it holds: a speech server
     on the CPU takes little, and must not make the whole plan unknown."""
     measured = backend.launch is not None and backend.launch.resident is not None
-    return not TRAITS[backend.engine].endpoints and not measured
+    return not traits_of(backend).endpoints and not measured
 
 
 def _always(snapshot: Snapshot) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import traits_of
 from gateway.fleet.render.launches import NodeLaunch
 from gateway.fleet.render.order import Start
 from gateway.fleet.render.paths import MARK, env_path, script_path
@@ -87,7 +87,7 @@ def warms_up(launch: NodeLaunch) -> bool:
     command does not say that it serves no chats."""
     flags = launch.command.flags
     chats = flags.get("runner") in (None, "auto", "generate") and flags.get("task") in (None, "auto", "generate")
-    vllm = TRAITS[launch.backend.engine].launch_flags and launch.command.is_vllm
+    vllm = traits_of(launch.backend).launch_flags and launch.command.is_vllm
     return launch.url is not None and chats and vllm and served_name(launch) is not None
 
 

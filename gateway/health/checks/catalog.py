@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.domain.engine_traits import TRAITS
 from gateway.domain.facts import Observation
 from gateway.health.checks import graders, requests
 from gateway.health.checks.profile import Profile
@@ -89,8 +88,8 @@ def _thinking_skipped(profile: Profile, reasoning: Observation | None) -> str | 
 
 
 def _window_skipped(profile: Profile) -> str | None:
-    if not TRAITS[profile.engine].refuses_unread:
-        return "only vLLM refuses before it has read the whole prompt"
+    if not profile.refuses_unread:
+        return "it is not known to refuse before it has read the whole prompt"
     return "it does not report its window" if profile.window is None else None
 
 

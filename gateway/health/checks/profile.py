@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.snapshot import Backend
-from gateway.domain.engine_traits import TRAITS
+from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.engines.thinking import USUAL_SWITCH
 from gateway.inspection.formats import Format
 from gateway.inspection.notation import formats_for, thoughts_for
@@ -21,10 +21,10 @@ class Profile:
     """`window`: tokens, as reported by the backend; None = not reported. `thinking`: None = unknown. `switch`: the
     request field that turns thinking on and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or
     `reasoning_effort`; None = there is no such field. `formats`, `thoughts`: how the model writes calls and thoughts.
-    `tool_flags`, `reasoning_flags`: the launch flags that make vLLM parse calls and thoughts; empty where no parser is
-    known for the model."""
+    `refuses_unread`: as in the traits. `tool_flags`, `reasoning_flags`: the launch flags that make vLLM parse calls and
+    thoughts; empty where no parser is known for the model."""
 
-    engine: str
+    refuses_unread: bool = False
     window: int | None = None
     thinking: Thinking | None = None
     switch: str | None = None
@@ -46,18 +46,19 @@ class Profile:
         return {"chat_template_kwargs": {self.switch: yes if on else no}}
 
 
-def profile_of(backend: Backend, model: str | None, window: int | None) -> Profile:
+def profile_of(backend: Backend, model: str | None, window: int | None, traits: EngineTraits | None = None) -> Profile:
     """The profile that follows from routes.yaml and the model's family. `model`: the model's name in requests to the
-    backend; `window`: tokens, as reported by the backend."""
+    backend; `window`: tokens, as reported by the backend; `traits`: the row in force, None = the declared one."""
+    traits = traits_of(backend) if traits is None else traits
     model = backend.checkpoint or model
     family = family_of(model)
     thinking = backend.thinking or (family.thinking if family is not None else None)
-    known = family if TRAITS[backend.engine].launch_flags else None
+    known = family if traits.launch_flags else None
     return Profile(
-        engine=backend.engine,
+        refuses_unread=traits.refuses_unread,
         window=window,
         thinking=thinking,
-        switch=_switch(backend, family.switch if family is not None else None),
+        switch=_switch(backend, traits, family.switch if family is not None else None),
         formats=formats_for(model, backend.tool_parser),
         thoughts=thoughts_for(model, backend.reasoning_parser),
         tool_flags=_flags("--enable-auto-tool-choice --tool-call-parser", known.tool_parser) if known else "",
@@ -66,11 +67,11 @@ def profile_of(backend: Backend, model: str | None, window: int | None) -> Profi
     )
 
 
-def _switch(backend: Backend, usual: str | None) -> str | None:
+def _switch(backend: Backend, traits: EngineTraits, usual: str | None) -> str | None:
     """The `switch` of a profile. `usual`: the switch of the model's family. Ollama always has its own field. vLLM has
     the declared switch, else that of the family. litellm has one field for all clouds unless another switch is
     declared. Other servers have only a declared switch."""
-    field = TRAITS[backend.engine].thinking_field
+    field = traits.thinking_field
     if field == "think":
         return field
     if field == "chat_template_kwargs":

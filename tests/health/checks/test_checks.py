@@ -354,7 +354,7 @@ SKIPPED: tuple[tuple[str, Profile, dict[str, Observation], str | None], ...] = (
     ("thinking_on", replace(QWEN36, thinking=None), {"reasoning": YES}, None),
     ("window", QWEN36, {}, None),
     ("window", replace(QWEN36, window=None), {}, "does not report its window"),
-    ("window", replace(QWEN36, engine="ollama"), {}, "only vLLM"),
+    ("window", replace(QWEN36, refuses_unread=False), {}, "not known to refuse"),
     ("reasoning", replace(QWEN36, thinking="never"), {}, None),
 )
 
