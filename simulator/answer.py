@@ -8,7 +8,7 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.engine import Engine, EngineDied, Sequence
+from simulator.engine import POOL_FULL, Engine, EngineDied, PoolFull, Sequence
 from simulator.faults import Fault
 from simulator.replies import filler
 from simulator.tokens import pieces
@@ -139,6 +139,8 @@ class Answer:
             raise EngineDied
         await self._event.wait()
         self._event.clear()
+        if any(s.finish == POOL_FULL for s in self.sequences):
+            raise PoolFull
 
     async def begun(self) -> None:
         """Wait for the first token, or for an end without one."""

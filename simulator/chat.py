@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from simulator.answer import CUTS, Answer
-from simulator.engine import EngineDied, Sequence
+from simulator.engine import EngineDied, PoolFull, Sequence
 from simulator.faults import Fault
 from simulator.formats import Format, Schemas
 from simulator.parsers import Delta, Message, Reasoning, ReasoningSplitter, ToolStream, parse
@@ -85,9 +85,18 @@ class _Choice:
         return self.tools.calls if self.tools and self.shape.tools_live else 0
 
 
-def error_event() -> bytes:
-    error = {"error": {"message": ENGINE_DEAD, "type": "InternalServerError", "param": None, "code": 500}}
+POOL_FULL_TEXT = "Context size has been exceeded."  # llama-server's, for every request that it runs
+
+
+def error_event(fault: Fault) -> bytes:
+    """With the fault's `body` as its message, else the one of a vLLM whose engine has died."""
+    message = fault.body if isinstance(fault.body, str) else ENGINE_DEAD
+    error = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
     return b"data: " + json.dumps(error).encode() + b"\n\n"  # with spaces, as vLLM writes this event only
+
+
+def broken(died: EngineDied) -> Fault:
+    return Fault("error_event", body=POOL_FULL_TEXT if isinstance(died, PoolFull) else None)
 
 
 class ChatStream:
@@ -114,8 +123,8 @@ class ChatStream:
         await self.stream.open()
         try:
             await self._write_events(keep_alive)
-        except EngineDied:
-            await self._break(Fault("error_event"))
+        except EngineDied as died:
+            await self._break(broken(died))
 
     async def _write_events(self, keep_alive: Callable[[], Any]) -> None:
         if "hang_before_content" in self.faults or (self.cut and self.cut.after == 0) or self._held_at_once():
@@ -138,7 +147,7 @@ class ChatStream:
 
     async def _break(self, cut: Fault) -> None:
         self.answer.cancel()
-        await break_off(self.exchange, self.stream, cut, [error_event(), DONE])
+        await break_off(self.exchange, self.stream, cut, [error_event(cut), DONE])
 
     async def _end(self) -> None:
         tail = [self._usage_event()] if self.shape.include_usage or "unasked_usage" in self.faults else []

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from simulator.answer import CUTS, Answer
-from simulator.chat import error_event
+from simulator.chat import broken, error_event
 from simulator.engine import EngineDied
 from simulator.faults import Fault
 from simulator.server import Exchange
@@ -41,8 +41,8 @@ class TextStream:
         await self.stream.open()
         try:
             await self._write_events(answer, keep_alive)
-        except EngineDied:
-            await self._break(Fault("error_event"), answer)
+        except EngineDied as died:
+            await self._break(broken(died), answer)
 
     async def _write_events(self, answer: Answer, keep_alive: Callable[[], Any]) -> None:
         shape, seen = self.shape, [0] * len(answer.plans)
@@ -81,7 +81,7 @@ class TextStream:
 
     async def _break(self, cut: Fault, answer: Answer) -> None:
         answer.cancel()
-        await break_off(self.exchange, self.stream, cut, [error_event(), DONE])
+        await break_off(self.exchange, self.stream, cut, [error_event(cut), DONE])
 
     def _event(self, index: int, text: str, finish: str | None, stop_reason: str | None) -> bytes:
         choice = {

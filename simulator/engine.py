@@ -12,11 +12,16 @@ from simulator.counters import Counters
 
 _BURST = 512  # steps applied per wake-up when the simulated engine is faster than the event loop
 _LAG = 0.05  # seconds of delay beyond which lost time is not made up
+POOL_FULL = "pool_full"  # the end of a sequence that has no memory left
 _BLOCK = 2048  # bytes of prompt per prefix-cache block
 
 
 class EngineDied(Exception):
     """The engine has died: requests in flight produce nothing more."""
+
+
+class PoolFull(EngineDied):
+    """The running sequences have filled the memory that they share: they have all been ended."""
 
 
 class Sequence:
@@ -78,7 +83,8 @@ class Sequence:
 
 class Engine:
     """`prefill` and `decode` in tokens per second; `decode` is one stream's speed, each further stream stretches a
-    step by `crowding` of it. `chunk` is `--max-num-batched-tokens`. `speedup` = simulated seconds per real one."""
+    step by `crowding` of it. `chunk` is `--max-num-batched-tokens`. `speedup` = simulated seconds per real one.
+    `pool`: tokens that all sequences share (llama-server); None = each slot has memory for a whole window."""
 
     def __init__(
         self,
@@ -93,8 +99,10 @@ class Engine:
         queue_limit: int | None = None,
         prefix_cache: bool = False,
         spec_tokens: int = 0,
+        pool: int | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        self.pool = pool
         self.slots, self.prefill, self.decode = slots, prefill, decode
         self.context, self.chunk, self.crowding, self.speedup = context, chunk, crowding, speedup
         self.queue_limit, self.prefix_cache, self.spec_tokens = queue_limit, prefix_cache, spec_tokens
@@ -273,6 +281,10 @@ class Engine:
             made += self._advance(sequence, count, at)
         if made or prompt:
             self.counters.step(prompt, made)
+        if self.pool is not None and sum(s.kv for s in self.running) > self.pool:
+            for sequence in tuple(self.running):
+                self._end(sequence, "abort", at)
+                sequence.finish = POOL_FULL
 
     def _advance(self, sequence: Sequence, count: int, at: float) -> int:
         end = len(sequence.tokens) if sequence.hold_at is None else min(len(sequence.tokens), sequence.hold_at)

@@ -25,7 +25,7 @@ KINDS: Mapping[str, str] = {
     # inside an answer
     "hang_mid": "silence after `after` tokens",
     "die_mid": "the connection ends after `after` tokens without the terminating chunk (`reset`: with RST)",
-    "error_event": "an error event after `after` tokens, then [DONE]; without stream a 500",
+    "error_event": "an error event (`body`: its message) after `after` tokens, then [DONE]; without stream a 500",
     "end_without_finish": "a clean end after `after` tokens, but no finish_reason",
     "no_done": "a whole stream without [DONE]",
     "abort": "finish_reason abort after `after` tokens",

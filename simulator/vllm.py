@@ -37,7 +37,8 @@ class SimVllm(Sim):
     default: the tool parser's own, else hermes). `thinking`: optional | always | never; default by reasoning parser.
     `speedup`: simulated seconds per real second. `flags`: those of its KV cache that /metrics shows, without dashes
     (`gpu-memory-utilization`). `generic`: speak as another OpenAI-compatible server (no metrics, no
-    tokenize, no vLLM fields beyond chat).
+    tokenize, no vLLM fields beyond chat); then `owned_by` is written in its model list, and each path of `shows` is
+    answered with that JSON.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class SimVllm(Sim):
         speedup: float = 1.0,
         flags: Mapping[str, Any] | None = None,
         generic: bool = False,
+        owned_by: str = "local",
+        shows: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
         self.served, self.context, self.version = list(served), context, version
@@ -75,6 +78,7 @@ class SimVllm(Sim):
         self.reasoning_parser = None if reasoning_parser in (None, "none") else reasoning_parser
         self.auto_tools, self.api_key, self.pooling, self.vision = auto_tools, api_key, pooling, vision
         self.keep_alive, self.generic, self.flags = keep_alive, generic, flags or {}
+        self.owned_by, self.shows = owned_by, shows or {}
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
@@ -138,12 +142,15 @@ class SimVllm(Sim):
         chat = {"/v1/chat/completions": ("POST",), "/v1/completions": ("POST",)}
         own = {"/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",), "/metrics": ("GET",),
                "/tokenize": ("POST",), "/detokenize": ("POST",)}  # fmt: skip
-        known = {**always, **({} if self.generic else own)}
+        shown: dict[str, tuple[str, ...]] = dict.fromkeys(self.shows, ("GET",))
+        known = {**always, **(shown if self.generic else own)}
         known |= {"/v1/embeddings": ("POST",)} if self.pooling else chat
         return known.get(path, ())
 
     async def _get(self, exchange: Exchange, path: str, faults: Mapping[str, Fault]) -> None:
-        if path in ("/health", "/ping"):
+        if path in self.shows:
+            await exchange.send_json(200, self.shows[path], _VARY)
+        elif path in ("/health", "/ping"):
             await exchange.send(503 if "unhealthy" in faults else 200, b"", None, _VARY)
         elif path == "/version":
             await exchange.send_json(200, {"version": self.version}, _VARY)
@@ -159,7 +166,7 @@ class SimVllm(Sim):
     def _card(self, name: str) -> dict[str, Any]:
         created = int(self.started_at)
         if self.generic:
-            return {"id": name, "object": "model", "created": created, "owned_by": "local"}
+            return {"id": name, "object": "model", "created": created, "owned_by": self.owned_by}
         permission = {
             "id": f"modelperm-{self.new_id()}", "object": "model_permission", "created": created,
             "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,

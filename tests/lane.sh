@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the lanes that start real servers (tests/vllm/run.sh, tests/servers/run.sh).
 # usage: run_lane FOLDER [pytest arguments]      runs pytest, and ends every server in any case
 # SERVER_NOTES: a file per server under way with its process group, and the servers' logs.

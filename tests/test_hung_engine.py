@@ -10,7 +10,7 @@ import pytest
 
 from gateway.domain import progress
 from gateway.domain.health_state import State
-from gateway.health import prober
+from gateway.health import engine_look
 from simulator import SimVllm
 from tests.raw_client import RawClient, chat, raw_client
 from tests.support import RunningGateway, running_gateway
@@ -24,7 +24,7 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything forty times faster."""
     monkeypatch.setattr(progress, "SILENCE_LEAST", 0.5)
     monkeypatch.setattr(progress, "PREFILL_PRIOR", 300.0 * 40)
-    monkeypatch.setattr(prober, "MOVING", 0.05)
+    monkeypatch.setattr(engine_look, "MOVING", 0.05)
 
 
 @asynccontextmanager

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
+from gateway.domain.request import InferenceRequest
+from gateway.domain.token_pool import has_room, needed
+from gateway.engines.outgoing import outgoing_limits
 from gateway.routing.plan import unavailable
+from gateway.routing.window import pool_prompt
 
 
 def total_capacity(state: BackendState) -> int:
@@ -22,10 +27,30 @@ def capacity(state: BackendState) -> int:
     return most if state.shared.sharers == 1 else max(1, min(most, state.slots // state.shared.sharers))
 
 
-def is_full(state: BackendState, weight: int) -> bool:
-    """Would `weight` more sequences exceed the capacity?"""
+def is_full(state: BackendState, weight: int, tokens: int = 0) -> bool:
+    """Would `weight` more sequences, which reserve `tokens`, exceed the capacity?"""
     most = capacity(state)
-    return not most or state.under_way + min(weight, most) > most
+    return not most or state.under_way + min(weight, most) > most or not pool_has_room(state, tokens)
+
+
+def tokens_needed(state: BackendState, request: InferenceRequest, alias: Alias) -> int:
+    """The tokens that this request reserves of the memory that the backend's slots share; 0 = they share none."""
+    pool = state.pool
+    if pool is None:
+        return 0
+    limits = [limit for limit in outgoing_limits(request, alias, state) if type(limit) is int and limit >= 0]
+    answers = request.choices if request.endpoint.limits else 0
+    return needed(pool_prompt(state, request), max(limits, default=None), answers, pool, state.slots)
+
+
+def pool_has_room(state: BackendState, tokens: int) -> bool:
+    """Do so many tokens fit into the memory that the backend's slots share? What other clients and other gateways use
+    of it is not known, so each of their sequences counts as an even share."""
+    pool = state.pool
+    if pool is None or not tokens:
+        return True
+    others = state.foreign + state.shared.elsewhere
+    return has_room(tokens, state.reserved_tokens, others, pool, state.slots)
 
 
 def is_open(state: BackendState, now: float) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from gateway.admission.backend_queue import BackendQueue, seconds_until, why_full
-from gateway.admission.capacity import availability_key, capacity, is_full, is_open
+from gateway.admission.capacity import availability_key, capacity, is_full, is_open, pool_has_room
 from gateway.admission.waiter import QueueFull, SlotGrant, Waiter
 from gateway.domain.backend import BackendState
 
@@ -59,11 +59,17 @@ class Scheduler:
     # -- acquire and release --------------------------------------------------------------------------------------
 
     def try_acquire(
-        self, state: BackendState, weight: int, now: float, client: str = "", limit: int | None = None
+        self,
+        state: BackendState,
+        weight: int,
+        now: float,
+        client: str = "",
+        limit: int | None = None,
+        tokens: int = 0,
     ) -> SlotGrant | None:
-        """Slots, if they are free and no request waits for this backend. None also where other gateways have to be
-        asked."""
-        if not self.decides and (limit is not None or state.backend.slots is not None):
+        """Slots, if they are free, `tokens` fit, and no request waits for this backend. None also where other gateways
+        have to be asked."""
+        if not self.decides and (limit is not None or state.known_slots is not None):
             return None
         queue = self._queues.get(id(state))
         if queue is None:
@@ -74,9 +80,9 @@ class Scheduler:
             return None
         most = capacity(state)
         need = weight if weight <= most else most
-        if not most or state.inflight + need > most:
+        if not most or state.inflight + need > most or (tokens and not pool_has_room(state, tokens)):
             return None
-        return self._acquire(queue, need, now, client, limit)
+        return self._acquire(queue, need, now, client, limit, tokens=tokens)
 
     def enqueue(self, waiter: Waiter, now: float) -> bool:
         """Let the request wait. True = its slots were granted at once. Raises `QueueFull`, on the first arrival
@@ -106,6 +112,7 @@ class Scheduler:
         state = held.state
         queue = self._queue(state)
         state.inflight -= held.slots
+        state.reserved_tokens -= held.tokens
         queue.freed_at = now
         if self.sharing is not None:
             self.sharing.released(held)
@@ -194,10 +201,10 @@ class Scheduler:
 
     # -- figures --------------------------------------------------------------------------------------------------
 
-    def is_busy(self, state: BackendState, weight: int) -> bool:
+    def is_busy(self, state: BackendState, weight: int, tokens: int = 0) -> bool:
         """Must a request that arrives now wait for this backend?"""
         queue = self._queues.get(id(state))
-        return (queue is not None and bool(queue.waiting)) or is_full(state, weight)
+        return (queue is not None and bool(queue.waiting)) or is_full(state, weight, tokens)
 
     def depth(self) -> dict[str, int]:
         """Backend name -> requests that wait for it. A request that waits for several backends counts at each."""
@@ -230,16 +237,24 @@ class Scheduler:
         return QueueFull(why, seconds) if why is not None else None
 
     def _acquire(
-        self, queue: BackendQueue, slots: int, now: float, client: str, limit: int | None, key: str = ""
+        self,
+        queue: BackendQueue,
+        slots: int,
+        now: float,
+        client: str,
+        limit: int | None,
+        key: str = "",
+        tokens: int = 0,
     ) -> SlotGrant:
         state = queue.state
         if not state.inflight:
             queue.freed_at = now
         state.inflight += slots
+        state.reserved_tokens += tokens
         self._running[client] = self._running.get(client, 0) + 1
         if self.sharing is None:
-            return SlotGrant(state, slots, now, client)
-        held = SlotGrant(state, slots, now, client, key or self.sharing.key())
+            return SlotGrant(state, slots, now, client, tokens=tokens)
+        held = SlotGrant(state, slots, now, client, key or self.sharing.key(), tokens)
         self.sharing.acquired(held, limited=limit is not None)
         return held
 
@@ -272,12 +287,12 @@ class Scheduler:
             self.sharing.dequeued(waiter)
 
     def _serve(self, queues: Iterable[BackendQueue], now: float) -> None:
-        """Grant free slots to the next requests, backend by backend. Requests of several sequences and clients with
-        a limit connect queues (a grant in one queue changes who is next in another): then all queues are served
-        until no request gets slots any more."""
+        """Grant free slots to the next requests, backend by backend. Requests of several sequences, those that reserve
+        tokens, and clients with a limit connect queues (a grant in one queue changes who is next in another): then all
+        queues are served until no request gets slots any more."""
         if not self.decides:
             return
-        tied = any(w.weight > 1 or w.limit is not None for w in self.waiters)
+        tied = any(w.weight > 1 or w.limit is not None or w.tokens for w in self.waiters)
         self._serve_once(queues, now)
         while tied and self._serve_once([queue for queue in self._queues.values() if queue.waiting], now):
             pass
@@ -292,13 +307,15 @@ class Scheduler:
                     break
                 most = capacity(queue.state)
                 need = min(waiter.weight, most)
-                if not most or queue.state.inflight + need > most:
+                tokens = waiter.tokens_at(queue.state)
+                if not most or queue.state.inflight + need > most or not pool_has_room(queue.state, tokens):
                     break  # no later request may overtake it
                 self._grant(waiter, queue, need, now)
         return self._count != count
 
     def _grant(self, waiter: Waiter, queue: BackendQueue, slots: int, now: float, key: str = "") -> None:
-        waiter.granted = self._acquire(queue, slots, now, waiter.client, waiter.limit, key)
+        tokens = waiter.tokens_at(queue.state)
+        waiter.granted = self._acquire(queue, slots, now, waiter.client, waiter.limit, key, tokens)
         self._leave(waiter)
         self._count += 1
         for other in queue.waiting:

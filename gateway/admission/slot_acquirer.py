@@ -8,11 +8,12 @@ from math import inf
 
 from gateway.accounting.limits import estimate
 from gateway.admission.access import Identity
-from gateway.admission.capacity import is_open
+from gateway.admission.capacity import is_open, tokens_needed
 from gateway.admission.failover import FailoverState, is_on_trial
 from gateway.admission.slots import Admission, Lease
 from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
@@ -71,7 +72,12 @@ class SlotAcquirer:
                     failover.mark_failed(candidate, "too_long")
                     continue
                 lease = self._admission.try_acquire(
-                    candidate, self._request, self._client.name, self._limit, asks=self._quota is not None
+                    candidate,
+                    self._request,
+                    self._client.name,
+                    self._limit,
+                    tokens=self._tokens(candidate.state),
+                    asks=self._quota is not None,
                 )
             else:
                 lease = None
@@ -149,9 +155,11 @@ class SlotAcquirer:
         deadline. False = there are none, or their availability has changed since the plan was made."""
         failover, scheduler = self._failover, self._admission.scheduler
         waiter.watches = failover.states()
-        offered = failover.acceptable(lambda state: scheduler.is_busy(state, waiter.weight))
+        offered = failover.acceptable(lambda state: scheduler.is_busy(state, waiter.weight, self._tokens(state)))
         waiter.pending = not offered
         waiter.choices = tuple(c.state for c in offered) or failover.recovering(now)
+        if any(state.pool is not None for state in waiter.choices):
+            waiter.tokens = {id(state): self._tokens(state) for state in waiter.choices}
         if failover.has_spare and waiter.pending:
             return False
         if not waiter.place:
@@ -164,6 +172,9 @@ class SlotAcquirer:
             return True
         error = self.refusal(now)
         return error.code in COMING and now + (error.retry_after or 0.0) <= waiter.deadline
+
+    def _tokens(self, state: BackendState) -> int:
+        return tokens_needed(state, self._request, self._alias)
 
     def _replan(self, now: float) -> bool:
         """A backend of the alias has changed while the request waits. False = no backend is left to wait for."""

@@ -72,13 +72,14 @@ class Admission:
         client: str = "",
         limit: int | None = None,
         *,
+        tokens: int = 0,
         asks: bool = False,
     ) -> Lease | None:
-        """A lease, if slots are free and no request waits for this backend. `asks`: the other gateways have to count
-        the request too."""
+        """A lease, if slots are free and no request waits for this backend. `tokens`: what the request reserves of the
+        memory that its slots share. `asks`: the other gateways have to count the request too."""
         if asks and not self.scheduler.decides:
             return None
-        held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit)
+        held = self.scheduler.try_acquire(candidate.state, request.choices, time.monotonic(), client, limit, tokens)
         if held is None:
             return None
         self.seconds.observe(0.0)

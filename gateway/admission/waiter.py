@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,13 +20,14 @@ class QueueFull(Exception):
 
 class SlotGrant(NamedTuple):
     """Slots of one backend that a request holds: how many, since when (monotonic seconds), for which client. `key`
-    names the grant among gateways."""
+    names the grant among gateways; `tokens` are reserved of the memory that the backend's slots share."""
 
     state: BackendState
     slots: int
     since: float
     client: str
     key: str = ""
+    tokens: int = 0
 
 
 class Quota(NamedTuple):
@@ -61,6 +62,7 @@ class Waiter:
     returning: bool = False  # from a failed attempt
     place: int = 0  # number of its arrival; kept when it waits again
     turn: int = 0
+    tokens: Mapping[int, int] | None = None  # id of a choice whose slots share a memory -> tokens to reserve there
     granted: SlotGrant | None = None
     late: bool = False
     # if other gateways share the slots
@@ -70,3 +72,7 @@ class Waiter:
     counted: int = 0  # the second (of Redis) in which it was counted
     full: QueueFull | None = None  # why the queue does not accept it
     refused: Exception | None = None  # why it gets no slots
+
+    def tokens_at(self, state: BackendState) -> int:
+        """The tokens to reserve of the memory that this backend's slots share; 0 = they share none."""
+        return 0 if self.tokens is None else self.tokens.get(id(state), 0)

@@ -19,6 +19,7 @@ from gateway.cli.options import (
     json_option,
     load_or_exit,
     mode_option,
+    server_shown,
 )
 from gateway.config.sources import read_file
 from gateway.printable import visible, visible_all
@@ -176,7 +177,8 @@ def _print_backend(step: int, backend: dict[str, Any], order: list[str]) -> None
     shown = verdict if name not in order else f"{verdict}, number {order.index(name) + 1}"
     cloud = "  CLOUD" if backend["cloud"] else ""
     click.echo(
-        f"  {step}. {name}  {click.style(shown, fg=_COLOURS[verdict])}  {backend['engine']}, {backend['state']}{cloud}"
+        f"  {step}. {name}  {click.style(shown, fg=_COLOURS[verdict])}  {server_shown(backend)}, "
+        f"{backend['state']}{cloud}"
     )
     for reason in backend["reasons"]:
         click.echo(f"       {reason}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -105,6 +105,12 @@ def problem_json(problem: Problem, level: str) -> dict[str, Any]:
 def counted(number: int, what: str) -> str:
     """`1 backend`, `2 backends`, `3 aliases`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def server_shown(row: Mapping[str, Any]) -> str:
+    """`vllm`, `openai (sglang)`: the engine of a backend and, where it is another name, its row of traits."""
+    engine, server = row["engine"], row.get("server")
+    return engine if server in (None, engine) else f"{engine} ({server})"
 
 
 # -- completion -------------------------------------------------------------------------------------------------------

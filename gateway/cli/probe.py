@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit
+from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit, server_shown
 from gateway.domain.engine_traits import traits_of
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def deviations(findings: Findings) -> dict[tuple[str, str], list[str]]:
 
 def _print_one(findings: Findings) -> None:
     """The details below the table: checks that are not `yes`, and differences from routes.yaml."""
-    click.echo(f"\n{findings['backend']}  {findings['engine']}  {findings['model'] or '-'}  {findings['state']}")
+    click.echo(f"\n{findings['backend']}  {server_shown(findings)}  {findings['model'] or '-'}  {findings['state']}")
     for (result, saw), names in deviations(findings).items():
         click.echo(f"  {', '.join(names)} {click.style(result, fg=_STYLES[result])}: {saw}")
     for difference in findings["drift"]:

@@ -82,7 +82,7 @@ class SharedSlots:
             self._wake()
 
     def acquired(self, held: SlotGrant, *, limited: bool) -> None:
-        if limited or held.state.backend.slots is not None:
+        if limited or held.state.known_slots is not None:
             self._held[held.key] = held
 
     def released(self, held: SlotGrant) -> None:
@@ -132,7 +132,7 @@ class SharedSlots:
         capacities = [(key_of(state.backend), total_capacity(state)) for state in states]
         if not knew or not self._alone_since:
             return ("renew", knew, leases, waiters, capacities, [], 0)
-        caps = [(key_of(state.backend), capacity(state)) for state in states if state.backend.slots is not None]
+        caps = [(key_of(state.backend), capacity(state)) for state in states if state.known_slots is not None]
         left = max(0.0, self._until - (time.monotonic() if now is None else now))
         return ("renew", knew, leases, waiters, capacities, caps, round(left * 1000))
 
@@ -243,7 +243,7 @@ class SharedSlots:
         self._registered, self._to_register, self._to_unregister, self._drops, self._used = {}, {}, {}, [], []
         for state in self._states().values():
             state.shared.sharers, state.shared.elsewhere, state.shared.elsewhere_lately = gateways, 0, 0
-            if state.backend.slots is not None:
+            if state.known_slots is not None:
                 state.shared.alone = slots_alone(state.slots, gateways, state.inflight, state.shared.others)
                 state.shared.alone = min(state.shared.alone, before.get(state.name, state.shared.alone))
         alone = {state.name: state.shared.alone for state in self._states().values()}

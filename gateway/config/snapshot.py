@@ -123,6 +123,11 @@ class Backend:
     context: k.Count | None = setting(None, "Window in tokens (--max-model-len); omitted = read.")
     slots: k.CountOrNone = setting(None, "Sequences at a time (--max-num-seqs); none = unlimited.")
     slots_assumed: bool = False
+    kv_pool: k.CountFromZero | None = setting(
+        None,
+        "Tokens of the KV cache that all slots share (llama-server: -c); 0 = each slot has its own window;"
+        " omitted = as the server shows it.",
+    )
     # None = not declared; "none" = declared to have none
     tool_parser: k.Text | None = setting(None, "--tool-call-parser, or none; omitted = learned.")
     auto_tools: k.Yes | None = setting(None, "--enable-auto-tool-choice; default true with a parser.")

@@ -42,8 +42,8 @@ class Observers:
 
 class Reported(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
-    (Unix seconds), its flags, and which server it shows itself to be (a row of TRAITS). None = it does not report
-    that."""
+    (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
+    memory that these share. None = it does not report that."""
 
     model: str | None = None
     context: int | None = None
@@ -51,6 +51,8 @@ class Reported(NamedTuple):
     started: float | None = None
     flags: ObservedFlags | None = None
     server: str | None = None
+    slots: int | None = None
+    pool: int | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class BackendState:
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
+    reserved_tokens: int = 0  # of `pool`, by the requests under way
     foreign: int = 0  # sequences that did not come through a gateway, by the engine's own count
     last_event: float = 0.0  # when any stream from it last made progress
     cooldown_until: float = 0.0  # it answered 429
@@ -109,8 +112,22 @@ class BackendState:
         return self.backend.checkpoint or self.model
 
     @property
+    def known_slots(self) -> int | None:
+        """The slots that routes.yaml declares; where it does not, those that the engine reports, else an assumption.
+        None = unlimited."""
+        backend, reported = self.backend, self.reported.slots
+        return reported if reported is not None and backend.slots_assumed else backend.slots
+
+    @property
     def slots(self) -> int:
-        return self.backend.slots or 1_000_000
+        return self.known_slots or 1_000_000
+
+    @property
+    def pool(self) -> int | None:
+        """The tokens of the memory that its slots share; None = each slot has a memory of its own, for one window."""
+        declared = self.backend.kv_pool
+        found = self.reported.pool if declared is None else declared
+        return found or None
 
     @property
     def under_way(self) -> int:
@@ -120,7 +137,8 @@ class BackendState:
     @property
     def is_full(self) -> bool:
         """Are all declared slots in use, by gateways and other clients together?"""
-        return self.backend.slots is not None and self.under_way + self.foreign >= self.backend.slots
+        slots = self.known_slots
+        return slots is not None and self.under_way + self.foreign >= slots
 
     def capabilities(self, now: float) -> Capabilities:
         """The known capabilities of the backend."""
@@ -193,6 +211,16 @@ class BackendState:
             self._conclude()
             if before is not None:
                 self.start_over()
+
+    def saw_slots(self, slots: int, pool: int | None) -> None:
+        """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
+        known)."""
+        self.reported = self.reported._replace(slots=slots, pool=pool)
+
+    def saw_pool_full(self) -> None:
+        """Its requests have filled the memory that they share: it has one, of one window."""
+        if self.reported.context is not None and self.backend.kv_pool is None:
+            self.reported = self.reported._replace(pool=self.reported.context)
 
     def saw_flags(self, flags: ObservedFlags | None) -> None:
         """The flags that its engine runs with; None = it does not report them."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import result_of
+from gateway.domain.engine_traits import declared_server
 from gateway.domain.facts import Observation
 from gateway.domain.reason import quoting
 
@@ -14,12 +15,25 @@ from gateway.domain.reason import quoting
 def drift(state: BackendState, now: float) -> list[str]:
     """The differences, one sentence each; empty = none, or nothing was observed yet. `now`: monotonic seconds."""
     backend, facts = state.backend, state.facts
-    found = [*_window_drift(state, now), *state.flag_drift, *_tool_drift(backend, facts.observed, facts.lacks)]
+    found = [
+        *_server_drift(state),
+        *_window_drift(state, now),
+        *state.flag_drift,
+        *_tool_drift(backend, facts.observed, facts.lacks),
+    ]
     found += _thinking_drift(backend, facts.observed)
     for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
         if declared and what in facts.lacks:
             found.append(f"{key}: true is declared, but it refused {what}")
     return found
+
+
+def _server_drift(state: BackendState) -> list[str]:
+    backend, shown = state.backend, state.reported.server
+    if shown is None or shown == declared_server(backend) or (backend.engine == "openai" and backend.server is None):
+        return []
+    key, declared = ("engine", backend.engine) if backend.server is None else ("server", backend.server)
+    return [f"{key}: {declared} is declared, it shows itself to be {shown}"]
 
 
 def _window_drift(state: BackendState, now: float) -> list[str]:

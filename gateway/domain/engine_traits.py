@@ -286,6 +286,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             streams_usage="always",
             ends_without_done=True,
             stops_unstreamed=False,
+            signs=Signs(path="/openapi.json", keys=("paths./load_model", "paths./v1/chat/completions")),
             probe=Probe(liveness=None, models="models", version=None),
         ),
         # LM Studio 0.3/0.4, from its documents; never seen running.
@@ -351,7 +352,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thoughts="content",
             streams_usage="never",
             probe=Probe(liveness="models", models="models", version=None),
-            signs=Signs(owned_by="me"),
+            signs=Signs(owned_by="me", path="/openapi.json", keys=("paths./extras/tokenize/count",)),
         ),
         "ollama": EngineTraits(
             _OPENAI,

@@ -16,6 +16,7 @@ from gateway.domain.token_ratio import PREFILL_PRIOR
 
 SILENCE_LEAST = 20.0  # seconds without progress that are always tolerated
 PREFILL_TIMES = 3.0  # tolerated factor between the actual and the expected time of a prefill
+DEAF = 15.0  # seconds without an answer to a look that the engine itself has to answer
 STALE = 30.0  # seconds after which unchanged counters are ignored while none of our requests run on it
 LEARN_FROM = 1024  # prompt tokens between two samples from which a rate is learned: fewer are mostly overhead
 RATE_LEAST, RATE_MOST = 1.0, 100_000.0  # tokens per second: limits of what is learned
@@ -27,7 +28,8 @@ class Sample:
     """One reading of an engine's metrics; all counts are since its start. `at`: the caller's seconds. `prefilled` and
     `prefill_seconds` are of finished requests and include cached prompt tokens (`hits` of `queries` looked up).
     `accepted`: of the `drafts` of speculative decoding, how many were right at each position; `drafted_tokens` and
-    `accepted_tokens`: of all positions together. `sleep_level`: 0 = awake; None = not reported."""
+    `accepted_tokens`: of all positions together. `sleep_level`: 0 = awake; None = not reported. `steps`: anything
+    that changes with each step of the engine, where the other counts do not."""
 
     at: float
     running: float = 0.0
@@ -48,11 +50,12 @@ class Sample:
     accepted_tokens: float = 0.0
     accepted: tuple[float, ...] = ()
     sleep_level: float | None = None
+    steps: float = 0.0
 
     def moved_from(self, before: Sample) -> bool:
         """Has the engine made progress in between? (Requests that arrive are not progress.)"""
-        return (self.generated, self.prompted, self.kv, self.firsts, self.finished) != (
-            before.generated, before.prompted, before.kv, before.firsts, before.finished
+        return (self.generated, self.prompted, self.kv, self.firsts, self.finished, self.steps) != (
+            before.generated, before.prompted, before.kv, before.firsts, before.finished, before.steps
         )  # fmt: skip
 
 
@@ -78,7 +81,7 @@ class Progress:
     when it last made progress; 0 = not known. `prefill`: prompt tokens per second; `decode`: answer tokens per second
     of one sequence; both None until learned."""
 
-    __slots__ = ("_clean", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
+    __slots__ = ("_clean", "_deaf_since", "_foreign", "_hits", "_lost", "decode", "last", "moved_at", "prefill")
 
     def __init__(self) -> None:
         self.last: Sample | None = None
@@ -89,9 +92,16 @@ class Progress:
         self._hits: float = 0.0  # cached prompt tokens of requests that have not ended
         self._clean = False  # it was idle once, so every request that ends was observed from its beginning
         self._foreign = 0.0
+        self._deaf_since = 0.0  # when the first of the looks in a row was made that the engine did not answer; 0 = none
+
+    def unanswered(self, asked_at: float) -> None:
+        """A look that was made then, and that the engine itself has to answer, was not answered."""
+        if not self._deaf_since:
+            self._deaf_since = asked_at
 
     def add(self, sample: Sample) -> None:
         """Add the next sample."""
+        self._deaf_since = 0.0
         before, self.last = self.last, sample
         if before is None or sample.finished < before.finished or sample.generated < before.generated:
             self.moved_at, self._lost, self._clean = sample.at, 0.0, False  # the first sample, or one of a new process
@@ -147,6 +157,20 @@ class Progress:
 
     def stalled(self, work: Work, now: float) -> bool:
         return self.silence(work, now) >= self.budget(work)
+
+    def deaf_for(self, work: Work, now: float) -> float:
+        """Seconds for which an engine that answers looks itself has answered none, and has sent nothing."""
+        if self.last is None or not self._deaf_since:
+            return 0.0
+        return max(0.0, now - max(self._deaf_since, work.last_received))
+
+    @property
+    def doubted(self) -> bool:
+        """Was the last look not answered?"""
+        return self._deaf_since > 0
+
+    def is_deaf(self, work: Work, now: float) -> bool:
+        return self.deaf_for(work, now) >= DEAF
 
     def foreign(self, held: int, now: float) -> int:
         """Sequences on the engine that are not ours; `held` is the number of ours. The smaller of two samples counts: a

@@ -62,6 +62,13 @@ class SilenceFailure(UpstreamFailure):
     kind = "silence"
 
 
+class PoolFull(UpstreamFailure):
+    """The requests of the server have filled the memory that they share, and it ended all of them. It works on: a pause
+    is all that it needs."""
+
+    kind = "pool_full"
+
+
 class TooLarge(UpstreamFailure):
     """A body that had to be read whole is larger than the limit."""
 

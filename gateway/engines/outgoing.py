@@ -14,11 +14,12 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.capabilities import at_least
 from gateway.domain.request import CHAT, NO_MEDIA, InferenceRequest, is_limit, value_of
+from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
 from gateway.launch.families import loses_marks
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
-from gateway.routing.window import prompt_estimate, refusal_of, text_estimate, window_for
+from gateway.routing.window import pool_prompt, prompt_estimate, refusal_of, text_estimate, window_for
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,6 +61,8 @@ def outgoing_fields(
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)
+    if request.tool_choice == "named" and traits.named_calls == "only_tool" and adapt.mode is None:
+        offer_named_tool(fields)
     if adapt.thinking is not None or request.thinking is not None:
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:
@@ -71,6 +74,8 @@ def outgoing_fields(
         if name in fields and (limit := send_limit(name, fields, request, alias, state, now)) is not None:
             fields[name] = Raw(_encode(limit))
             clamped = clamped or limit < request.limits.get(name, limit)
+    if state.pool is not None and not any(name in fields for name in request.endpoint.limits):
+        clamped = bound_in_pool(fields, request, state, state.pool) or clamped
     if clamped:
         adapted.append(CLAMPED)
     if traits.launch_flags and request.endpoint is CHAT:
@@ -101,6 +106,32 @@ def fill_limit(fields: dict[str, Raw], request: InferenceRequest, state: Backend
     names, window = request.endpoint.limits, window_for(state, request, now)
     if names and window is not None and all(value_of(fields.get(name)) is None for name in names):
         fields[names[-1]] = Raw(_encode(window))
+
+
+def offer_named_tool(fields: dict[str, Raw]) -> None:
+    """Offer the named tool alone, and require a call: the server does not know how to force one of several. A name that
+    is none of the tools' is left to the server."""
+    choice, tools = value_of(fields.get("tool_choice")), value_of(fields.get("tools"))
+    named = [tool for tool in tools if tool_name(tool) == tool_name(choice)] if isinstance(tools, list) else []
+    if named and tool_name(choice) is not None:
+        fields["tools"], fields["tool_choice"] = Raw(_encode(named[:1])), _REQUIRED
+
+
+def tool_name(tool: Any) -> str | None:
+    """The name of a tool, or of a choice of one."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def bound_in_pool(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, pool: int) -> bool:
+    """Limit an answer that nobody limited: it must not fill the memory that it shares with other answers. False = this
+    endpoint has no limits."""
+    if not request.endpoint.limits:
+        return False
+    limit = answer_most(pool_prompt(state, request), pool, state.slots)
+    fields[request.endpoint.limits[0]] = Raw(_encode(limit))
+    return True
 
 
 def send_limit(

@@ -22,10 +22,12 @@ from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
 from gateway.engines.registry import ENGINES
 from gateway.engines.vllm.flags import read_flags
-from gateway.engines.vllm.metrics import read_counters, read_start_time
+from gateway.engines.vllm.metrics import read_start_time
 from gateway.health.canary_schedule import CanarySchedule
+from gateway.health.engine_look import EngineLooks, looks_at_engine, pause
 from gateway.health.nodes import Machine, NodeHealth, read_machine
 from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
+from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
@@ -39,7 +41,6 @@ FIRST_CHECKS_WAIT = 0.3  # seconds that a start or reload waits for the first he
 NAME_SHOWN = 100  # characters of a model name in a reason
 VERSION_MOST = 100  # characters of a version that are kept
 RECENT = 10.0  # seconds for which an event of a stream, or progress of the engine, shows that the backend works
-MOVING = 3.0  # seconds between two readings of the counters of an engine that has requests of ours
 EXPORTER_EVERY = 5.0  # seconds between two readings of a node's exporter
 REREAD = 12  # good health checks until the model list and the version are read again
 
@@ -61,8 +62,9 @@ class Prober:
     ) -> None:
         self._fleet = fleet
         self._failures = failures or Failures()
-        self._work_of = work_of
         self._client = ProbeClient(on_short)
+        self._looks = EngineLooks(self._client, work_of)
+        self._recogniser = Recogniser(self._client)
         self._tasks: dict[object, list[asyncio.Task[None]]] = {}
         self._immediate_checks: dict[str, asyncio.Task[None]] = {}
         self._nodes = NodeHealth()
@@ -142,7 +144,8 @@ class Prober:
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
-        return [*jobs, partial(self._watch_progress, state)] if probe.metrics is not None else jobs
+        may_show = looks_at_engine(probe) or state.backend.engine == "openai"  # it may turn out to be a vLLM
+        return [*jobs, partial(self._watch_progress, state)] if may_show else jobs
 
     async def close(self) -> None:
         tasks = [*(task for group in self._tasks.values() for task in group), *self._immediate_checks.values()]
@@ -179,8 +182,7 @@ class Prober:
 
     async def _watch_progress(self, state: BackendState) -> None:
         while True:
-            every = state.backend.health.every or MOVING
-            await asyncio.sleep(min(every, MOVING) if state.inflight else every)
+            await asyncio.sleep(pause(state))
             try:
                 await self.look_at_engine(state)
             except Exception:
@@ -202,30 +204,8 @@ class Prober:
     # -- one check -------------------------------------------------------------------------------------------------
 
     async def look_at_engine(self, state: BackendState) -> None:
-        """Read the engine's counters: whether it makes progress, how fast it is, and how many requests of others are
-        under way there. Only for engines that have such a page (`Probe.metrics`)."""
-        probe = state.traits.probe
-        assert probe is not None
-        assert probe.metrics is not None
-        response = await self._client.get(state.backend, probe.metrics)
-        now = time.monotonic()
-        if isinstance(response, NoAnswer) or response.status_code != 200:
-            return
-        sample = await in_turns(read_counters(response.content, now))
-        if sample is None:
-            return
-        state.progress.add(sample)
-        state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
-        work = self._work_of(state)
-        if not state.progress.stalled(work, now):
-            return
-        if state.health.state in SERVING:
-            silence = state.progress.silence(work, now)
-            state.evidence.stalled(
-                f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours"
-            )
-        else:
-            state.report_stalled()  # ends requests that arrived since, or that could not be ended before
+        """Look at what its engine does. Only for servers that show it (`looks_at_engine`)."""
+        await self._looks.look(state)
 
     def hurry(self, state: BackendState, *, read_models: bool = False) -> None:
         """Check the backend now, because something may have changed there. `read_models`: its list of models may have
@@ -244,13 +224,15 @@ class Prober:
     async def check(self, state: BackendState, *, read_models: bool) -> None:
         """Run one health check. With `read_models`, and for a backend that is not well, it also reads what the backend
         serves."""
-        probe = probe_of(state.backend)
+        probe = probe_of(state.backend) and state.traits.probe
         assert probe is not None
         response = await self._client.get(state.backend, probe.liveness or state.backend.health.path, ALIVE_MOST)
         if isinstance(response, NoAnswer) and response.own:
             return  # the probe failed inside this process and shows nothing about the backend
         self._record_for_node(state, reachable=not (isinstance(response, NoAnswer) and response.refused))
         if isinstance(response, NoAnswer):
+            if response.refused:
+                self._recogniser.forget(state)
             last_progress = max(state.last_event, state.progress.moved_at)
             if response.refused or time.monotonic() - last_progress > RECENT:  # a busy backend may answer late
                 state.evidence.dead(response.reason, refused=response.refused)
@@ -260,6 +242,9 @@ class Prober:
             return
         if response.status_code >= 500 or (response.status_code != 200 and probe.models is not None):
             state.evidence.dead(f"{response.request.url.path} answers {response.status_code}", answered=True)
+            return
+        if state.health.state not in SERVING and state.progress.is_deaf(IDLE, time.monotonic()):
+            state.evidence.dead("its engine answers no look", answered=True)
             return
         if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
             return
@@ -314,7 +299,9 @@ class Prober:
             state.evidence.misconfigured(f"refuses our credential ({response.status_code}); check its api_key")
             return False
         if response.status_code == 200:
-            return self._record_models(state, decoded(response, {}))
+            model_list = decoded(response, {})
+            await self._recogniser.look(state, model_list, response.headers)
+            return self._record_models(state, model_list)
         return True
 
     def _record_models(self, state: BackendState, model_list: Any) -> bool:

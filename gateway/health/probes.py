@@ -195,6 +195,7 @@ def probe_report(state: BackendState, seen: Mapping[str, Observation], now: floa
     return {
         "backend": state.name,
         "engine": state.backend.engine,
+        "server": state.server,
         "model": state.model,
         "state": state.health.state.value,
         "checks": {name: asdict(observation) for name, observation in seen.items()},

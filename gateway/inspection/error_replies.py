@@ -24,7 +24,9 @@ from gateway.inspection.known_errors import (
     read_missing_model,
     read_overflow,
 )
+from gateway.inspection.server_faults import read_server_fault
 
+POOL_PAUSE = 1.0  # seconds for a server whose requests have filled their common memory: they have all ended by then
 MESSAGE_MOST = 2000  # characters of a backend's message that are passed on
 
 Echoed = Callable[[str, bool], bool]
@@ -85,7 +87,7 @@ def judge(
         if status == 503 and is_busy(message):
             # Its own queue is full: that is not a failure.
             return Verdict("cooldown", reason, status, message, retry_after=retry_after(headers) or 1.0)
-        return Verdict("failed", reason, status, message)
+        return _server_fault(status, message, endpoint, echoed) or Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
     if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
@@ -108,6 +110,23 @@ def _not_there(message: str, shape: str, endpoint: str, model: str | None, echoe
     return None
 
 
+def _server_fault(status: int, message: str, endpoint: str, echoed: Echoed) -> Verdict | None:
+    """The meaning of a 5xx that is no failure of the server; None = it is one."""
+    fault = read_server_fault(message)
+    if fault is None:
+        return None
+    reason = quoting(f"answered {status}", message)
+    if fault.kind == "cooldown":
+        return Verdict("cooldown", reason, status, message, retry_after=POOL_PAUSE)
+    if fault.kind == "client":
+        return Verdict("client", reason, 400, message)
+    unverified = echoed(message, True)
+    if fault.lack is not None:
+        return _incapable(status, message, fault.lack, unverified=unverified)
+    lack = "endpoint:" + endpoint
+    return Verdict("unserved", "does not serve this endpoint", status, message, lack=lack, unverified=unverified)
+
+
 def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) -> Verdict | None:
     """What a 400 means for the backend; None = the request itself is wrong."""
     if (lack := read_lack(message)) is not None:
@@ -128,6 +147,7 @@ _CANNOT = {
     "tool_parser": "cannot call tools: {}",
     "thinking": "cannot think: {}",
     "images": "takes no images: it serves a text model",
+    "audio": "takes no sound: it serves a text model",
 }
 
 

@@ -14,6 +14,7 @@ from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.rewrite import Identity, Rewriter, rebuilt, with_ends
+from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief, is_no_chunk
 from gateway.transport.sse import (
     DONE,
@@ -105,8 +106,8 @@ class StreamTrack(Inspector):
     """Follows one attempt. `feed` takes whole events and returns the bytes to send.
 
     `content`: this attempt has sent content; `reasoning`: it has sent thoughts; `progress`: the events last fed were
-    more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet. The other attributes are the
-    inspector's."""
+    more than comments; `done`: [DONE] has arrived; `held`: events that are not sent yet; `pool_full`: it failed
+    because the server's requests have filled their common memory. The other attributes are the inspector's."""
 
     __slots__ = (
         "_frame",
@@ -118,6 +119,7 @@ class StreamTrack(Inspector):
         "content",
         "done",
         "held",
+        "pool_full",
         "progress",
         "reasoning",
     )
@@ -141,6 +143,7 @@ class StreamTrack(Inspector):
         self.reasoning = False
         self.progress = False
         self.done = False
+        self.pool_full = False
 
     @property
     def whole(self) -> bool:
@@ -235,6 +238,7 @@ class StreamTrack(Inspector):
         elif chunk.error is not None:
             error = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
             self.failure = f"sent an error event: {brief(error)}"
+            self.pool_full = is_pool_full(error)
         else:
             self._rewriter.note(event, chunk)
             self._feed_chunk(event, chunk, out)

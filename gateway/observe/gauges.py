@@ -93,8 +93,8 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
         "gateway_backend_up": float(view.serves),
         "gateway_backend_drift": len(view.drift),
     }
-    if state.backend.slots is not None:
-        values["gateway_slots"] = state.backend.slots
+    if state.known_slots is not None:
+        values["gateway_slots"] = state.known_slots
     if view.state in SERVING and state.progress.last is not None:
         values["gateway_kv_cache_usage_ratio"] = state.progress.last.kv
     return values
@@ -286,6 +286,6 @@ class SharedCollector(Collector):
 
 def excess(state: BackendState) -> int:
     """Known sequences on the backend beyond its slots."""
-    if state.backend.slots is None:
+    if state.known_slots is None:
         return 0
-    return max(0, state.under_way + state.foreign - state.backend.slots)
+    return max(0, state.under_way + state.foreign - state.known_slots)

@@ -17,6 +17,7 @@ from gateway.domain.upstream import (
     ConnectFailure,
     EngineDied,
     OwnFailure,
+    PoolFull,
     ProtocolFailure,
     Response,
     SilenceFailure,
@@ -30,9 +31,10 @@ from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.echo import mentions
-from gateway.inspection.error_replies import Verdict, judge
+from gateway.inspection.error_replies import POOL_PAUSE, Verdict, judge
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.sent_text import SentText
+from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
@@ -212,6 +214,8 @@ class Attempt:
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
         verdict = Verdict("failed", reason)
+        if isinstance(failure, PoolFull):
+            verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
         if self.reply is not None and self.reply.content and not isinstance(failure, ConnectFailure):
             off = self._kept if self.timer.now() < self.timer.total_at else None
             timeout = isinstance(failure, SilenceFailure)
@@ -265,7 +269,7 @@ class Attempt:
                 await send(out)
                 out = b""
             if track.failure is not None:
-                raise UpstreamFailure(track.failure)
+                raise PoolFull(track.failure) if track.pool_full else UpstreamFailure(track.failure)
             if track.done or track.disobeyed or not data:
                 break
         if not (track.whole or track.disobeyed):

@@ -19,6 +19,7 @@ from gateway.inspection.echo import client_mentions
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
+from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import Metrics
@@ -52,6 +53,8 @@ def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float)
     once."""
     if verdict.kind == "cooldown":
         state.evidence.cool_down(COOLDOWN if verdict.retry_after is None else verdict.retry_after, now)
+        if is_pool_full(verdict.message):
+            state.saw_pool_full()
     if verdict.unverified or verdict.kind == "unserved":  # a harmless request has to confirm it (blame.py)
         return False
     if verdict.lack is not None and _may_teach(feedback.request, verdict.lack):
@@ -101,7 +104,7 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
     """Did this request use the ability whose lack was reported?"""
     if lack in ("tools", "tool_parser"):
         return request.tools
-    if lack == "images":
+    if lack in ("images", "audio"):
         return request.media is not NO_MEDIA
     return True
 
@@ -114,7 +117,7 @@ def _is_known(state: BackendState, lack: str) -> bool:
     elif lack == "thinking":
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
     else:
-        return backend.vision is True
+        return (backend.audio if lack == "audio" else backend.vision) is True
     seen = state.facts.observed.get(check)
     return declared or (seen is not None and seen.result in ("yes", "mended"))
 

@@ -225,7 +225,9 @@ class RequestHandler:
 
     def _note_break(self, planned: PlannedRequest, state: BackendState, broken: StreamBroken) -> None:
         """A stream broke after content."""
-        if broken.timeout:
+        if broken.verdict.kind == "cooldown":
+            learn(state, self.context.feedback(planned.received.request), broken.verdict, time.monotonic())
+        elif broken.timeout:
             state.evidence.failed(broken.verdict.reason)
         else:
             self._blame_of(planned.received).broke(state, broken.verdict)

@@ -108,6 +108,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
         "backend": state.name,
         **_verdict(service, state),
         "engine": state.backend.engine,
+        "server": state.server,
         "url": state.backend.url,
         "cloud": state.backend.cloud,
         "state": state.health.state.value,
@@ -119,7 +120,7 @@ def _backend(service: Service, state: BackendState, request: InferenceRequest, n
         "left": None if window is None else max(0, window - estimate.mid),
         "counted": near_limit(state, request, room, now),
         "inflight": state.inflight,
-        "slots": state.backend.slots,
+        "slots": state.known_slots,
         "capabilities": {
             name: {"value": getattr(able, name), "from": able.sources.get(name, "unknown")} for name in _SHOWN
         },

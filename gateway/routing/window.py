@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.domain.backend import BackendState
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Media, Refusal
-from gateway.domain.token_ratio import Estimate, fits, surely_fits
+from gateway.domain.token_pool import share_of
+from gateway.domain.token_ratio import TEMPLATE, Estimate, fits, surely_fits
 
 
 def prompt_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
@@ -43,6 +44,14 @@ def window_for(state: BackendState, request: InferenceRequest, now: float) -> in
 def tokens(state: BackendState, request: InferenceRequest) -> int:
     """The probable number of prompt tokens."""
     return prompt_estimate(state, request).mid
+
+
+def pool_prompt(state: BackendState, request: InferenceRequest) -> int:
+    """The most prompt tokens that the request may have, for a backend whose slots share a memory (`pool`)."""
+    most = text_estimate(state, request).high
+    if state.pool is not None and most > share_of(state.pool, state.slots):  # pictures as text may be the reason
+        most = prompt_estimate(state, request).high
+    return most + TEMPLATE if request.tools and state.name not in request.exact else most
 
 
 def known_tokens(state: BackendState, request: InferenceRequest) -> int:

@@ -84,7 +84,8 @@ function row(name, backend, status, pending) {
   const now = away ? { ...backend.now, decode: null, prefill: null } : backend.now;
   const used = backend.inflight + backend.elsewhere + backend.foreign;
   const slots = backend.slots === null ? `${used}` : `${used} / ${backend.slots}`;
-  const about = [backend.engine, backend.model, backend.window ? `${short(backend.window)} window` : null];
+  const kind = backend.server === backend.engine ? backend.engine : `${backend.engine} (${backend.server})`;
+  const about = [kind, backend.model, backend.window ? `${short(backend.window)} window` : null];
   const explained = backend.state !== "ready" && backend.state !== "busy";
   return h(
     "tr", { role: "row", "data-key": name, "data-backend": name, class: level === "bad" || level === "warn" ? `hot ${level}` : null },

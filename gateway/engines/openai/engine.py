@@ -94,5 +94,8 @@ def model_cards(answer: Any) -> list[dict[str, Any]]:
 
 
 def card_window(card: dict[str, Any]) -> int | None:
-    """The window in tokens: vLLM reports `max_model_len`, other servers another key; None = not reported."""
-    return reported_window(card.get("max_model_len"), card.get("context_length"))
+    """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None =
+    not reported."""
+    meta = card.get("meta")
+    told = meta.get("n_ctx") if isinstance(meta, dict) else None
+    return reported_window(card.get("max_model_len"), card.get("context_length"), told)

@@ -1,0 +1,1 @@
+"""llama-server's endpoints beyond OpenAI's API: its slots (`/slots`) and its counters (`/metrics`)."""

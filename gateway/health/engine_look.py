@@ -1,0 +1,92 @@
+"""Looks at the engines behind servers: whether they make progress, how fast they are, and how many requests of others
+are under way there. A server may answer its health check while its engine hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gateway.domain.backend import BackendState
+from gateway.domain.engine_traits import Probe
+from gateway.domain.health_state import SERVING
+from gateway.domain.progress import Sample, Work
+from gateway.engines.llamacpp import slots as llamacpp
+from gateway.engines.vllm.metrics import read_counters
+from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+from gateway.transport.prometheus_text import in_turns
+
+MOVING = 3.0  # seconds between two looks at an engine that has requests of ours
+AGAIN = 0.5  # seconds until the next look at an engine that has not answered one
+
+
+def looks_at_engine(probe: Probe) -> bool:
+    """Does this kind of server show what its engine does?"""
+    return probe.metrics is not None or probe.slots is not None
+
+
+def pause(state: BackendState) -> float:
+    """Seconds until the next look."""
+    every = state.backend.health.every or MOVING
+    if state.progress.doubted:
+        return min(every, AGAIN)
+    return min(every, MOVING) if state.inflight else every
+
+
+class EngineLooks:
+    """`work_of`: the requests of this gateway that are under way at a backend."""
+
+    def __init__(self, client: ProbeClient, work_of: Callable[[BackendState], Work]) -> None:
+        self._client = client
+        self._work_of = work_of
+
+    async def look(self, state: BackendState) -> None:
+        """One look at a backend with such a server (`looks_at_engine`). Raises nothing of the network's."""
+        probe = state.traits.probe
+        sample = None
+        if probe is not None and probe.slots is not None:
+            sample = await self._look_at_slots(state, probe.slots, probe.metrics)
+        elif probe is not None and probe.metrics is not None:
+            response = await self._client.get(state.backend, probe.metrics)
+            if not isinstance(response, NoAnswer) and response.status_code == 200:
+                sample = await in_turns(read_counters(response.content, time.monotonic()))
+        now = time.monotonic()
+        if sample is not None:
+            state.progress.add(sample)
+            state.foreign = state.progress.foreign(state.inflight + state.shared.elsewhere_lately, now)
+        if sample is not None or state.progress.doubted:
+            self._judge(state, now)
+
+    async def _look_at_slots(self, state: BackendState, path: str, metrics: str | None) -> Sample | None:
+        """The slots, or where the server was told not to show them its counters. The engine itself answers both."""
+        asked_at = time.monotonic()
+        for one in (path, metrics):
+            response = await self._client.get(state.backend, one) if one is not None else None
+            if isinstance(response, NoAnswer):
+                if not (response.own or response.refused):
+                    state.progress.unanswered(asked_at)
+                return None
+            if response is None or response.status_code != 200:
+                continue
+            if one == metrics:
+                return await in_turns(llamacpp.read_counters(response.content, time.monotonic()))
+            if (seen := llamacpp.read_slots(decoded(response, None), time.monotonic())) is not None:
+                known = state.reported.pool if state.reported.slots == seen.slots else None
+                window = seen.window or state.reported.context
+                state.saw_slots(seen.slots, llamacpp.shared_pool(seen.slots, window, seen.used, known))
+                return seen.sample
+        return None
+
+    def _judge(self, state: BackendState, now: float) -> None:
+        """Is the engine at a standstill? Then the requests on it will not end."""
+        progress, work = state.progress, self._work_of(state)
+        if progress.is_deaf(work, now):
+            reason = f"its engine has answered no look for {progress.deaf_for(work, now):.0f} s"
+        elif progress.stalled(work, now):
+            silence = progress.silence(work, now)
+            reason = f"its engine has stood still for {silence:.0f} s with {work.waiting} requests of ours"
+        else:
+            return
+        if state.health.state in SERVING:
+            state.evidence.stalled(reason)
+        else:
+            state.report_stalled()  # ends requests that arrived since, or that could not be ended before

@@ -1,0 +1,44 @@
+"""Finds out which server is behind `engine: openai`, with at most a few GETs that load no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.domain.backend import BackendState
+from gateway.domain.recognition import owners_of, paths_to_look, recognise
+from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
+
+
+class Recogniser:
+    """Reads the signs of servers. What the model list shows costs nothing and is read each time; other paths are asked
+    for at first contact and after the port was closed, never in a cloud, where a request may be billed."""
+
+    def __init__(self, client: ProbeClient) -> None:
+        self._client = client
+        self._looked: set[tuple[str, str, str | None]] = set()  # identities of backends
+
+    def forget(self, state: BackendState) -> None:
+        """Its port was closed: another server may open it next."""
+        self._looked.discard(state.backend.identity)
+
+    async def look(self, state: BackendState, model_list: Any, headers: Mapping[str, str]) -> None:
+        """Record which server `state` is. `model_list`: decoded; `headers`: of that answer, in lower case."""
+        backend, owners = state.backend, owners_of(model_list)
+        server = recognise(owners, headers, {})
+        if server is None and backend.engine == "openai" and not backend.cloud:
+            if backend.identity in self._looked:
+                return
+            self._looked.add(backend.identity)
+            server = recognise(owners, headers, await self._answers(state, paths_to_look(owners, headers)))
+            state.saw_server(server)
+        elif server is not None:
+            state.saw_server(server)
+
+    async def _answers(self, state: BackendState, paths: list[str]) -> dict[str, Any]:
+        found = {}
+        for path in paths:
+            response = await self._client.get(state.backend, path)
+            if not isinstance(response, NoAnswer) and response.status_code == 200:
+                found[path] = decoded(response, None)
+        return found
