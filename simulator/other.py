@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Mapping
 from collections.abc import Sequence as List
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -42,7 +42,7 @@ class SimOther(Sim):
 
     def __init__(
         self,
-        kind: Literal["mlx", "transformers"],
+        kind: str,
         model: str = "mlx-community/Qwen3-0.6B-4bit",
         cached: List[str] = (),
         slots: int = 1,

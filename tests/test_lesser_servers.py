@@ -11,6 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.config.backends import COMPUTES_BEYOND
+from gateway.config.load import load_text
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
 from simulator import SimOther, SimVllm
 from tests.vllm.turns import Client, client_on, turn_of
@@ -83,6 +86,17 @@ async def test_a_server_does_not_go_on_after_a_stop_string(kind: Any, stream: bo
     assert sim.aborted == 1
 
 
+@KINDS
+async def test_an_estimated_usage_teaches_nothing(kind: Any) -> None:
+    async with behind(SimOther(kind)) as client:
+        ratio = client.gateway.gateway.fleet["b"].ratio
+        long = user("count " * 1500)
+        await turn_of(client.sdk, "a", long, stream=False, stop="two", extra_body=said("one two"))
+        assert ratio.value is None
+        await turn_of(client.sdk, "a", long, stream=False, extra_body=QUIET)
+        assert ratio.value is not None
+
+
 # -- a client that leaves ---------------------------------------------------------------------------------------------
 
 
@@ -149,6 +163,18 @@ async def test_a_prompt_over_the_context_is_refused_and_not_computed(kind: Any) 
         with pytest.raises(openai.BadRequestError, match=r"8,?192"):
             await turn_of(client.sdk, "a", user("word " * 20_000), stream=False)
     assert not sim.requests
+
+
+@KINDS
+def test_the_window_is_asked_for(kind: Any) -> None:
+    assert {name for name, traits in TRAITS.items() if traits.computes_beyond} == COMPUTES_BEYOND
+    backend = f"url: 'http://127.0.0.1:1', {ENTRY[kind]}, model: m"
+    asked, given = (
+        [str(warning) for warning in load_text(f"backends: {{b: {{{one}}}}}", "routes.yaml", {}).warnings]
+        for one in (backend, backend + ", context: 8192")
+    )
+    assert any("no 'context'" in warning for warning in asked)
+    assert not any("no 'context'" in warning for warning in given)
 
 
 @KINDS

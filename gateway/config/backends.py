@@ -30,7 +30,9 @@ from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.words import split
 
-ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4)  # by server: how many sequences it runs at once
+# By server: how many sequences it runs at once.
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
+COMPUTES_BEYOND = frozenset({"mlx", "transformers"})  # servers for which a prompt is never too long
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 
@@ -167,8 +169,13 @@ class _Resolver:
 
     def _context(self) -> int | None:
         given = self.given
-        if given.context is not None or given.engine != "ollama" or self._dropped("context"):
+        if given.context is not None or self._dropped("context"):
             return given.context
+        if (given.server or given.engine) in COMPUTES_BEYOND:
+            message = "no 'context': a prompt beyond the window of its model would be computed all the same"
+            self.report.warn(self.path, message, "declare the model's window")
+        if given.engine != "ollama":
+            return None
         message = f"no 'context': {ASSUMED_OLLAMA_CONTEXT} tokens are asked of Ollama (num_ctx)"
         self.report.warn(self.path, message, "declare the window that you want it to have")
         return ASSUMED_OLLAMA_CONTEXT
