@@ -113,6 +113,7 @@ class EngineTraits:
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
     `list_prompts`: a list of prompts is one request; else it is split.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
+    `checks_limits`: it answers a limit below 1 with a 400, if it wants none; else the gateway does.
     `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`).
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
 
@@ -159,6 +160,7 @@ class EngineTraits:
     logprobs: bool = True
     list_prompts: bool = True
     integer_bias: bool = True
+    checks_limits: bool = True
     continues_text: bool = False
     thinking_field: ThinkingField | None = None
     thoughts: Literal["reasoning", "reasoning_content", "content"] | None = None
@@ -281,6 +283,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             logprobs=False,
             list_prompts=False,
             integer_bias=False,
+            checks_limits=False,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             streams_usage="always",

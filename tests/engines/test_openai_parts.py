@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.engine_traits import TRAITS
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
 from gateway.domain.upstream import Response, TooLarge, UpstreamFailure
 from gateway.engines.base import Refused
-from gateway.engines.openai.asking import PARTS_MOST, read_stops, split
+from gateway.engines.openai.asking import PARTS_MOST, ask, read_stops, split
 from gateway.engines.openai.parts import Parts, Send, StreamOfParts, WholeOfParts
 from tests.engines.scripted import ScriptedResponse, call_of, events_of
 
@@ -209,3 +210,32 @@ def test_too_many_answers_are_refused(values: dict[str, Any]) -> None:
 def test_prompts_that_are_no_texts_are_refused(prompt: Any) -> None:
     with pytest.raises(Refused, match="text"):
         split(fields(prompt=prompt))
+
+
+def asked(server: str, **values: Any) -> Any:
+    """The first body that this server gets."""
+    bodies = ask(call_of(values), TRAITS[server]).bodies
+    return msgspec.json.decode(msgspec.json.encode(bodies[0]))
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "many", True])
+def test_a_limit_that_its_server_would_break_on_is_refused(limit: Any) -> None:
+    with pytest.raises(Refused, match="max_tokens"):
+        asked("transformers", max_tokens=limit)
+    assert asked("lmstudio", max_tokens=limit)["max_tokens"] == limit  # some mean something by it
+    assert asked("transformers", max_tokens=None, max_completion_tokens=5)["max_completion_tokens"] == 5
+
+
+def test_a_bias_of_whole_numbers_is_sent_as_floats() -> None:
+    bias = ask(call_of({"logit_bias": {"5": 1, "6": 0.5, "7": 10**400}}), TRAITS["transformers"]).bodies[0][
+        "logit_bias"
+    ]
+    assert bytes(bias).startswith(b'{"5":1.0,"6":0.5,"7":1000')
+    assert asked("mlx", logit_bias={"5": 1})["logit_bias"] == {"5": 1}
+
+
+def test_a_server_that_lacks_one_thing_gets_everything_else_as_it_came() -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"}
+    values = {"stop": "x", "stream": True, "n": 1, **tools}
+    assert asked("lmstudio", **values) == {"stop": "x", "stream": True, **tools}
+    assert asked("mlx", **values) == {"stream": True}

@@ -13,6 +13,7 @@ from gateway.engines.base import Call, Refused
 
 PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
 STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
+BIAS_MOST = 1_000_000  # a larger bias is left to the server; OpenAI allows 100
 
 _encode = msgspec.json.Encoder().encode
 _TRUE, _INCLUDE_USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
@@ -78,7 +79,8 @@ def _prompts(prompt: Any) -> list[str | None]:
 
 def ask(call: Call, traits: EngineTraits) -> Asked:
     """The bodies to send for this call. Raises Refused."""
-    _check_limits(call)
+    if not traits.checks_limits:
+        _check_limits(call)
     fields, generates = call.fields, bool(call.endpoint.chunk_object)
     stops: tuple[str, ...] = ()
     if not traits.enforces_stop and "stop" in fields:
@@ -112,4 +114,4 @@ def _with_floats(raw: Raw) -> Raw:
     bias = value_of(raw)
     if not isinstance(bias, dict):
         return raw
-    return Raw(_encode({token: float(v) if type(v) is int else v for token, v in bias.items()}))
+    return Raw(_encode({token: float(v) if type(v) is int and abs(v) <= BIAS_MOST else v for token, v in bias.items()}))
