@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qs
 
 from simulator.chat import POOL_FULL_TEXT
 from simulator.engine import Engine, EngineDied, PoolFull, Sequence
@@ -23,7 +24,8 @@ _TYPES = {400: "invalid_request_error", 404: "not_found_error", 501: "not_suppor
 class SimLlama(SimVllm):
     """`-c CONTEXT` with `slots` slots. `unified`: they share its tokens (the default where llama-server chooses the
     number of slots itself), else each has an even part. `sees_slots`, `metrics`: with `--slots`, `--metrics`.
-    `loads`: it is loading its model, and answers 503 to everything."""
+    `loads`: it is loading its model, and answers 503 to everything. `status`: model -> loaded, unloaded, of a router;
+    a request or a look loads its model (`loadings` are counted)."""
 
     def __init__(
         self,
@@ -40,12 +42,31 @@ class SimLlama(SimVllm):
         window = context if unified else context // slots
         super().__init__(name, served, window, slots, generic=True, reasoning_parser="qwen3", **more)
         self.engine.pool = context if unified else None
+        self.status: dict[str, str] = {}
+        self._loadings = 0
         self.sees_slots, self.metrics, self.loads = sees_slots, metrics, False
+
+    @property
+    def loadings(self) -> int:
+        return self._loadings
+
+    def _load(self, name: object) -> None:
+        if self.status.get(str(name)) == "unloaded":
+            self.status[str(name)] = "loaded"
+            self._loadings += 1
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "engine": "llamacpp"}
 
     async def route(self, exchange: Exchange, faults: Mapping[str, Fault]) -> None:
+        query = parse_qs(exchange.query)
+        if self.status and exchange.path in (*_LOOKS, "/props"):
+            name = query.get("model", [""])[0]
+            if query.get("autoload") != ["false"]:
+                self._load(name)
+            if self.status.get(name) != "loaded":
+                await self._refuse(exchange, 400, "model is not loaded")
+                return
         if self.loads:
             await self._refuse(exchange, 503, "Loading model")
         elif exchange.path in _LOOKS and self.engine.hung:
@@ -68,6 +89,10 @@ class SimLlama(SimVllm):
     def _card(self, name: str) -> dict[str, Any]:
         meta = {"vocab_type": 2, "n_vocab": 3136, "n_ctx": self.context, "n_ctx_train": 8192, "n_embd": 96}
         card = {"id": name, "aliases": [name], "tags": [], "object": "model", "created": int(self.started_at)}
+        if name in self.status:
+            card["status"] = {"value": self.status[name], "args": []}
+            if self.status[name] != "loaded":
+                return {**card, "owned_by": "llamacpp"}
         return {**card, "owned_by": "llamacpp", "meta": meta}
 
     def _props(self) -> dict[str, Any]:
@@ -116,6 +141,7 @@ class SimLlama(SimVllm):
             await self._refuse(exchange, error.status, str(error.body["error"]["message"]))
 
     async def _chat(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
+        self._load(body.get("model"))
         prompt, _ = self.model.prompt(body)
         if prompt >= self.context:
             text = f"request ({prompt} tokens) exceeds the available context size ({self.context} tokens)"

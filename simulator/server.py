@@ -56,6 +56,7 @@ class Exchange:
     def __init__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: str = scope.get("query_string", b"").decode("latin-1")
         self.headers: dict[str, str] = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         self.body = b""
         self.status: int | None = None

@@ -164,3 +164,38 @@ async def test_a_named_call_is_had_by_sending_that_tool_alone(stream: bool) -> N
         assert "get_time" in answer.text
         sent = from_clients(sim.requests)[-1].json
         assert (sent["tools"], sent["tool_choice"]) == (TOOLS[1:], "required")
+
+
+# -- as a router ---------------------------------------------------------------------------------------------------
+
+
+async def test_no_look_and_no_canary_loads_a_model_and_a_request_does() -> None:
+    sim = SimLlama(served=("big", "small"))
+    sim.status = {"big": "unloaded", "small": "unloaded"}
+    routes = "defaults: {health: {every: 50ms, canary: 50ms}}\nbackends: {a: {engine: llamacpp, url: '%s', model: big}}"
+    async with sim.serve() as url, running_gateway(routes % url) as gateway:
+        await gateway.until_ready("a")
+        looks = sim.seen["/slots"]
+        await gateway.until(lambda: sim.seen["/slots"] > looks + 3)
+        assert (sim.loadings, sim.seen[CHAT], state_of(gateway).loads_on_demand) == (0, 0, True)
+        assert (await gateway.client.post(CHAT, json=chat("a"))).status_code == 200
+        assert (sim.loadings, sim.status) == (1, {"big": "loaded", "small": "unloaded"})
+        await gateway.until(lambda: sim.seen[CHAT] > 1)  # now its canary is sent
+        assert sim.loadings == 1
+
+
+async def test_of_two_alike_the_one_with_its_model_loaded_is_asked() -> None:
+    first, second = SimLlama("first", ("big",)), SimLlama("second", ("big",))
+    first.status, second.status = {"big": "unloaded"}, {"big": "loaded"}
+    async with first.serve() as one, second.serve() as two:
+        routes = f"""
+            defaults: {{health: {{every: 50ms}}}}
+            backends: {{a: {{engine: llamacpp, url: '{one}'}}, b: {{engine: llamacpp, url: '{two}'}}}}
+            aliases: {{pair: {{use: [[a, b]], balance: round_robin}}}}
+        """
+        async with running_gateway(routes) as gateway:
+            await gateway.until_ready("a", "b")
+            for _ in range(3):
+                answer = await gateway.client.post(CHAT, json=chat("pair"))
+                assert answer.headers["x-gateway-backend"] == "b"
+        assert (first.loadings, from_clients(first.requests)) == (0, [])

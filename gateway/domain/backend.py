@@ -43,7 +43,7 @@ class Observers:
 class Reported(NamedTuple):
     """What an engine reports of itself: the name and the window (tokens) of its model, its version, when it was started
     (Unix seconds), its flags, which server it shows itself to be (a row of TRAITS), its slots, and the tokens of the
-    memory that these share. None = it does not report that."""
+    memory that these share, and whether its model is loaded. None = it does not report that."""
 
     model: str | None = None
     context: int | None = None
@@ -53,6 +53,7 @@ class Reported(NamedTuple):
     server: str | None = None
     slots: int | None = None
     pool: int | None = None
+    loaded: bool | None = None
 
 
 @dataclass(slots=True)
@@ -128,6 +129,11 @@ class BackendState:
         declared = self.backend.kv_pool
         found = self.reported.pool if declared is None else declared
         return found or None
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Does it load its model with a request, so that one that only looks must not be sent?"""
+        return self.traits.loads_on_demand or self.reported.loaded is not None
 
     @property
     def under_way(self) -> int:
@@ -211,6 +217,10 @@ class BackendState:
             self._conclude()
             if before is not None:
                 self.start_over()
+
+    def saw_loaded(self, loaded: bool | None) -> None:
+        """Store whether a server that loads models by itself has loaded this one; None = it does not tell."""
+        self.reported = self.reported._replace(loaded=loaded)
 
     def saw_slots(self, slots: int, pool: int | None) -> None:
         """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not

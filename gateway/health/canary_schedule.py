@@ -111,7 +111,7 @@ class CanarySchedule:
     async def _decide(self, state: BackendState) -> None:
         """Run a warm-up and a canary of a backend that came back; the outcome decides about its health."""
         try:
-            if state.traits.loads_on_demand and not await self._is_loaded(state):
+            if state.loads_on_demand and not await self._is_loaded(state):
                 outcome = Outcome("ok", "answers its health check; its model is not loaded")
             else:
                 outcome = await self._run(state, (WARM_UP, *SHORT), now=True)
@@ -129,7 +129,7 @@ class CanarySchedule:
 
     async def _confirm(self, state: BackendState) -> None:
         """Run a canary of a backend that is well or unknown."""
-        if state.traits.loads_on_demand and not await self._is_loaded(state):
+        if state.loads_on_demand and not await self._is_loaded(state):
             return
         outcome = await self._run(state, SHORT, now=False)
         if state.health.state not in SERVING:

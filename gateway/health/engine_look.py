@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import Probe
@@ -59,8 +60,10 @@ class EngineLooks:
     async def _look_at_slots(self, state: BackendState, path: str, metrics: str | None) -> Sample | None:
         """The slots, or where the server was told not to show them its counters. The engine itself answers both."""
         asked_at = time.monotonic()
+        # A router asks the server of that model, and must not load it for a look.
+        of_model = f"?model={quote(state.model, safe='')}&autoload=false" if state.model is not None else ""
         for one in (path, metrics):
-            response = await self._client.get(state.backend, one) if one is not None else None
+            response = await self._client.get(state.backend, one + of_model) if one is not None else None
             if isinstance(response, NoAnswer):
                 if not (response.own or response.refused):
                     state.progress.unanswered(asked_at)

@@ -20,6 +20,7 @@ from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import SERVING, WELL
 from gateway.domain.progress import IDLE, Work
 from gateway.domain.reason import quoting
+from gateway.engines.openai.engine import loaded_models
 from gateway.engines.registry import ENGINES
 from gateway.engines.vllm.flags import read_flags
 from gateway.engines.vllm.metrics import read_start_time
@@ -72,7 +73,10 @@ class Prober:
         self._spanned_nodes: frozenset[str] = frozenset()  # nodes of engines that run on several
         loader = OllamaLoader(self._client)
         self.canaries = CanarySchedule(
-            loader.has_loaded, emit, lambda s: self._nodes.excuse(s.name, s.backend.nodes), self._failures
+            partial(self._has_loaded, loader),
+            emit,
+            lambda s: self._nodes.excuse(s.name, s.backend.nodes),
+            self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
         self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
@@ -246,6 +250,7 @@ class Prober:
         if state.health.state not in SERVING and state.progress.is_deaf(IDLE, time.monotonic()):
             state.evidence.dead("its engine answers no look", answered=True)
             return
+        read_models = read_models or state.reported.loaded is not None  # models come and go there
         if (read_models or state.health.state not in WELL) and not await self._read_description(state, probe):
             return
         if (node := self._down_node(state)) is not None:
@@ -304,6 +309,12 @@ class Prober:
             return self._record_models(state, model_list)
         return True
 
+    async def _has_loaded(self, loader: OllamaLoader, state: BackendState) -> bool:
+        """Does a server that loads models on demand have this one loaded?"""
+        if state.traits.loads_on_demand:
+            return await loader.has_loaded(state)
+        return state.reported.loaded is True  # as of the health check that has just been made
+
     def _record_models(self, state: BackendState, model_list: Any) -> bool:
         """Record the decoded model list. False = the backend does not serve its model."""
         backend = state.backend
@@ -321,7 +332,9 @@ class Prober:
                 quoting(f"does not serve model '{backend.model}'", f"it serves: {names}", "; ")
             )
             return False
-        name = backend.model or next(iter(models))
+        loaded = loaded_models(model_list, state.traits.loaded)
+        name = backend.model or next((name for name in models if loaded.get(name)), next(iter(models)))
+        state.saw_loaded(loaded.get(name))
         state.saw_model(name, models[name] or state.reported.context)
         state.evidence.configured()
         return True

@@ -62,7 +62,7 @@ async def probe(
     called after each check. `replies` is filled with: encoded body of a request -> its reply.
     """
     names = tuple(checks)
-    if state.health.outside and state.traits.loads_on_demand:
+    if state.health.outside and state.loads_on_demand:
         parked = f"{state.health.reason}: a request would load its model"
         return {name: Observation("untested", parked, time.time()) for name in names}
     found: dict[str, Observation] = {}
@@ -150,7 +150,7 @@ def answer_budget(state: BackendState, body: Body) -> float:
     first = state.backend.timeouts.first_byte
     if first is not None and first != inf:
         return first
-    loading = LOADING if state.traits.loads_on_demand else 0.0
+    loading = LOADING if state.loads_on_demand else 0.0
     return PATIENCE + loading + float(body.get("max_tokens", 0)) / DECODE_PRIOR
 
 

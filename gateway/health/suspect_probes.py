@@ -137,7 +137,7 @@ class SuspectProbes:
 
 
 async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
-    if state.health.outside and state.traits.loads_on_demand:
+    if state.health.outside and state.loads_on_demand:
         return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
     body = _harmless_body(state, endpoint, stream=stream)
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)

@@ -51,6 +51,7 @@ LAST_MOST = 64 * 1024  # bytes of last events that are written together with the
 KIND_MOST = 100  # characters of a content-type in a message
 # Seconds until a retry on the same backend when the gateway itself lacked a resource.
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+LOADING = 180.0  # seconds in addition for a server that loads models by itself, and may have to
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -205,7 +206,8 @@ class Attempt:
             admitted_at = self._context.record.began + self._admitted.queued
             timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
         rates = state.progress.prefill, state.progress.decode
-        timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates))
+        loading = LOADING if state.reported.loaded is not None else 0.0
+        timer.expect(timeouts.first_byte or silence_budget(self.request, state.prompt_tokens, *rates) + loading)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""

@@ -32,8 +32,9 @@ def order(
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
             ordered.sort(key=lambda m: m.under_way)
-    # Stable: health first (one that is due for a trial gets this request), then a free slot, then the balancing above.
-    ordered.sort(key=lambda m: (_doubt(m, now), m.under_way >= m.slots))
+    # Stable: health first (one that is due for a trial gets this request), then one whose model is loaded, then a free
+    # slot, then the balancing above.
+    ordered.sort(key=lambda m: (_doubt(m, now), m.reported.loaded is False, m.under_way >= m.slots))
     return ordered
 
 

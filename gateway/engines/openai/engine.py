@@ -93,9 +93,23 @@ def model_cards(answer: Any) -> list[dict[str, Any]]:
     return [card for card in found if isinstance(card, dict) and reported_name(card.get("id")) is not None]
 
 
+def loaded_models(answer: Any, where: tuple[str, str] | None) -> dict[str, bool]:
+    """Model name -> is it loaded, for a server that loads models by itself and tells which are (llama-server as a
+    router). `where`: `EngineTraits.loaded`. Models of which nothing is told are left out."""
+    path, value = where if where is not None else ("", "")
+    told = {card["id"]: at_path(card, path) for card in model_cards(answer)} if path else {}
+    return {name: found == value for name, found in told.items() if isinstance(found, str)}
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What is at "a.b" = `b` inside `a`; None where there is nothing."""
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def card_window(card: dict[str, Any]) -> int | None:
     """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None =
     not reported."""
-    meta = card.get("meta")
-    told = meta.get("n_ctx") if isinstance(meta, dict) else None
+    told = at_path(card, "meta.n_ctx")
     return reported_window(card.get("max_model_len"), card.get("context_length"), told)
