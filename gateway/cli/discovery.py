@@ -10,16 +10,18 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, identify, tagged
+from gateway.importing.servers import MODELS, PATHS, SHOW, Reply, Server, further_paths, identify, tagged
 from gateway.transport.bounded import Oversized, async_client, fetch
 
-# Where vLLM, Ollama and other servers listen by default or by habit; the gateway's own 4000 is not among them.
-PORTS = (8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434)
+# Where vLLM, Ollama, LM Studio (1234), text-generation-inference (3000), SGLang (30000) and other servers listen by
+# default or by habit; the gateway's own 4000 is not among them.
+PORTS = (1234, 3000, 8000, 8001, 8002, 8003, 8009, 8015, 8080, 8888, 11434, 30000)
 EXPORTER = 9835  # the port of a Spark's exporter
 CONNECT, READ = 1.0, 4.0  # seconds
 AT_ONCE = 32  # ports at a time
 ANSWER_MOST = 4 * 1024 * 1024  # bytes of an answer
 SHOWING = 20.0  # seconds for the details of one server's models
+_ROUNDS = 3  # of questions to one server: what it is, what only that server shows, what it tells of itself
 _MOST_SHOWN = 40  # models of one Ollama whose details are read
 
 OnSeen = Callable[[Server], None]
@@ -82,11 +84,12 @@ async def _identify(client: httpx.AsyncClient, url: str) -> Server | None:
     first = await _get(client, url, MODELS)
     if first is None:
         return None
-    others = [path for path in PATHS if path != MODELS]
     replies = {MODELS: first}
-    for path, reply in zip(others, await asyncio.gather(*(_get(client, url, path) for path in others)), strict=True):
-        if reply is not None:
-            replies[path] = reply
+    paths = [path for path in PATHS if path != MODELS]
+    for _ in range(_ROUNDS):
+        for path, reply in zip(paths, await asyncio.gather(*(_get(client, url, path) for path in paths)), strict=True):
+            replies[path] = reply or Reply(0)
+        paths = further_paths(replies)
     until = asyncio.get_running_loop().time() + SHOWING
     for name in tagged(replies)[:_MOST_SHOWN]:
         if asyncio.get_running_loop().time() > until:
@@ -109,7 +112,7 @@ async def _ask(client: httpx.AsyncClient, method: str, url: str, **options: Any)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
         return None
     try:
-        return Reply(response.status_code, response.json())
+        return Reply(response.status_code, response.json(), response.headers)
     except (ValueError, RecursionError):
         return Reply(response.status_code)
 

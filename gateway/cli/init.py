@@ -55,7 +55,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Discover vLLM, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml for them.
+    """Discover vLLM, llama-server, Ollama and other servers on each HOST (default: localhost) and write a routes.yaml.
 
     HOST may name its port (spark1:8001). Models and windows are read from the servers; tiny real requests show whether
     tool calls come as calls and reasoning in its own field. Ollama models that are not loaded are not probed. Exit code
@@ -142,10 +142,11 @@ def _ports(text: str) -> list[int]:
 def _server_line(server: Server) -> str:
     if server.kind in _SKIPPED:
         return f"{server.url}  {_SKIPPED[server.kind]}"
-    names = [(visible(m.name[:_NAME_SHOWN]), m.context) for m in server.models[:_SHOWN]]
+    names = [(visible((m.label or m.name)[:_NAME_SHOWN]), m.context) for m in server.models[:_SHOWN]]
     models = [f"{name} ({context:,})" if context else name for name, context in names]
     more = f" and {len(server.models) - _SHOWN} more" if len(server.models) > _SHOWN else ""
-    return f"{server.url}  {click.style(server.kind, fg='green')}  {', '.join(models) or 'no model'}{more}"
+    kind = click.style(server.server or server.kind, fg="green")
+    return f"{server.url}  {kind}  {', '.join(models) or 'no model'}{more}"
 
 
 def _draft(found: Scan) -> Draft:
@@ -183,7 +184,7 @@ def _probe(draft: Draft, loaded: Loaded, found: Scan, output: Path, *, quiet: bo
 def _is_ready(backend: Backend, found: Scan) -> bool:
     """Is it a chat model that is loaded?"""
     models = (model for server in found.servers if server.url == backend.url for model in server.models)
-    return any(model.name == backend.model and model.chat and model.ready for model in models)
+    return any((model.name or None) == backend.model and model.chat and model.ready for model in models)
 
 
 # -- output -----------------------------------------------------------------------------------------------------------

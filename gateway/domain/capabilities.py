@@ -42,6 +42,7 @@ class Capabilities:
     required: OnDemand = "tried"
     named: OnDemand = "tried"
     json_schema: bool | None = None
+    logprobs: bool | None = None
     images: bool | None = None
     audio: bool | None = None
     thinking: Thinking | None = None
@@ -105,6 +106,7 @@ def conclude(
         required=required,
         named=named,
         json_schema=json_schema,
+        logprobs=None if traits.logprobs else False,
         images=images,
         audio=audio,
         thinking=thinking,
@@ -118,6 +120,7 @@ def conclude(
             "required": required_from,
             "named": named_from,
             "json_schema": json_from,
+            "logprobs": "unknown" if traits.logprobs else "engine",
             "images": images_from,
             "audio": audio_from,
             "thinking": thinking_from,

@@ -39,12 +39,11 @@ class Probe:
 class Description:
     """Where a server tells more of itself than its model list does. `path` is below its root. The others are paths in
     the decoded answer ("a.b" = `b` inside `a`); where the answer has a list `data`, inside the entry of the model.
-    `slots`: how many sequences it runs at once; `window`: tokens of one sequence; `version`: of the server."""
+    `slots`: how many sequences it runs at once; `window`: tokens of one sequence."""
 
     path: str
     window: str | None = None
     slots: str | None = None
-    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,8 @@ class EngineTraits:
     `endpoints`: the names of the endpoints it serves.
     `model_optional`: a request without `model` goes to the first model it serves.
     `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
-    `loaded`: (path in an entry of the model list, value): the models that are loaded; None = all that are listed.
+    `loaded`: (path in an entry of the model list, or of the list that `describes` names, value): the models that are
+    loaded; None = all that are listed.
     `default_model`: the name in a request that means the model the server was started with.
     `lists_cache`: its model list names what lies on the disk, not what it serves.
 
@@ -217,9 +217,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             _OPENAI,
             loaded=("status.value", "loaded"),
             window=("meta.n_ctx",),
-            describes=Description(
-                "/props", window="default_generation_settings.n_ctx", slots="total_slots", version="build_info"
-            ),
+            describes=Description("/props", window="default_generation_settings.n_ctx", slots="total_slots"),
             refuses_unread=True,
             counts_at="/v1/chat/completions/input_tokens",
             calls_on_demand=True,
@@ -296,6 +294,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "lmstudio": EngineTraits(
             _OPENAI,
             loads_on_demand=True,
+            loaded=("state", "loaded"),
             lists_cache=True,
             describes=Description("/api/v0/models", window="loaded_context_length"),
             calls_on_demand=True,
@@ -333,9 +332,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # text-generation-inference 3.x, from its source; never seen running.
         "tgi": EngineTraits(
             _TEXT,
-            describes=Description(
-                "/info", window="max_total_tokens", slots="max_concurrent_requests", version="version"
-            ),
+            describes=Description("/info", window="max_total_tokens", slots="max_concurrent_requests"),
             refuses_unread=True,
             calls_on_demand=True,
             enforces_schema=True,

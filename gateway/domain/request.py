@@ -93,6 +93,7 @@ class InferenceRequest:
     tools: bool = False
     tool_choice: ToolChoice = "auto"
     json_schema: bool = False
+    logprobs: bool = False
     thinking: Literal["on", "off"] | None = None  # whether it asks for thinking, in any of the known fields
     thinking_wish: bool = False  # `thinking` is a wish, not a demand
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
@@ -268,6 +269,10 @@ def _read_think(request: InferenceRequest, raw: Raw) -> None:
         _ask_thinking(request, think != "none", wish=True)
 
 
+def _read_logprobs(request: InferenceRequest, raw: Raw) -> None:
+    request.logprobs = bytes(raw) not in (b"false", b"null")
+
+
 def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
     switches = value_of(raw)
     if isinstance(switches, dict):
@@ -325,6 +330,7 @@ _READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "tools": _read_tools,
     "tool_choice": _read_tool_choice,
     "response_format": _read_response_format,
+    "logprobs": _read_logprobs,
 }
 
 _THINKING_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {

@@ -82,7 +82,7 @@ def outgoing_fields(
         backend, tools = state.backend, request.tools and request.tool_choice != "none"
         if loses_marks(state.model, backend.tool_parser, backend.reasoning_parser, tools=tools):
             fields.setdefault("skip_special_tokens", _FALSE)
-    if request.stream and not request.own_usage:
+    if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted
 

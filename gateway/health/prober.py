@@ -306,7 +306,9 @@ class Prober:
         if response.status_code == 200:
             model_list = decoded(response, {})
             await self._recogniser.look(state, model_list, response.headers)
-            return self._record_models(state, model_list)
+            if not self._record_models(state, model_list):
+                return False
+            await self._recogniser.read_window(state)
         return True
 
     async def _has_loaded(self, loader: OllamaLoader, state: BackendState) -> bool:

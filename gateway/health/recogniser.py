@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.domain.backend import BackendState
-from gateway.domain.recognition import owners_of, paths_to_look, recognise
+from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
+from gateway.engines.base import reported_window
 from gateway.health.probe_client import NoAnswer, ProbeClient, decoded
 
 
@@ -34,6 +35,19 @@ class Recogniser:
             state.saw_server(server)
         elif server is not None:
             state.saw_server(server)
+
+    async def read_window(self, state: BackendState) -> None:
+        """Record the window that a server tells beside its model list."""
+        details = state.traits.describes
+        if details is None or details.window is None or state.model is None:
+            return
+        answer = (await self._answers(state, [details.path])).get(details.path)
+        entries = value_at(answer, "data")
+        if isinstance(entries, list):
+            answer = next((one for one in entries if value_at(one, "id") == state.model), None)
+        window = reported_window(value_at(answer, details.window))
+        if window is not None:
+            state.saw_model(state.reported.model, window)
 
     async def _answers(self, state: BackendState, paths: list[str]) -> dict[str, Any]:
         found = {}

@@ -16,7 +16,7 @@ from gateway.launch.families import family_of
 Findings = Mapping[str, Any]  # as `probe_report` of gateway/health/probes.py makes them
 
 _QUANTISED = re.compile(r"[-_.](nvfp4|mxfp4|fp8|fp4|bf16|awq|gptq|gguf|mlx|int[48]|w\da\d+|[48]bit|q\d(_\w+)*)$", re.I)
-_RANK = {"vllm": 0, "openai": 1, "ollama": 2}
+_RANK = {"vllm": 0, "llamacpp": 1, "mlx": 1, "openai": 1, "ollama": 2}
 _FALLBACKS = 2  # steps after the first that a suggested alias gets
 _MISSING_PARSER = "--tool-call-parser"
 
@@ -57,14 +57,14 @@ def draft_of(servers: Iterable[Server], exporters: Mapping[str, str] | None = No
     names: dict[str, list[str]] = {}  # a model -> its backends
     for server in servers:
         for model in server.models if server.kind in _RANK else ():
-            name = unique(backend_name(short(model.name)), draft.backends, *host_words(server.url))
+            name = unique(backend_name(_model_key(model)), draft.backends, *host_words(server.url))
             draft.backends[name] = _backend(server, model, _host(server.url) if remote else None)
             if model.chat:
                 names.setdefault(_model_key(model), []).append(name)
     if exporters and remote:
         draft.nodes = {backend_name(host): Entry(_node(exporters.get(host))) for host in hosts}
-    _suggest_aliases(draft, list(names.values()), _further_names(servers))
-    draft.after["backends"] = ["", *CLOUD_BLOCK.splitlines(), *_locked(servers)]
+    _suggest_aliases(draft, names, _further_names(servers))
+    draft.after["backends"] = ["", *CLOUD_BLOCK.splitlines(), *_locked(servers), *_unloaded(servers)]
     draft.tail = TAIL.splitlines()
     return draft
 
@@ -78,7 +78,7 @@ def short(model: str) -> str:
 
 
 def _model_key(model: Model) -> str:
-    return short(model.name)
+    return short(model.label or model.name)
 
 
 def _host(url: str) -> str:
@@ -91,15 +91,23 @@ def _node(exporter: str | None) -> dict[str, Any]:
 
 def _backend(server: Server, model: Model, host: str | None) -> Entry:
     keys: dict[str, Any] = {} if server.kind == "vllm" else {"engine": server.kind}
+    if server.server is not None:
+        keys["server"] = server.server
     keys["url"] = server.url
     mark_cloud(keys, (), Notes("", lambda _: None), known=True)
     if host is not None:
         keys["node"] = backend_name(host)
-    keys["model"] = model.name
+    if model.name:
+        keys["model"] = model.name
     entry = Entry(keys)
+    if not model.name:
+        entry.comment.append("It lists what lies on its disk, not what it serves: name the one you mean as `model`.")
     if model.context is not None:
         keys["context"] = model.context
         entry.remarks["context"] = "asked of it with every request" if server.kind == "ollama" else "as it says"
+    if model.slots is not None:
+        keys["slots"] = model.slots
+        entry.remarks["slots"] = "as it says"
     if server.kind == "vllm" and (recipe := recipe_for(model.name)) is not None:
         entry.comment.append(f"A launch block that works for this model: gateway init --recipe {recipe} -o -")
     if model.tools is False:
@@ -121,6 +129,12 @@ def _locked(servers: list[Server]) -> list[str]:
     return lines
 
 
+def _unloaded(servers: list[Server]) -> list[str]:
+    """Commented lines for the servers that have models which they do not serve now."""
+    found = [server for server in servers if server.unloaded and server.kind in _RANK]
+    return [f"  # {one.url} has {one.unloaded} more on its disk: what is not loaded gets no backend." for one in found]
+
+
 # -- aliases ----------------------------------------------------------------------------------------------------------
 
 
@@ -137,14 +151,15 @@ def _further_names(servers: list[Server]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _suggest_aliases(draft: Draft, groups: list[list[str]], further: dict[str, tuple[str, ...]]) -> None:
+def _suggest_aliases(draft: Draft, groups: Mapping[str, list[str]], further: dict[str, tuple[str, ...]]) -> None:
     """An alias for each model: its servers are one step, the next best models are the later steps."""
-    ranked = sorted(groups, key=lambda group: _rank(draft, group))
+    ranked = sorted(groups.values(), key=lambda group: _rank(draft, group))
+    called = {group[0]: model for model, group in groups.items()}
     if not ranked:
         return
     for position, group in enumerate(ranked):
         behind = ranked[position + 1 :][:_FALLBACKS]
-        name = alias_name(short(draft.backends[group[0]].keys["model"]))
+        name = alias_name(called[group[0]])
         keys: dict[str, Any] = {"use": [_step(one) for one in (group, *behind)]}
         if (also := further.get(name)) is not None:
             keys["also"] = list(also)
@@ -183,7 +198,7 @@ def apply_findings(draft: Draft, found: Iterable[Findings]) -> None:
 
 def _tools(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
     result, seen = _seen(checks, "tool_auto")
-    family = family_of(entry.keys["model"])
+    family = family_of(entry.keys.get("model"))
     parser = family.tool_parser if family is not None else None
     is_vllm = entry.keys.get("engine", "vllm") == "vllm"
     if result == "yes" and is_vllm and parser is not None:
@@ -202,7 +217,7 @@ def _tools(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _thinking(entry: Entry, checks: Mapping[str, Mapping[str, Any]]) -> None:
     result, seen = _seen(checks, "reasoning")
-    family = family_of(entry.keys["model"])
+    family = family_of(entry.keys.get("model"))
     if result == "mended":
         entry.comment.append(f"Thoughts: {seen}"[:150])
     if result not in ("yes", "mended"):

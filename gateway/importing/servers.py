@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
 
+from gateway.config.snapshot import Engine
+from gateway.domain.engine_traits import TRAITS, EngineTraits
+from gateway.domain.recognition import owners_of, paths_to_look, recognise, value_at
 from gateway.engines.base import reported_window
 from gateway.engines.ollama.models import INSTALLED, LOADED, model_entries
-from gateway.engines.openai.engine import card_window, model_cards
+from gateway.engines.openai.engine import model_cards
 from gateway.importing.source import count_of, listed, mapping, text_of
 
-Kind = Literal["vllm", "ollama", "openai", "gateway", "locked", "unknown"]
+Kind = Literal["vllm", "llamacpp", "mlx", "ollama", "openai", "gateway", "locked", "unknown"]
 
 MODELS, OLLAMA_VERSION, SHOW = "/v1/models", "/api/version", "/api/show"
 PATHS = (MODELS, OLLAMA_VERSION, INSTALLED, LOADED)
@@ -20,16 +23,18 @@ OLLAMA_WINDOW = 32768  # asked for where the model allows more: its memory grows
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is what its JSON says, None when it is none."""
+    """`body` is what its JSON says, None when it is none; `headers` with names in lower case."""
 
     status: int
     body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`context` in tokens; None = not reported, as with `tools` and `vision`. `ready`: it need not be loaded first.
-    `also`: further names of the same model there."""
+    """`context` in tokens; None = not reported, as with `slots`, `tools` and `vision`. `ready`: it need not be loaded
+    first. `also`: further names of the same model there. `label`: the name to call it by, where `name` is none: "" =
+    requests carry no name, and go to the model that the server was started with."""
 
     name: str
     context: int | None = None
@@ -38,33 +43,81 @@ class Model:
     tools: bool | None = None
     vision: bool | None = None
     also: tuple[str, ...] = ()
+    slots: int | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`url` is its root. Only vllm, ollama and openai serve something that can be routed to."""
+    """`url` is its root. A `gateway`, and what is `locked` or `unknown`, serves nothing that can be routed to.
+    `server`: the row of traits behind kind openai; None = it was not recognised. `unloaded`: models that it would have
+    to load, or that only lie on its disk."""
 
     url: str
     kind: Kind
     models: tuple[Model, ...] = ()
+    server: str | None = None
+    unloaded: int = 0
 
 
 def identify(url: str, replies: Mapping[str, Reply]) -> Server:
-    """What answers at `url`, by the replies to PATHS (those that did not come are left out), and for Ollama to
-    `SHOW:name` of its models."""
+    """What answers at `url`, by the replies to PATHS and to `further_paths` (those that did not come are left out), and
+    for Ollama to `SHOW:name` of its models."""
     models = replies.get(MODELS, Reply(0))
     if _is_ollama(replies):
         return Server(url, "ollama", tuple(_ollama_models(replies)))
     if models.status in (401, 403):
         return Server(url, "locked")
     cards = model_cards(models.body)
-    if models.status != 200 or not isinstance(mapping(models.body).get("data"), list):
+    name = _recognised(replies) if models.status == 200 else None
+    if name is None and (models.status != 200 or not isinstance(mapping(models.body).get("data"), list)):
         return Server(url, "unknown")
     if any("x_gateway" in card for card in cards):
         return Server(url, "gateway")
-    if any(card.get("owned_by") == "vllm" for card in cards):
-        return Server(url, "vllm", _vllm_models(cards))
-    return Server(url, "openai", tuple(_openai_model(card) for card in cards))
+    traits = TRAITS[name or "openai"]
+    if name == "vllm":
+        return Server(url, "vllm", _vllm_models(cards, traits))
+    found = _served(name, traits, cards, replies)
+    unloaded = max(0, len(cards) - len(found))
+    if name in get_args(Engine):
+        return Server(url, cast(Kind, name), found, unloaded=unloaded)
+    return Server(url, "openai", found, name, unloaded)
+
+
+def further_paths(replies: Mapping[str, Reply]) -> list[str]:
+    """The paths whose answers are needed, too, after these replies."""
+    first = replies[MODELS]
+    if first.status != 200:
+        return []
+    wanted = paths_to_look(owners_of(first.body), first.headers) if _recognised(replies) is None else []
+    name = _recognised(replies)
+    details = TRAITS[name].describes if name is not None else None
+    wanted += [details.path] if details is not None else []
+    return [path for path in wanted if path not in replies]
+
+
+def _recognised(replies: Mapping[str, Reply]) -> str | None:
+    first = replies[MODELS]
+    answers = {path: reply.body for path, reply in replies.items() if reply.status == 200}
+    return recognise(owners_of(first.body), first.headers, answers)
+
+
+def _served(
+    name: str | None, traits: EngineTraits, cards: list[dict[str, Any]], replies: Mapping[str, Reply]
+) -> tuple[Model, ...]:
+    """The models that need not be loaded first. A server that lists what lies on its disk serves one model, that it was
+    started with, unless it says which are loaded."""
+    told = replies.get(traits.describes.path, Reply(0)).body if traits.describes is not None else None
+    own = mapping(told).get("data")
+    described = {card.get("id"): card for card in map(mapping, own)} if isinstance(own, list) else {}
+    if traits.loaded is not None:
+        path, value = traits.loaded
+        states = [(card, value_at(described.get(card["id"], card), path)) for card in cards]
+        cards = [card for card, state in states if state == value or (state is None and not traits.lists_cache)]
+    elif traits.lists_cache:
+        only = cards[0] if len(cards) == 1 else {}
+        return (Model(traits.default_model or "", label=str(only.get("id") or name)),)
+    return tuple(_openai_model(card, traits, described.get(card["id"], told)) for card in cards)
 
 
 def tagged(replies: Mapping[str, Reply]) -> list[str]:
@@ -79,20 +132,24 @@ def _is_ollama(replies: Mapping[str, Reply]) -> bool:
     )
 
 
-def _vllm_models(cards: list[dict[str, Any]]) -> tuple[Model, ...]:
+def _vllm_models(cards: list[dict[str, Any]], traits: EngineTraits) -> tuple[Model, ...]:
     """One model with all its names; an adapter (its `parent` is another card) is a model of its own."""
     base = [card for card in cards if card.get("parent") is None]
     adapters = [card for card in cards if card.get("parent") is not None]
-    found = [_openai_model(card) for card in (*base[:1], *adapters)]
+    found = [_openai_model(card, traits) for card in (*base[:1], *adapters)]
     if base:
         first = found[0]
         found[0] = Model(first.name, first.context, first.chat, also=tuple(str(card["id"]) for card in base[1:]))
     return tuple(found)
 
 
-def _openai_model(card: dict[str, Any]) -> Model:
-    name = str(card["id"])
-    return Model(name, card_window(card), chat=not looks_like_embedder(name))
+def _openai_model(card: dict[str, Any], traits: EngineTraits, described: Any = None) -> Model:
+    """`described`: what the server tells of this model elsewhere."""
+    name, details = str(card["id"]), traits.describes
+    windows = [value_at(card, path) for path in traits.window]
+    windows += [value_at(described, details.window)] if details is not None and details.window is not None else []
+    slots = value_at(described, details.slots) if details is not None and details.slots is not None else None
+    return Model(name, reported_window(*windows), not looks_like_embedder(name), slots=reported_window(slots))
 
 
 def looks_like_embedder(name: str) -> bool:

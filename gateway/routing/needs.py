@@ -12,7 +12,7 @@ from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
 Resort = Literal["mend", "strip"]
-Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking"]
+Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking", "logprobs"]
 
 
 class Needs(NamedTuple):
@@ -24,6 +24,7 @@ class Needs(NamedTuple):
     audio: bool = False
     thinking: Switch | None = None
     wish: bool = False
+    logprobs: bool = False
 
     @property
     def on_demand(self) -> bool:
@@ -66,14 +67,17 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
         forced = client.tasks.thinking
     wanted = forced or request.thinking
-    if not (request.tools or request.json_schema or wanted) or "tools" not in request.endpoint.prompt:
+    if not (request.tools or request.json_schema or wanted or request.logprobs):
         return NO_NEEDS
+    if "tools" not in request.endpoint.prompt:
+        return Needs(logprobs=True) if request.logprobs else NO_NEEDS
     choice = request.tool_choice if request.tools else "none"
     return Needs(
         tools=None if choice == "none" else choice,
         json_schema=request.json_schema,
         thinking=wanted,
         wish=forced is None and request.thinking_wish,
+        logprobs=request.logprobs,
     )
 
 
@@ -82,7 +86,7 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
     media = request.media
     if media is NO_MEDIA:
         return needs
-    return Needs(needs.tools, needs.json_schema, bool(media.images), media.audio, needs.thinking, needs.wish)
+    return needs._replace(images=bool(media.images), audio=media.audio)
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
@@ -101,6 +105,8 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("audio")
     if needs.thinking is not None and not needs.wish and not can_switch_thinking(needs, able):
         lacks.append("thinking")
+    if needs.logprobs and able.logprobs is False:
+        lacks.append("logprobs")
     return tuple(lacks)
 
 

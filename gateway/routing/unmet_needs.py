@@ -20,6 +20,8 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         if able.sources["json_schema"] == "engine":
             return f"cannot be made to keep to a JSON schema: {state.server} ignores response_format"
         return "did not keep to a JSON schema when it was checked"
+    if lack == "logprobs":
+        return f"has no logprobs to give: it is a {state.server}"
     flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"

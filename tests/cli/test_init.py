@@ -132,6 +132,21 @@ async def test_without_a_probe_nothing_is_asked_for_an_answer(tmp_path: Path) ->
     assert load(tmp_path / "routes.yaml", {}).snapshot.backends["qwen3.6-35b-a3b"].tool_parser is None
 
 
+async def test_a_server_is_recognised_by_what_it_shows_without_being_asked_for_an_answer(tmp_path: Path) -> None:
+    info = {"model_id": "m", "max_total_tokens": 4096, "max_concurrent_requests": 128}
+    tgi = SimVllm(served=["m"], generic=True, shows={"/info": info})
+    llama = SimVllm(served=["a"], generic=True, owned_by="llamacpp", shows={"/props": {"total_slots": 4}})
+    async with found(tgi, llama) as hosts:
+        done = await run(*hosts, "--no-probe")
+    assert done.code == 0, done.err
+    backends = load(tmp_path / "routes.yaml", {}).snapshot.backends
+    assert (backends["m"].engine, backends["m"].server, backends["m"].context) == ("openai", "tgi", 4096)
+    assert (backends["a"].engine, backends["a"].slots) == ("llamacpp", 4)
+    assert not tgi.requests
+    assert not llama.requests
+    assert f"http://{hosts[0]}  tgi  m (4,096)" in done.err
+
+
 async def test_ports_of_a_host_are_looked_through_and_others_are_told(tmp_path: Path) -> None:
     page = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html>"
     locked = SimVllm(served=["x"], api_key="k")

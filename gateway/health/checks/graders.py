@@ -23,8 +23,12 @@ def arithmetic(profile: Profile, answer: ParsedAnswer) -> Observation:
 
 
 def stream(profile: Profile, answer: ParsedAnswer) -> Observation:
-    good = f"{_describe_content(answer)}, finish_reason {answer.finish} and [DONE]"
-    return _grade(profile, answer, validators.stream_flaw, good, hint=_thinking_hint)
+    def find_flaw(candidate: ParsedAnswer) -> str | None:
+        flaw = validators.text_flaw(candidate)
+        return flaw if flaw is not None or _is_over(profile, candidate) else "the stream ends without [DONE]"
+
+    end = f"finish_reason {answer.finish}{' and [DONE]' if answer.done else ''}"
+    return _grade(profile, answer, find_flaw, f"{_describe_content(answer)}, {end}", hint=_thinking_hint)
 
 
 def reasoning(profile: Profile, answer: ParsedAnswer) -> Observation:
@@ -62,9 +66,13 @@ def tool_auto(profile: Profile, answer: ParsedAnswer) -> Observation:
 def tool_stream(profile: Profile, answer: ParsedAnswer) -> Observation:
     def find_flaw(candidate: ParsedAnswer) -> str | None:
         flaw = validators.call_flaw(candidate, "get_weather", "Oslo")
-        return flaw if flaw is not None or candidate.done else "the stream ends without [DONE]"
+        return flaw if flaw is not None or _is_over(profile, candidate) else "the stream ends without [DONE]"
 
     return _grade_call(profile, answer, find_flaw)
+
+
+def _is_over(profile: Profile, answer: ParsedAnswer) -> bool:
+    return answer.done or profile.ends_without_done
 
 
 def tool_required(profile: Profile, answer: ParsedAnswer) -> Observation:

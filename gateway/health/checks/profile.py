@@ -21,10 +21,11 @@ class Profile:
     """`window`: tokens, as reported by the backend; None = not reported. `thinking`: None = unknown. `switch`: the
     request field that turns thinking on and off: a name in `chat_template_kwargs`, or the field `think` (Ollama) or
     `reasoning_effort`; None = there is no such field. `formats`, `thoughts`: how the model writes calls and thoughts.
-    `refuses_unread`: as in the traits. `tool_flags`, `reasoning_flags`: the launch flags that make vLLM parse calls and
-    thoughts; empty where no parser is known for the model."""
+    `refuses_unread`, `ends_without_done`: as in the traits. `tool_flags`, `reasoning_flags`: the launch flags that make
+    vLLM parse calls and thoughts; empty where no parser is known for the model."""
 
     refuses_unread: bool = False
+    ends_without_done: bool = False
     window: int | None = None
     thinking: Thinking | None = None
     switch: str | None = None
@@ -56,6 +57,7 @@ def profile_of(backend: Backend, model: str | None, window: int | None, traits: 
     known = family if traits.launch_flags else None
     return Profile(
         refuses_unread=traits.refuses_unread,
+        ends_without_done=traits.ends_without_done,
         window=window,
         thinking=thinking,
         switch=_switch(backend, traits, family.switch if family is not None else None),

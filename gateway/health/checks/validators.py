@@ -33,12 +33,6 @@ def number_flaw(answer: ParsedAnswer) -> str | None:
     return flaw
 
 
-def stream_flaw(answer: ParsedAnswer) -> str | None:
-    if (flaw := text_flaw(answer)) is not None:
-        return flaw
-    return None if answer.done else "the stream ends without [DONE]"
-
-
 def call_flaw(answer: ParsedAnswer, name: str | None, city: str | None) -> str | None:
     """The first call must name the tool `name` (None = any offered tool) and have an argument `city` that contains
     `city` (None = any city)."""
