@@ -215,7 +215,12 @@ async def test_what_a_server_ignores_is_not_expected_of_it(kind: Any) -> None:
     sim = SimOther(kind)
     schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     async with behind(sim) as client:
-        for given in ({"tools": [TOOL], "tool_choice": "required"}, {"response_format": schema}):
+        for given in (
+            {"tools": [TOOL], "tool_choice": "required"},
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+            {"response_format": schema},
+            {"logprobs": True},
+        ):
             with pytest.raises(openai.APIStatusError) as refused:
                 await turn_of(client.sdk, "a", user("hi"), stream=False, **given)
             assert refused.value.status_code == 400

@@ -49,24 +49,21 @@ from gateway.transport.sse import Framer
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
-# Seconds until a retry on the same backend when the gateway itself lacked a resource.
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until a retry on the same backend when the gateway lacked a resource
 LOADING = 180.0  # seconds in addition for a server that loads models by itself, and may have to
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
 class AttemptFailed(Exception):
-    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent.
-    `gone`: its port is closed. `died`: it says that its engine has died. `spare`: the attempt itself, if it has a
-    complete but empty answer that it can still `deliver`."""
+    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent;
+    `gone`: its port is closed; `died`: its engine is dead. `spare`: it, if its empty answer can be delivered."""
 
     def __init__(self, verdict: Verdict, failure: UpstreamFailure | None = None, spare: Attempt | None = None) -> None:
         super().__init__(verdict.reason)
-        self.verdict = verdict
+        self.verdict, self.spare = verdict, spare
         self.timeout = isinstance(failure, SilenceFailure)
         self.gone = isinstance(failure, ConnectFailure)
         self.died = isinstance(failure, EngineDied)
-        self.spare = spare
 
 
 class StreamBroken(Exception):
@@ -218,11 +215,11 @@ class Attempt:
         verdict = Verdict("failed", reason)
         if isinstance(failure, PoolFull):
             verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
-        if self.reply is not None and self.reply.content and not isinstance(failure, ConnectFailure):
-            off = self._kept if self.timer.now() < self.timer.total_at else None
-            timeout = isinstance(failure, SilenceFailure)
-            return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout, off=off)
-        return AttemptFailed(verdict, failure)
+        if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):
+            return AttemptFailed(verdict, failure)
+        off = self._kept if self.timer.now() < self.timer.total_at else None
+        words, silent = prefixed(f"{state.name} ", reason), isinstance(failure, SilenceFailure)
+        return StreamBroken(words, verdict, timeout=silent, off=off)
 
     def _unreadable(self, error: Exception) -> Exception:
         """Our own code failed on this answer: a defect in the gateway. The next backend is tried, because its answer

@@ -238,16 +238,13 @@ class RequestHandler:
         """Record why an attempt failed. Returns a candidate to try the same backend again, with what it has just
         reported, or with a forced tool call after an empty answer; else None."""
         state, verdict, failover, request = candidate.state, failure.verdict, planned.failover, planned.received.request
-        metrics = self.services.metrics
-        self.record.trying = None
+        self.record.trying, metrics = None, self.services.metrics
         if verdict.kind == "client":
             metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         metrics.attempts.inc(state.name, verdict.kind)
-        if failure.died:
-            state.evidence.stalled(verdict.reason)
-        elif verdict.kind == "failed":
-            self._hold_failure(planned, state, verdict, hard=failure.timeout or failure.gone)
+        if verdict.kind == "failed":
+            self._hold_failure(planned, state, failure)
         elif verdict.kind == "misconfigured":
             self._blame_of(planned.received).refused(state)
         elif verdict.kind == "unserved":
@@ -279,12 +276,14 @@ class RequestHandler:
             self.blame = Blame(services.culprits, services.prober.suspicion, received.request, alias, client)
         return self.blame
 
-    def _hold_failure(self, planned: PlannedRequest, state: BackendState, verdict: Verdict, *, hard: bool) -> None:
-        """`hard`: the port is closed, or the backend is silent. Any other failure may be the request's own fault."""
-        if hard:
-            state.evidence.failed(verdict.reason)
+    def _hold_failure(self, planned: PlannedRequest, state: BackendState, failure: AttemptFailed) -> None:
+        """A dead engine, a closed port and silence are the backend's; any other failure may be the request's fault."""
+        if failure.died:
+            state.evidence.stalled(failure.verdict.reason)
+        elif failure.timeout or failure.gone:
+            state.evidence.failed(failure.verdict.reason)
         else:
-            self._blame_of(planned.received).hold(state, verdict)
+            self._blame_of(planned.received).hold(state, failure.verdict)
 
     def _recall_blame(self, received: ReceivedRequest) -> None:
         """Recall earlier failures of this body. A culprit gets one backend, or none if backends have died of it."""

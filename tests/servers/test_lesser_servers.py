@@ -90,7 +90,9 @@ async def test_no_tool_is_called_where_none_may_be(server: RealServer, stream: b
 
 
 @pytest.mark.parametrize(
-    "given", [{"tools": TOOLS, "tool_choice": "required"}, {"response_format": SCHEMA}], ids=["required", "schema"]
+    "given",
+    [{"tools": TOOLS, "tool_choice": "required"}, {"response_format": SCHEMA}, {"logprobs": True}],
+    ids=["required", "schema", "logprobs"],
 )
 @WAYS
 async def test_what_it_ignores_is_not_expected_of_it(server: RealServer, stream: bool, given: Any) -> None:
