@@ -1,7 +1,9 @@
-"""Simulated vLLM, llama-server and Ollama servers, with faults: for `gateway demo`, the tests and the load tests."""
+"""Simulated vLLM, llama-server, Ollama, mlx_lm.server and transformers serve, with faults: for `gateway demo`, tests
+and load tests."""
 
 from simulator.llamacpp import SimLlama
 from simulator.ollama import SimOllama
+from simulator.other import SimOther
 from simulator.vllm import SimVllm
 
-__all__ = ["SimLlama", "SimOllama", "SimVllm"]
+__all__ = ["SimLlama", "SimOllama", "SimOther", "SimVllm"]

@@ -14,8 +14,10 @@ from simulator.base import Ending, Sim
 from simulator.control import Control
 from simulator.exporter import SimExporter
 from simulator.formats import FORMATS
+from simulator.habits import HABITS
 from simulator.memory import UTILIZATION, Share, ollama_model_size
 from simulator.ollama import SimOllama
+from simulator.other import SimOther
 from simulator.server import SimServer
 from simulator.vllm import SimVllm
 
@@ -247,6 +249,18 @@ def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
     if first.engine == "http":
         return SimAudio(first.name, first.serves, speedup=speedup)
     family = family_of(first.model, first.name)
+    cold_start = 0.0 if running else _COLD_START
+    if (kind := first.server or first.engine) in HABITS:
+        return SimOther(
+            kind,
+            first.model or first.name,
+            slots=first.slots or 1,
+            prefill=family.prefill,
+            decode=family.decode,
+            name=first.name,
+            speedup=speedup,
+            cold_start=cold_start,
+        )
     usual = family.tools or "hermes"  # undeclared, or a parser that the simulator does not know
     parser = first.tool_parser if first.tool_parser in (*FORMATS, "none") else usual
     flags = first.launch.parsed.flags if first.launch is not None else {}
@@ -261,7 +275,7 @@ def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
         reasoning_parser=first.reasoning_parser or family.reasoning,
         api_key=first.api_key.reveal() if first.api_key else None,
         auto_tools=first.auto_tools is not False,
-        cold_start=0.0 if running else _COLD_START,
+        cold_start=cold_start,
         thinking=first.thinking or family.thinking,
         vision=bool(first.vision),
         crowding=family.crowding,

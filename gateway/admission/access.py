@@ -8,7 +8,9 @@ from hashlib import sha256
 
 from gateway.admission.origins import check_source
 from gateway.config.snapshot import Alias, Client, Snapshot
+from gateway.domain.request import InferenceRequest
 from gateway.errors import GatewayError, model_not_found
+from gateway.routing.tasks import task_alias
 
 _NO = frozenset((b"0", b"false", b"no", b"off"))
 
@@ -70,4 +72,14 @@ def find_alias(snapshot: Snapshot, identity: Identity, model: str) -> Alias:
         raise model_not_found(model, [name for name in snapshot.aliases if identity.may_use(snapshot.aliases[name])])
     if not identity.may_use(alias):
         raise GatewayError("model_not_allowed", f"Client '{identity.name}' may not use '{model}'.", param="model")
+    return alias
+
+
+def alias_for(snapshot: Snapshot, identity: Identity, request: InferenceRequest) -> Alias:
+    """The alias that the client named; for side calls of a client with `tasks`, the alias for those. Raises as
+    `find_alias`."""
+    alias = find_alias(snapshot, identity, request.model)
+    if identity.client is not None and identity.client.tasks is not None:
+        name = task_alias(request, identity.client)
+        alias = snapshot.resolve(name) or alias if name is not None else alias
     return alias

@@ -30,7 +30,8 @@ from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.words import split
 
-ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4)  # by server: how many sequences it runs at once
+# By server: how many sequences it runs at once.
+ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 

@@ -111,6 +111,8 @@ class EngineTraits:
     `enforces_stop`: it ends the answer before a word of `stop`; else the gateway does.
     `many_choices`, `logprobs`: it honours `n` > 1, and `logprobs`.
     `list_prompts`: a list of prompts is one request; else it is split.
+    `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
+    `checks_limits`: it answers a limit below 1 with a 400, if it wants none; else the gateway does.
     `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`).
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
 
@@ -153,6 +155,8 @@ class EngineTraits:
     many_choices: bool = True
     logprobs: bool = True
     list_prompts: bool = True
+    integer_bias: bool = True
+    checks_limits: bool = True
     continues_text: bool = False
     thinking_field: ThinkingField | None = None
     thoughts: Literal["reasoning", "reasoning_content", "content"] | None = None
@@ -169,6 +173,12 @@ class EngineTraits:
     def chats(self) -> bool:
         """Does it serve chat completions? Canaries, checks and benchmarks are for such servers only."""
         return "chat" in self.endpoints
+
+    @property
+    def asked_otherwise(self) -> bool:
+        """Is it asked in another way than the client asked, because it lacks something?"""
+        whole = self.enforces_stop and self.stops_unstreamed and self.withholds_tools
+        return not (whole and self.many_choices and self.list_prompts and self.integer_bias)
 
 
 _OPENAI = frozenset({"chat", "completions", "embeddings"})
@@ -215,6 +225,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # mlx_lm.server 0.32.2, seen running.
         "mlx": EngineTraits(
             _TEXT,
+            model_optional=True,
             default_model="default_model",
             lists_cache=True,
             computes_beyond=True,
@@ -224,25 +235,31 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             enforces_schema=False,
             enforces_stop=False,
             many_choices=False,
+            logprobs=False,
             list_prompts=False,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning",
             stops_unstreamed=False,
-            errors=ErrorTexts(dead=(r".*[Gg]eneration thread died.*",)),
+            errors=ErrorTexts(dead=("generation thread died",)),
             probe=Probe(liveness=None, models="models", version=None),
             signs=Signs(header=("server", "BaseHTTP/"), path="/health", keys=("status",)),
         ),
         # transformers serve 5.23.0, seen running.
         "transformers": EngineTraits(
             _TEXT,
+            model_optional=True,
             lists_cache=True,
             computes_beyond=True,
+            short_answers=True,
             named_calls="never",
             withholds_tools=False,
             enforces_schema=False,
             enforces_stop=False,
             many_choices=False,
             logprobs=False,
+            list_prompts=False,
+            integer_bias=False,
+            checks_limits=False,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
             streams_usage="always",

@@ -75,6 +75,12 @@ class TooLarge(UpstreamFailure):
     kind = "too_large"
 
 
+class EngineDied(UpstreamFailure):
+    """The server answers that its engine has died: nothing that is sent to it will be answered."""
+
+    kind = "died"
+
+
 class Response(Protocol):
     """An answer whose head has arrived. Exactly one of `release` and `abort` must be called; both are idempotent."""
 

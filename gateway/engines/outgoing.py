@@ -69,6 +69,8 @@ def outgoing_fields(
         written = set_thinking(fields, request, state, adapt, now)
         if not written and THINKING_UNAVAILABLE not in adapted:
             adapted.append(THINKING_UNAVAILABLE)
+    if traits.short_answers:
+        fill_limit(fields, request, state, now)
     clamped = False
     for name in request.endpoint.limits:
         if name in fields and (limit := send_limit(name, fields, request, alias, state, now)) is not None:
@@ -98,6 +100,14 @@ def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:
         fields.setdefault("skip_special_tokens", _FALSE)
     elif adapt.force:
         fields["tool_choice"] = _REQUIRED
+
+
+def fill_limit(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, now: float) -> None:
+    """Add a limit of the answer where none is set: the whole window, of which `send_limit` leaves what the prompt
+    does."""
+    names, window = request.endpoint.limits, window_for(state, request, now)
+    if names and window is not None and all(value_of(fields.get(name)) is None for name in names):
+        fields[names[-1]] = Raw(_encode(window))
 
 
 def offer_named_tool(fields: dict[str, Raw]) -> None:

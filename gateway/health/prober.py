@@ -353,6 +353,11 @@ class Prober:
         models = ENGINES[backend.engine].read_models(model_list)
         if not models:
             return True  # not a model list: keep what is known
+        traits = state.traits
+        if traits.lists_cache and backend.model in (None, traits.default_model) and traits.model_optional:
+            state.saw_model(traits.default_model, state.reported.context)  # a listed one would be loaded
+            state.evidence.configured()
+            return True
         remote = {} if backend.cloud else remote_models(model_list)
         if backend.model is None and not backend.cloud:
             remote |= {name: "ollama.com" for name in models if names_cloud_model(name)}

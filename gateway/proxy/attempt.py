@@ -15,6 +15,7 @@ from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
+    EngineDied,
     OwnFailure,
     PoolFull,
     ProtocolFailure,
@@ -54,18 +55,15 @@ TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
 class AttemptFailed(Exception):
-    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent.
-    `gone`: its port is closed. `spare`: the attempt itself, if it has a complete but empty answer that it can still
-    `deliver`."""
+    """The attempt failed before content was sent: the next candidate is tried. `timeout`: the backend was silent;
+    `gone`: its port is closed; `died`: its engine is dead. `spare`: it, if its empty answer can be delivered."""
 
-    def __init__(
-        self, verdict: Verdict, *, timeout: bool = False, gone: bool = False, spare: Attempt | None = None
-    ) -> None:
+    def __init__(self, verdict: Verdict, failure: UpstreamFailure | None = None, spare: Attempt | None = None) -> None:
         super().__init__(verdict.reason)
-        self.verdict = verdict
-        self.timeout = timeout
-        self.gone = gone
-        self.spare = spare
+        self.verdict, self.spare = verdict, spare
+        self.timeout = isinstance(failure, SilenceFailure)
+        self.gone = isinstance(failure, ConnectFailure)
+        self.died = isinstance(failure, EngineDied)
 
 
 class StreamBroken(Exception):
@@ -214,13 +212,14 @@ class Attempt:
             return self._own_failure(failure)
         state = self.candidate.state
         reason = reason_of(failure, foreign=state.traits.library)
-        full = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
-        verdict = full if isinstance(failure, PoolFull) else Verdict("failed", reason)
-        timeout, gone = isinstance(failure, SilenceFailure), isinstance(failure, ConnectFailure)
-        if self.reply is not None and self.reply.content and not gone:
-            off = self._kept if self.timer.now() < self.timer.total_at else None
-            return StreamBroken(prefixed(f"{state.name} ", reason), verdict, timeout=timeout, off=off)
-        return AttemptFailed(verdict, timeout=timeout, gone=gone)
+        verdict = Verdict("failed", reason)
+        if isinstance(failure, PoolFull):
+            verdict = Verdict("cooldown", reason, message=POOL_FULL, retry_after=POOL_PAUSE)
+        if self.reply is None or not self.reply.content or isinstance(failure, ConnectFailure):
+            return AttemptFailed(verdict, failure)
+        off = self._kept if self.timer.now() < self.timer.total_at else None
+        words, silent = prefixed(f"{state.name} ", reason), isinstance(failure, SilenceFailure)
+        return StreamBroken(words, verdict, timeout=silent, off=off)
 
     def _unreadable(self, error: Exception) -> Exception:
         """Our own code failed on this answer: a defect in the gateway. The next backend is tried, because its answer

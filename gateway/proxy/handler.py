@@ -21,9 +21,8 @@ from gateway.admission import access
 from gateway.admission.failover import FailoverState
 from gateway.admission.origins import check_json
 from gateway.admission.slot_acquirer import SlotAcquirer
-from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
-from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
+from gateway.domain.request import UNREADABLE, Endpoint, parse, unreadable
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
@@ -43,7 +42,6 @@ from gateway.proxy.stages import AdmittedRequest, PlannedRequest, ReceivedReques
 from gateway.routing.needs import resort_of
 from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.refusal import Tried
-from gateway.routing.tasks import task_alias
 from gateway.shortage import shortage_of
 
 log = logging.getLogger("gateway.relay")
@@ -154,7 +152,7 @@ class RequestHandler:
         check_json(exchange.headers)
         request = record.request = parse(record.endpoint, await exchange.read_body(snapshot.server.max_body))
         request.sender = client.name
-        alias = inner.alias if inner is not None else self._find_alias(client, request)
+        alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
         if not (alias.ask_all or alias.join_retries):
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
@@ -162,14 +160,6 @@ class RequestHandler:
         received = ReceivedRequest(client, request, alias)
         self._recall_blame(received)
         return received
-
-    def _find_alias(self, client: access.Identity, request: InferenceRequest) -> Alias:
-        """The alias that the client named; for side calls of a client with `tasks`, the alias for those."""
-        alias = access.find_alias(self.snapshot, client, request.model)
-        if client.client is not None and client.client.tasks is not None:
-            name = task_alias(request, client.client)
-            alias = self.snapshot.resolve(name) or alias if name is not None else alias
-        return alias
 
     # -- plan -----------------------------------------------------------------------------------------------------
 
@@ -251,14 +241,13 @@ class RequestHandler:
         reported, or with a forced tool call after an empty answer; else None."""
         state, failover, request = candidate.state, planned.failover, planned.received.request
         verdict = within_reason(failure.verdict, state, request, failover.plan.alias)
-        metrics = self.services.metrics
-        self.record.trying = None
+        self.record.trying, metrics = None, self.services.metrics
         if verdict.kind == "client":
             metrics.attempts.inc(state.name, "client_error")
             raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code)
         metrics.attempts.inc(state.name, verdict.kind)
         if verdict.kind == "failed":
-            self._hold_failure(planned, state, verdict, hard=failure.timeout or failure.gone)
+            self._hold_failure(planned, state, failure)
         elif verdict.kind == "misconfigured":
             self._blame_of(planned.received).refused(state)
         elif verdict.kind == "unserved":
@@ -290,12 +279,14 @@ class RequestHandler:
             self.blame = Blame(services.culprits, services.prober.suspicion, received.request, alias, client)
         return self.blame
 
-    def _hold_failure(self, planned: PlannedRequest, state: BackendState, verdict: Verdict, *, hard: bool) -> None:
-        """`hard`: the port is closed, or the backend is silent. Any other failure may be the request's own fault."""
-        if hard:
-            state.evidence.failed(verdict.reason)
+    def _hold_failure(self, planned: PlannedRequest, state: BackendState, failure: AttemptFailed) -> None:
+        """A dead engine, a closed port and silence are the backend's; any other failure may be the request's fault."""
+        if failure.died:
+            state.evidence.stalled(failure.verdict.reason)
+        elif failure.timeout or failure.gone:
+            state.evidence.failed(failure.verdict.reason)
         else:
-            self._blame_of(planned.received).hold(state, verdict)
+            self._blame_of(planned.received).hold(state, failure.verdict)
 
     def _recall_blame(self, received: ReceivedRequest) -> None:
         """Recall earlier failures of this body. A culprit gets one backend, or none if backends have died of it."""

@@ -17,6 +17,8 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
     if lack == "thinking":
         return _thinking(needs, state, able)
     if lack == "json_schema":
+        if able.sources["json_schema"] == "engine":
+            return f"cannot be made to keep to a JSON schema: {state.server} ignores response_format"
         return "did not keep to a JSON schema when it was checked"
     if lack == "logprobs":
         return f"has no logprobs to give: it is a {state.server}"

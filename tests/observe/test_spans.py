@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.config.snapshot import Backend, Engine
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, Endpoint, parse
 from gateway.domain.request_timer import Stopping
+from gateway.domain.upstream import SilenceFailure
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.whole import read_whole
 from gateway.observe.spans import (
@@ -138,7 +139,7 @@ def test_tokens_are_told_as_they_were_reported() -> None:
     ("error", "said"),
     [
         (AttemptFailed(Verdict("failed", "answered 500: what was asked")), ("failed", "answered 500")),
-        (AttemptFailed(Verdict("failed", "silence"), timeout=True), ("timeout", "silence")),
+        (AttemptFailed(Verdict("failed", "silence"), SilenceFailure()), ("timeout", "silence")),
         (AttemptFailed(Verdict("empty", "answered with nothing")), ("empty", "answered with nothing")),
         (StreamBroken("a failure: sent an error event: what was asked"), ("stream_interrupted", "a failure")),
         (ClientGone(), ("client_gone", "")),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gateway.config.snapshot import Backend, Launch, Secret, Snapshot
 from gateway.launch.command import ServeCommand
-from simulator import SimOllama, SimVllm
+from simulator import SimOllama, SimOther, SimVllm
 from simulator.fleet import family_of, start_fleet
 from tests.simulator.wire import ask, chat
 
@@ -41,6 +42,17 @@ async def test_every_backend_but_cloud_ones_is_simulated() -> None:
         assert (await ask(fleet["parakeet"], "/v1/audio/transcriptions", b"wav")).json["text"]
         assert (await ask(fleet["mac"], "/v1/models")).status == 401
         assert (await ask(fleet["mac"], "/v1/models", headers={"authorization": "Bearer k"})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("mlx", {"engine": "mlx"}), ("transformers", {"engine": "openai", "server": "transformers"})]
+)
+async def test_another_server_is_simulated_with_its_habits(kind: str, keys: dict[str, Any]) -> None:
+    backend = Backend("m", url="http://192.168.1.12:8080", slots=2, **keys)
+    async with await start_fleet(Snapshot({"m": backend}, {}), speedup=100.0) as fleet:
+        sim = fleet.sims["m"]
+        assert isinstance(sim, SimOther)
+        assert (sim.kind, sim.started_with, sim.engine.slots) == (kind, "m", 2)
 
 
 async def test_a_launch_block_says_what_the_metrics_of_its_simulated_engine_show() -> None:

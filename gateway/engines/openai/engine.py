@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
+from msgspec import Raw
+
 from gateway.domain.backend import BackendState
-from gateway.domain.upstream import Response
-from gateway.engines.base import Call, authorized, reported_name, reported_window
+from gateway.domain.upstream import EngineDied, Response
+from gateway.engines.base import (
+    Call,
+    Refused,
+    WholeResponse,
+    authorized,
+    error_response,
+    reported_name,
+    reported_window,
+)
+from gateway.engines.openai.asking import ask
+from gateway.engines.openai.parts import Parts, StreamOfParts, WholeOfParts
+from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_json
+
+ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 
 
 class OpenAIEngine:
@@ -21,13 +38,49 @@ class OpenAIEngine:
         pass
 
     def send(self, state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
-        assert state.client is not None
-        backend = state.backend
-        path = backend.api_path + call.endpoint.path
-        return post_json(state.client, path, authorized(call.headers, backend), call.fields)
+        return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
+
+
+def _post(state: BackendState, call: Call, fields: Mapping[str, Raw]) -> Coroutine[Any, Any, Response]:
+    assert state.client is not None
+    backend = state.backend
+    return post_json(state.client, backend.api_path + call.endpoint.path, authorized(call.headers, backend), fields)
+
+
+async def _send_otherwise(state: BackendState, call: Call) -> Response:
+    """Send the call to a server that lacks something. A request that it cannot be given at all is answered with 400."""
+    try:
+        asked = ask(call, state.traits)
+    except Refused as refused:
+        return error_response(400, refused.message, param=refused.param)
+    first, *more = asked.bodies
+    response = await _post(state, call, first)
+    if response.status >= 300:
+        return await _unless_dead(response, state.traits.errors.dead)
+    if asked.as_is or "text/event-stream" not in response.headers.get("content-type", ""):
+        return response
+    prompt_bytes = sum(len(memoryview(first[name])) for name in call.endpoint.prompt if name in first)
+    sends = [partial(_post, state, call, body) for body in more]
+    parts = Parts(call.endpoint, response, sends, asked.stops, state.ratio.estimate(prompt_bytes).mid)
+    return WholeOfParts(parts) if asked.assembled else StreamOfParts(parts)
+
+
+async def _unless_dead(response: Response, texts: tuple[str, ...]) -> Response:
+    """An error answer as it is. Raises EngineDied if its message is one of `texts` (regular expressions), because its
+    status may blame the client."""
+    if not texts:
+        return response
+    try:
+        body = await response.read_all(ERROR_MOST)
+    finally:
+        response.release()
+    message, *_ = read_error(body, response.headers.get("content-type", ""))
+    if any(re.fullmatch(text, message) for text in texts):
+        raise EngineDied(f"answers {response.status}: {message}")
+    return WholeResponse(response.status, body, response.headers)
 
 
 # -- the list of models (`/v1/models`), untrusted ----------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""How a server is asked that lacks something of OpenAI's API: the bodies to send instead of the client's. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.engine_traits import EngineTraits
+from gateway.domain.request import is_limit, value_of
+from gateway.engines.base import Call, Refused
+
+PARTS_MOST = 128  # answers to one request, as many as OpenAI allows
+STOPS_MOST, STOP_MOST = 64, 1000  # stop strings, and characters of each
+BIAS_MOST = 1_000_000  # a larger bias is left to the server; OpenAI allows 100
+
+_encode = msgspec.json.Encoder().encode
+_TRUE, _INCLUDE_USAGE = Raw(b"true"), Raw(b'{"include_usage":true}')
+
+Fields = dict[str, Raw]
+
+
+class Asked(NamedTuple):
+    """The bodies that are sent one after the other. `stops`: the stop strings that are looked for here. `assembled`:
+    their streams become one whole answer."""
+
+    bodies: list[Fields]
+    stops: tuple[str, ...]
+    assembled: bool
+
+    @property
+    def as_is(self) -> bool:
+        """May the answer be passed on as it comes?"""
+        return len(self.bodies) == 1 and not (self.stops or self.assembled)
+
+
+def read_stops(raw: Raw | None) -> tuple[str, ...]:
+    """The stop strings of a request. Raises Refused."""
+    stop = value_of(raw)
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
+        raise Refused("`stop` must be a string or a list of strings.", "stop")
+    if len(stops) > STOPS_MOST or any(len(one) > STOP_MOST for one in stops):
+        raise Refused(f"`stop` may have at most {STOPS_MOST} strings of {STOP_MOST} characters.", "stop")
+    return tuple(one for one in stops if one)
+
+
+def split(fields: Fields, *, n: bool = True, prompts: bool = True) -> list[Fields]:
+    """One body for each answer that is asked for: `n` to each of the prompts. `n`, `prompts`: split by it. Raises
+    Refused."""
+    asked, seed = value_of(fields.get("n")), value_of(fields.get("seed"))
+    count = asked if n and type(asked) is int and asked > 1 else 1
+    texts = _prompts(value_of(fields.get("prompt"))) if prompts else [None]
+    if count * len(texts) > PARTS_MOST:
+        raise Refused(f"`n` and `prompt` ask for more than {PARTS_MOST} answers; this server gives one at a time.", "n")
+    one = _without(fields, "n") if n else fields
+    bodies = []
+    for prompt in texts:
+        for number in range(count):
+            body = dict(one)
+            if prompt is not None:
+                body["prompt"] = Raw(_encode(prompt))
+            if number and type(seed) is int:  # with the same seed all answers would be the same
+                body["seed"] = Raw(_encode(seed + number))
+            bodies.append(body)
+    return bodies
+
+
+def _prompts(prompt: Any) -> list[str | None]:
+    """The prompts of a text completion; [None] = as the client sent it."""
+    if not isinstance(prompt, list):
+        return [None]
+    texts = [one for one in prompt if isinstance(one, str)]
+    if not texts or len(texts) != len(prompt):
+        raise Refused("This server takes a text as `prompt`, or a list of texts; no token ids.", "prompt")
+    return [*texts]
+
+
+def ask(call: Call, traits: EngineTraits) -> Asked:
+    """The bodies to send for this call. Raises Refused."""
+    if not traits.checks_limits:
+        _check_limits(call)
+    fields, generates = call.fields, bool(call.endpoint.chunk_object)
+    stops: tuple[str, ...] = ()
+    if not traits.enforces_stop and "stop" in fields:
+        stops, fields = read_stops(fields["stop"]), _without(fields, "stop")
+    if not traits.withholds_tools and "tools" in fields and value_of(fields.get("tool_choice")) == "none":
+        fields = _without(fields, "tools", "tool_choice", "parallel_tool_calls")
+    if not traits.integer_bias and "logit_bias" in fields:
+        fields = {**fields, "logit_bias": _with_floats(fields["logit_bias"])}
+    bodies = [fields]
+    if generates:  # where stop strings are looked for, a stream has one answer
+        bodies = split(fields, n=bool(stops) or not traits.many_choices, prompts=bool(stops) or not traits.list_prompts)
+    in_parts = bool(stops) or len(bodies) > 1 or not traits.stops_unstreamed
+    assembled = generates and in_parts and not call.stream
+    if assembled:
+        bodies = [{**body, "stream": _TRUE, "stream_options": _INCLUDE_USAGE} for body in bodies]
+    return Asked(bodies, stops, assembled)
+
+
+def _without(fields: Fields, *names: str) -> Fields:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def _check_limits(call: Call) -> None:
+    for name in call.endpoint.limits:
+        limit = value_of(call.fields.get(name))
+        if limit is not None and not is_limit(limit):
+            raise Refused(f"`{name}` must be a whole number of at least 1.", name)
+
+
+def _with_floats(raw: Raw) -> Raw:
+    bias = value_of(raw)
+    if not isinstance(bias, dict):
+        return raw
+    return Raw(_encode({token: float(v) if type(v) is int and abs(v) <= BIAS_MOST else v for token, v in bias.items()}))

@@ -1,0 +1,156 @@
+"""The chunks of a stream as objects: read, and joined into the answer that the server would have sent without `stream`.
+Pure.
+
+For servers that go on computing a whole answer after its client has left, but stop when a stream is closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.domain.request import Endpoint
+from gateway.domain.upstream import ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.inspection.shape import brief
+from gateway.transport.sse import number_of
+
+_TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})  # fields whose parts are joined
+_PART_COST = 64  # bytes that a part of a text takes besides its characters
+
+Object = dict[str, Any]
+
+_decode = msgspec.json.Decoder(Object).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_object(data: bytes) -> Object:
+    """The chunk in the data of an event, its `choices` a list of objects. Raises ProtocolFailure for what is no chunk,
+    UpstreamFailure for an error event."""
+    try:
+        chunk = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ProtocolFailure("sent an event that is no chunk") from None
+    if (error := chunk.get("error")) is not None:
+        raise UpstreamFailure(f"sent an error event: {brief(error.get('message') if type(error) is dict else error)}")
+    choices = chunk["choices"] = chunk.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise ProtocolFailure("sent an event that is no chunk")
+    return chunk
+
+
+class Assembler:
+    """`add` takes the chunks in turn, as `read_object` returns them, and `finish` returns the body. `most`: bytes that
+    are kept. `endpoint` tells the shape of the choices: chats have a `message`, text completions a `text`."""
+
+    def __init__(self, endpoint: Endpoint, most: int) -> None:
+        self._object = endpoint.chunk_object.removesuffix(".chunk")
+        self._chat = self._object != endpoint.chunk_object
+        self._most = most
+        self._kept = 0  # bytes
+        self._head: Object = {}  # `id`, `model` and whatever else the chunks say of the whole answer
+        self._usage: Any = None
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: Object) -> None:
+        """Raises ProtocolFailure for a call that is none, TooLarge beyond `most`."""
+        self._usage = chunk.get("usage") or self._usage
+        if not self._head:
+            self._head = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
+            self._kept += len(_encode(self._head))
+        for choice in chunk["choices"]:
+            joined = self._choices.setdefault(number_of(choice.get("index")), _Choice())
+            self._kept += joined.add(choice, chat=self._chat)
+        if self._kept > self._most:
+            raise TooLarge(f"the answer is larger than {self._most} bytes")
+
+    def finish(self) -> bytes:
+        """The whole answer. Raises UpstreamFailure if it is not complete."""
+        if not self._choices or any(choice.finish_reason is None for choice in self._choices.values()):
+            raise UpstreamFailure("the stream ended without a finish_reason")
+        choices = [{"index": index, **self._choices[index].whole(chat=self._chat)} for index in sorted(self._choices)]
+        return _encode({**self._head, "object": self._object, "choices": choices, "usage": self._usage})
+
+
+class _Choice:
+    """One choice, as far as it has arrived."""
+
+    __slots__ = ("_calls", "_message", "_others", "_parts", "finish_reason")
+
+    def __init__(self) -> None:
+        self.finish_reason: Any = None
+        self._parts: dict[str, list[str]] = {}  # the parts of each text
+        self._message: Object = {}  # the delta's other fields; the last value counts
+        self._others: Object = {"logprobs": None}  # the same for the choice's
+        self._calls: dict[object, Object] = {}
+
+    def add(self, choice: Object, *, chat: bool) -> int:
+        """Returns about how many bytes were kept of it."""
+        kept = _PART_COST
+        if (reason := choice.get("finish_reason")) is not None:
+            self.finish_reason = reason
+        delta = choice.get("delta") if chat else {"text": choice.get("text")}
+        for name, value in (delta if isinstance(delta, dict) else {}).items():
+            if name == "tool_calls":
+                kept += self._add_calls(value)
+            elif (name in _TEXTS or not chat) and isinstance(value, str):
+                self._parts.setdefault(name, []).append(value)
+                kept += len(value.encode(errors="replace")) + _PART_COST
+            elif value is not None:
+                self._message[name] = value
+                kept += len(name) + len(_encode(value))
+        for name, value in choice.items():
+            if name == "logprobs" and isinstance(value, dict):
+                kept += self._add_logprobs(value)
+            elif name not in ("index", "delta", "text", "finish_reason") and value is not None:
+                self._others[name] = value
+                kept += len(name) + len(_encode(value))
+        return kept
+
+    def _add_calls(self, calls: Any) -> int:
+        """Calls are told apart by their index. A call without one is a new call."""
+        kept = 0
+        for call in calls if isinstance(calls, list) else ():
+            if not isinstance(call, dict):
+                raise ProtocolFailure("sent a tool call that is no object")
+            index = call.get("index")
+            key = index if type(index) is int else f"call {len(self._calls)}"
+            joined = self._calls.setdefault(key, {"id": None, "type": "function", "function": {}})
+            kept += len(_encode(call)) + _PART_COST
+            joined.update({name: value for name, value in call.items() if name not in ("index", "function") and value})
+            function = call.get("function")
+            for name, value in (function if isinstance(function, dict) else {}).items():
+                if name == "arguments" and isinstance(value, str):
+                    joined["function"].setdefault("arguments", []).append(value)
+                elif value:
+                    joined["function"][name] = value
+        return kept
+
+    def _add_logprobs(self, logprobs: Object) -> int:
+        """The lists of all events are joined."""
+        joined = self._others["logprobs"] = self._others["logprobs"] or {}
+        for name, value in logprobs.items():
+            if isinstance(value, list) and isinstance(joined.get(name), list):
+                joined[name] += value
+            elif value is not None or name not in joined:
+                joined[name] = value
+        return len(_encode(logprobs))
+
+    def whole(self, *, chat: bool) -> Object:
+        texts = {name: "".join(parts) for name, parts in self._parts.items()}
+        ends = {**self._others, "finish_reason": self.finish_reason}
+        if not chat:
+            return {"text": "", **texts, **ends}
+        message = {"role": "assistant", "content": None if self._calls else "", **self._message}
+        message |= {name: text for name, text in texts.items() if text}
+        if self._calls:
+            message["tool_calls"] = [self._whole_call(call) for call in self._calls.values()]
+        return {"message": message, **ends}
+
+    @staticmethod
+    def _whole_call(call: Object) -> Object:
+        function = call["function"]
+        arguments = function.get("arguments")
+        if isinstance(arguments, list):
+            function = {**function, "arguments": "".join(arguments)}
+        return {**call, "function": function}
