@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.config.backends import COMPUTES_BEYOND
+from gateway.config.backends import UNBOUNDED
 from gateway.config.load import load_text
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
@@ -167,7 +167,7 @@ async def test_a_prompt_over_the_context_is_refused_and_not_computed(kind: Any) 
 
 @KINDS
 def test_the_window_is_asked_for(kind: Any) -> None:
-    assert {name for name, traits in TRAITS.items() if traits.computes_beyond} == COMPUTES_BEYOND
+    assert {name for name, traits in TRAITS.items() if traits.computes_beyond} == UNBOUNDED
     backend = f"url: 'http://127.0.0.1:1', {ENTRY[kind]}, model: m"
     asked, given = (
         [str(warning) for warning in load_text(f"backends: {{b: {{{one}}}}}", "routes.yaml", {}).warnings]

@@ -219,6 +219,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             enforces_schema=True,
             thinking_field="chat_template_kwargs",
             thoughts="reasoning_content",
+            stops_unstreamed=False,
             probe=Probe(liveness=None, models="models", version=None, metrics="/metrics", slots="/slots"),
             signs=Signs(owned_by="llamacpp"),
         ),

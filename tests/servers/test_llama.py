@@ -174,10 +174,11 @@ async def test_embeddings_without_the_flag_are_told_to_be_unsupported(llama: Rea
         assert well(client)
 
 
-async def test_a_song_ends_when_its_client_leaves(llama: RealServer, http: httpx.AsyncClient) -> None:
-    """In a stream. A whole answer is computed to its end."""
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_song_ends_when_its_client_leaves(llama: RealServer, http: httpx.AsyncClient, stream: bool) -> None:
+    """Also a whole answer, which llama-server itself would compute to its end."""
     async with gateway_on(llama) as client:
-        body = {"model": "front", "messages": user(SING), "temperature": 0, "stream": True, "max_tokens": 3500}
+        body = {"model": "front", "messages": user(SING), "temperature": 0, "stream": stream, "max_tokens": 3500}
         async with raw_client(client.gateway.url) as raw:
             await raw.post(CHAT, body)
 

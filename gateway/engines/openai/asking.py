@@ -92,11 +92,16 @@ def ask(call: Call, traits: EngineTraits) -> Asked:
     bodies = [fields]
     if generates:  # where stop strings are looked for, a stream has one answer
         bodies = split(fields, n=bool(stops) or not traits.many_choices, prompts=bool(stops) or not traits.list_prompts)
-    in_parts = bool(stops) or len(bodies) > 1 or not traits.stops_unstreamed
+    in_parts = bool(stops) or len(bodies) > 1 or (not traits.stops_unstreamed and _asks_for_one(fields))
     assembled = generates and in_parts and not call.stream
     if assembled:
         bodies = [{**body, "stream": _TRUE, "stream_options": _INCLUDE_USAGE} for body in bodies]
     return Asked(bodies, stops, assembled)
+
+
+def _asks_for_one(fields: Fields) -> bool:
+    """Is one answer asked for? The streams of several cannot be told apart."""
+    return value_of(fields.get("n")) in (None, 1) and not isinstance(value_of(fields.get("prompt")), list)
 
 
 def _without(fields: Fields, *names: str) -> Fields:
