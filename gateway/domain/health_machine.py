@@ -385,24 +385,7 @@ class Health(HealthRecord):
         self.retry_at = now + self.backoff
         self.backoff = min(BACKOFF_MOST, self.backoff * 2)
 
-    def _fall(self, now: float) -> None:
-        """Count a fall: the backend was well, and no longer is."""
-        if not self.well:
-            return
-        self.well = False
-        forgotten = is_steady(now - self.well_since, self.settings.every)
-        self.falls = 1 if forgotten else self.falls + 1
-
     def _down(self, reason: str, now: float) -> Transition | None:
         self._fall(now)
         self.half_open = False
         return self._move(State.DOWN, reason, now)
-
-    def _move(self, state: State, reason: str, now: float) -> Transition | None:
-        before = self.state
-        self.reason = reason
-        if state is before:
-            return None
-        self.state = state
-        self.since = now
-        return Transition(self.backend, before, state, reason, now)

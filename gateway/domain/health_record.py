@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.config.snapshot import HealthSettings
-from gateway.domain.health_state import SERVING, State, quiet_needed
+from gateway.domain.health_state import SERVING, State, Transition, is_steady, quiet_needed
 
 BACKOFF_LEAST = 2.0  # seconds; the first pause until one trial request is sent to a backend that failed requests
 
@@ -101,3 +101,20 @@ class HealthRecord:
     def hold(self) -> float:
         """Seconds without a bad check after which it is used again."""
         return quiet_needed(self.falls, self.settings.every)
+
+    def _fall(self, now: float) -> None:
+        """Count a fall: the backend was well, and no longer is."""
+        if not self.well:
+            return
+        self.well = False
+        forgotten = is_steady(now - self.well_since, self.settings.every)
+        self.falls = 1 if forgotten else self.falls + 1
+
+    def _move(self, state: State, reason: str, now: float) -> Transition | None:
+        before = self.state
+        self.reason = reason
+        if state is before:
+            return None
+        self.state = state
+        self.since = now
+        return Transition(self.backend, before, state, reason, now)

@@ -15,8 +15,6 @@ from gateway.fleet.preflight.node import CHECKS, examine
 from gateway.fleet.preflight.terms import Check, ExpectedNode
 from tests.fleet.spark import DS4, QWEN, Spark
 
-DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
-
 
 @pytest.fixture
 def spark(tmp_path: Path) -> Spark:
@@ -107,7 +105,9 @@ def test_an_older_driver_is_asked_by_the_older_name(spark: Spark) -> None:
 def test_page_cache_that_fails_the_free_memory_check_is_dropped(spark: Spark) -> None:
     spark.memory(free_gib=4.75, available_gib=114.0)
     check = one(spark.seen("free-memory", DS4))
-    is_mended(check, "fail", "only 4.8 GiB are free, 109.2 GiB more are page cache", DROP)
+    is_mended(
+        check, "fail", "only 4.8 GiB are free, 109.2 GiB more are page cache", "echo 3 > /proc/sys/vm/drop_caches"
+    )
     assert "asks for 107.7 GiB (0.9 of 119.7 GiB)" in check.seen
     assert check.backend == "ds4"
 
@@ -158,8 +158,8 @@ def test_segments_of_dead_workers_are_removed_and_those_of_a_running_engine_kept
 def test_a_port_that_a_process_has_is_named_with_it(spark: Spark, command: str) -> None:
     spark.process(815, 1, command)
     spark.socket(8001, 5555, 815)
-    shown = "server --key" if "--key" in command else "python3 -m http.server"
-    is_mended(one(spark.seen("ports")), "fail", f"port 8001 is used by process 815 ({shown})", "sudo kill 815")
+    shown = f"port 8001 is used by process 815 ({'server --key' if '--key' in command else 'python3 -m http.server'})"
+    is_mended(one(spark.seen("ports")), "fail", shown, "sudo kill 815")
 
 
 def test_a_port_that_a_container_publishes_is_freed_by_stopping_it(spark: Spark) -> None:
