@@ -64,7 +64,7 @@ async def _server_of(client: httpx.AsyncClient, backend: Backend, models: httpx.
     answers: dict[str, Any] = {}
     owners = owners_of(_decoded(models))
     server = recognise(owners, models.headers, answers)
-    if server is None and backend.engine == "openai" and not backend.cloud:
+    if server is None and backend.generic and not backend.cloud:
         for path in paths_to_look(owners, models.headers):
             answer = await get(client, backend, backend.root_path + path)
             answers[path] = _decoded(answer) if answer.status_code == 200 else None

@@ -22,10 +22,9 @@ from gateway.config.snapshot import (
     Price,
     QueueSettings,
     Timeouts,
-    is_private_host,
 )
 from gateway.config.suggest import closest, did_you_mean, for_unknown_key
-from gateway.config.urls import check_url
+from gateway.config.urls import check_url, is_private_host
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.words import split

@@ -23,9 +23,8 @@ from gateway.config.snapshot import (
     Snapshot,
     Telegram,
     Traces,
-    is_private_host,
 )
-from gateway.config.urls import REDIS_SCHEMES, check_url, redis_problem
+from gateway.config.urls import REDIS_SCHEMES, check_url, is_private_host, redis_problem
 
 
 def resolve(file: Section, report: Report) -> Snapshot:

@@ -9,7 +9,6 @@ its keys go into the JSON schema; `setting.py` says how a key is defined.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -176,6 +175,11 @@ class Backend:
         return hash((self.name, self.engine, self.url))
 
     @property
+    def generic(self) -> bool:
+        """Is it any server with OpenAI's API? What kind it is, is recognised by what it shows."""
+        return self.engine == "openai"
+
+    @property
     def identity(self) -> tuple[str, str, str | None]:
         """Equal in two snapshots: the same running server, whose health, slots and connections carry over."""
         return (self.name, self.engine, self.url)
@@ -203,17 +207,6 @@ class Backend:
     def root_path(self) -> str:
         """The path under which `/health`, `/version`, `/metrics` and `/tokenize` live: `api_path` without its /v1."""
         return self.api_path.removesuffix("/v1")
-
-
-def is_private_host(host: str) -> bool:
-    """True for addresses and names that cannot be outside the LAN: private, loopback and link-local addresses,
-    `localhost`, names without a dot, and `.local`, `.lan`, `.home.arpa`, `.internal`."""
-    host = host.strip("[]").lower()
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return "." not in host or host.endswith((".localhost", ".local", ".lan", ".home.arpa", ".internal"))
-    return address.is_private or address.is_loopback or address.is_link_local
 
 
 @dataclass(frozen=True, slots=True)

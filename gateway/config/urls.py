@@ -129,3 +129,14 @@ def is_address(text: str | None) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_private_host(host: str) -> bool:
+    """True for addresses and names that cannot be outside the LAN: private, loopback and link-local addresses,
+    `localhost`, names without a dot, and `.local`, `.lan`, `.home.arpa`, `.internal`."""
+    host = host.strip("[]").lower()
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".localhost", ".local", ".lan", ".home.arpa", ".internal"))
+    return address.is_private or address.is_loopback or address.is_link_local

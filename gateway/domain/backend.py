@@ -286,7 +286,7 @@ class BackendState:
     def _conclude(self) -> None:
         """Recompute what follows from the facts after a change of them, so that requests only have to read it."""
         backend, reported, facts = self.backend, self.reported, self.facts
-        recognised = reported.server if backend.engine == "openai" and backend.server is None else None
+        recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)
         self.traits = TRAITS[self.server]
         self.checkpoint = backend.checkpoint or self.model

@@ -31,7 +31,7 @@ def drift(state: BackendState, now: float) -> list[str]:
 
 def server_drift(backend: Backend, shown: str | None) -> list[str]:
     """`shown`: the server that the backend shows itself to be; None = it is not recognised."""
-    if shown is None or shown == declared_server(backend) or (backend.engine == "openai" and backend.server is None):
+    if shown is None or shown == declared_server(backend) or (backend.generic and backend.server is None):
         return []
     key, declared = ("engine", backend.engine) if backend.server is None else ("server", backend.server)
     return [f"{key}: {declared} is declared, it shows itself to be {shown}"]

@@ -151,7 +151,7 @@ class Prober:
         first_check_done = asyncio.Event()
         first_checks.append(first_check_done)
         jobs: Jobs = [partial(self._watch, state, first_check_done)]
-        may_show = looks_at_engine(probe) or state.backend.engine == "openai"  # it may turn out to be a vLLM
+        may_show = looks_at_engine(probe) or state.backend.generic  # it may turn out to be a vLLM
         return [*jobs, partial(self._watch_progress, state)] if may_show else jobs
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ class Recogniser:
         """Record which server `state` is. `model_list`: decoded; `headers`: of that answer, in lower case."""
         backend, owners = state.backend, owners_of(model_list)
         server = recognise(owners, headers, {})
-        if server is None and backend.engine == "openai" and not backend.cloud:
+        if server is None and backend.generic and not backend.cloud:
             if backend.identity in self._looked:
                 return
             self._looked.add(backend.identity)

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.config.problems import Path, Report
-from gateway.config.snapshot import is_private_host
-from gateway.config.urls import check_url
+from gateway.config.urls import check_url, is_private_host
 from gateway.importing.draft import Notes
 from gateway.importing.source import text_of
 
