@@ -91,7 +91,8 @@ class HealthRecord:
     @property
     def announced(self) -> bool:
         """Is it parked only until the switch under way comes to it? It is worth waiting for."""
-        return self.coming and self.outside
+        away = self.outside or (self.on_demand and self.state is State.PARKED)
+        return self.coming and away and not self.asleep
 
     def quiet(self, now: float) -> bool:
         """Have its checks been good for long enough? The required time doubles with each fall (`hold`)."""

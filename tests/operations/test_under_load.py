@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from gateway.domain.health_state import State
 from tests.operations.machine import begin, ended, gateway_of, machine, switched
 from tests.raw_client import chat
@@ -40,8 +42,12 @@ class Load:
         return {backend for asked, backend in self.answers if asked > moment}
 
 
-async def test_no_request_is_lost_there_and_back(tmp_path: Path) -> None:
-    async with machine(tmp_path, "a", "b", away="c") as there, gateway_of(there, MODES, ALIASES) as gateway:
+@pytest.mark.parametrize("run", ["always", "on_demand"])
+async def test_no_request_is_lost_there_and_back(tmp_path: Path, run: str) -> None:
+    async with (
+        machine(tmp_path, "a", "b", away="c") as there,
+        gateway_of(there, MODES, ALIASES, c=f", run: {run}") as gateway,
+    ):
         load = Load(gateway)
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
