@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from gateway.dialects.anthropic.exchange import MessagesExchange
+from gateway.dialects.anthropic.exchange import Message
 from gateway.dialects.anthropic.request import to_chat
+from gateway.dialects.translated import TranslatedExchange, Translation
 from gateway.domain.request import ENDPOINTS, MESSAGES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange
 
-_DIALECTS = {MESSAGES.name: MessagesExchange}
+_DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: Message}
 
 
 def translated(endpoint: Endpoint, exchange: Exchange) -> Exchange:
     """`exchange` for the request path: wrapped in a translator where the endpoint is not one of OpenAI's API."""
     dialect = _DIALECTS.get(endpoint.name)
-    return exchange if dialect is None else dialect(exchange)
+    return exchange if dialect is None else TranslatedExchange(exchange, dialect())
 
 
 def read_request(alias: str, body: Any) -> InferenceRequest:
