@@ -132,6 +132,19 @@ def test_a_call_ends_before_the_next_item_begins() -> None:
     assert events.index("output_item.done") < len(events) - 1 - events[::-1].index("output_item.added")
 
 
+def test_text_after_a_call_is_an_item_of_its_own() -> None:
+    text, call = [chunk({"content": piece}) for piece in "ab"], chunk(called(0, "a", "now", "{}"))
+    items = accumulated(streamed([*text, call, *text, chunk({}, "stop"), DONE]))
+    assert [said_in(item) for item in items] == ["ab", "{}", "ab"]
+
+
+def test_white_space_begins_no_item_and_is_not_lost() -> None:
+    alone, before = chunk({"content": "\n\n"}), [chunk({"content": "\n"}), chunk({"content": " a"}), chunk({}, "stop")]
+    assert [said_in(item) for item in accumulated(streamed([*before, DONE]))] == ["\n a"]
+    call = chunk(called(0, "a", "now", "{}"), "tool_calls")
+    assert [item["type"] for item in accumulated(streamed([alone, call, DONE]))] == ["function_call"]
+
+
 def test_a_call_without_arguments_and_id_has_some() -> None:
     events = streamed([chunk(called(0, None, "now")), chunk({}, "tool_calls"), DONE])
     (call,) = events[-1]["response"]["output"]
