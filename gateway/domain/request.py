@@ -19,7 +19,7 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer.
-    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/registry.py)."""
+    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/)."""
 
     name: str
     path: str  # below the API path
