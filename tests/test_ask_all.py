@@ -245,6 +245,7 @@ async def test_a_client_that_leaves_frees_everything(stream: bool) -> None:
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+    "responses": ("/v1/responses", {"input": "hi"}),
     "embeddings": ("/v1/embeddings", {"input": "hi"}),
     "n": (CHAT, {"messages": [{"role": "user", "content": "hi"}], "n": 2}),
     "several prompts": ("/v1/completions", {"prompt": ["a", "b"]}),

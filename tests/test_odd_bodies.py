@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from gateway.accounting.limits import estimate
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.registry import read_request
+from gateway.dialects.responses.request import to_chat as response_to_chat
 from gateway.domain.backend import BackendState
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, Endpoint, parse
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, RESPONSES, Endpoint, parse
 from gateway.domain.token_ratio import silence_budget
 from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
@@ -69,6 +70,11 @@ NAMES = [
     *("max_tokens", "max_completion_tokens", "prompt_cache_key", "logprobs", "temperature", "options", "format"),
     *(
         "parallel_tool_calls",
+        "instructions",
+        "text",
+        "include",
+        "max_output_tokens",
+        "previous_response_id",
         "stop_sequences",
         "output_config",
         "metadata",
@@ -82,6 +88,7 @@ PROMPT = {
     CHAT.name: b'"messages":[{"role":"user","content":"hello"}]', COMPLETIONS.name: b'"prompt":"hello"',
     EMBEDDINGS.name: b'"input":"hello"',
     MESSAGES.name: b'"messages":[{"role":"user","content":"hello"}],"max_tokens":9',
+    RESPONSES.name: b'"input":"hello"',
 }  # fmt: skip
 
 
@@ -136,10 +143,16 @@ ALIASES = [
 ]  # fmt: skip
 
 
+def as_chat(endpoint: Endpoint, body: bytes) -> bytes:
+    if endpoint is RESPONSES:
+        return response_to_chat(body)[0]
+    return to_chat(body) if endpoint is MESSAGES else body
+
+
 def run_through(endpoint: Endpoint, body: bytes) -> None:
     """Raises what is no refusal."""
     try:
-        request = parse(endpoint, to_chat(body) if endpoint is MESSAGES else body)
+        request = parse(endpoint, as_chat(endpoint, body))
     except GatewayError as error:
         refused(error)
         return

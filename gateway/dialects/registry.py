@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from gateway.dialects.anthropic.exchange import MessagesExchange
+from gateway.dialects.anthropic.exchange import Message
 from gateway.dialects.anthropic.request import to_chat
-from gateway.domain.request import ENDPOINTS, MESSAGES, Endpoint, InferenceRequest, parse
+from gateway.dialects.responses.exchange import Response
+from gateway.dialects.responses.request import to_chat as response_to_chat
+from gateway.dialects.translated import TranslatedExchange, Translation
+from gateway.domain.request import ENDPOINTS, MESSAGES, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange
 
-_DIALECTS = {MESSAGES.name: MessagesExchange}
+_DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: Message, RESPONSES.name: Response}
+_OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
 def translated(endpoint: Endpoint, exchange: Exchange) -> Exchange:
     """`exchange` for the request path: wrapped in a translator where the endpoint is not one of OpenAI's API."""
     dialect = _DIALECTS.get(endpoint.name)
-    return exchange if dialect is None else dialect(exchange)
+    return exchange if dialect is None else TranslatedExchange(exchange, dialect())
 
 
 def read_request(alias: str, body: Any) -> InferenceRequest:
@@ -28,7 +32,16 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
     if not isinstance(body, dict):
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
     encoded = msgspec.json.encode({**body, "model": alias})
+    if _is_response(body):
+        return parse(RESPONSES, response_to_chat(encoded)[0])
     return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
+
+
+def _is_response(body: Mapping[str, Any]) -> bool:
+    """Has it `input`, in a form that embeddings do not take or with a field that only a response has?"""
+    input_ = body.get("input")
+    items = isinstance(input_, list) and any(isinstance(item, dict) for item in input_)
+    return "input" in body and (items or not _OF_RESPONSES.isdisjoint(body))
 
 
 def _is_message(body: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer.
-    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects.py)."""
+    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/)."""
 
     name: str
     path: str  # below the API path
@@ -41,7 +41,8 @@ CHAT = Endpoint(
 COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens",), "text_completion", "cmpl-")
 EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
+RESPONSES = Endpoint("responses", "/responses", CHAT.prompt, CHAT.limits, becomes=CHAT)  # OpenAI's newer one
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES)
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 

@@ -44,12 +44,16 @@ class Agent:
         return done.stdout + done.stderr
 
 
+@dataclass
 class Hermes(Agent):
+    mode: str = "openai"
+
     def ask(self, prompt: str, key: str = "none", *options: str) -> str:
         """What it printed."""
         folder = self.home / ".hermes"
         folder.mkdir(exist_ok=True)
-        (folder / "config.yaml").write_text(config_of("hermes", "yaml", self.base_url, key))
+        config = config_of("hermes", "yaml", self.base_url, key)
+        (folder / "config.yaml").write_text(config.replace("api_mode: openai", f"api_mode: {self.mode}"))
         return self._run(str(CLIENTS / "hermes/bin/hermes"), "chat", "-Q", "--yolo", *options, "-q", prompt)
 
 
@@ -63,11 +67,14 @@ class ClaudeCode(Agent):
         return self._run("claude", "-p", prompt, *options, read=read, **given)
 
 
+@dataclass
 class OpenClaw(Agent):
+    api: str = "openai-completions"
+
     def ask(self, prompt: str, key: str = "none") -> dict[str, Any]:
         """Its envelope: `ok`, `final`, `toolSummary`, ..."""
         file = self.home / "openclaw.json"
-        file.write_text(config_of("openclaw", "json", self.base_url, key))
+        file.write_text(config_of("openclaw", "json", self.base_url, key).replace("openai-completions", self.api))
         command = ("openclaw", "agent", "exec", "--config", str(file), "--cwd", str(self.home), "--json", prompt)
         said = self._run(*command)
         found = re.search(r"^\{$.*?^\}$", said, re.M | re.S)

@@ -40,6 +40,16 @@ def openclaw(demo: Demo, tmp_path: Path) -> OpenClaw:
 
 
 @pytest.fixture
+def hermes_in_responses(demo: Demo, tmp_path: Path) -> Hermes:
+    return Hermes(tmp_path, demo.url, "codex_responses")
+
+
+@pytest.fixture
+def openclaw_in_responses(demo: Demo, tmp_path: Path) -> OpenClaw:
+    return OpenClaw(tmp_path, demo.url, "openai-responses")
+
+
+@pytest.fixture
 def claude(demo: Demo, tmp_path: Path) -> ClaudeCode:
     return ClaudeCode(tmp_path, demo.url)
 
@@ -88,6 +98,18 @@ def test_hermes_goes_on_after_a_key_or_an_alias_was_refused(hermes: Hermes) -> N
     assert "12*17 is 204." in hermes.ask("What is 12*17?", "right-key")
 
 
+def test_hermes_chats_in_responses(demo: Demo, hermes_in_responses: Hermes) -> None:
+    assert "12*17 is 204." in hermes_in_responses.ask("What is 12*17?", "right-key")
+    served(demo, hermes_in_responses, "responses")
+
+
+def test_hermes_survives_a_backend_that_dies_in_a_tool_call_in_responses(
+    demo: Demo, hermes_in_responses: Hermes
+) -> None:
+    dies_in_the_middle(demo)
+    assert "The tool answered:" in hermes_in_responses.ask("Use search_files to find note.txt", "right-key")
+
+
 def test_openclaw_chats(demo: Demo, openclaw: OpenClaw) -> None:
     assert openclaw.ask("What is 12*17?", "right-key")["final"] == "12*17 is 204."
     served(demo, openclaw)
@@ -102,6 +124,20 @@ def test_openclaw_calls_a_tool_and_reads_its_result(openclaw: OpenClaw) -> None:
 def test_openclaw_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, openclaw: OpenClaw) -> None:
     dies_in_the_middle(demo)
     told = openclaw.ask("Use apply_patch on note.txt", "right-key")
+    assert told["final"].startswith("The tool answered:")
+
+
+def test_openclaw_chats_in_responses(demo: Demo, openclaw_in_responses: OpenClaw) -> None:
+    assert openclaw_in_responses.ask("What is 12*17?", "right-key")["final"] == "12*17 is 204."
+    served(demo, openclaw_in_responses, "responses")
+
+
+def test_openclaw_survives_a_backend_that_dies_in_a_tool_call_in_responses(
+    demo: Demo, openclaw_in_responses: OpenClaw
+) -> None:
+    dies_in_the_middle(demo)
+    told = openclaw_in_responses.ask("Use apply_patch on note.txt", "right-key")
+    assert told["toolSummary"]["tools"] == ["apply_patch"]
     assert told["final"].startswith("The tool answered:")
 
 

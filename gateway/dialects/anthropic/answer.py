@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.upstream import ProtocolFailure
+from gateway.dialects.chat import answer_of, arguments_of, call_id_of, text_of, thoughts_of
 from gateway.domain.usage import read_usage
 
 _STOPS = {
@@ -18,32 +18,12 @@ _STOPS = {
 }
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Any).decode
-
-
-class _Choice(msgspec.Struct):
-    message: dict[str, Any] = {}
-    finish_reason: Any = None
-    stop_reason: Any = None  # vLLM's: the stop string, or the id of the stop token
-
-
-class _Answer(msgspec.Struct):
-    choices: list[_Choice]
-    model: Any = None
-    usage: Any = None
-
-
-_decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def to_message(body: bytes, id_: str) -> bytes:
     """The body of a chat answer (which `fault_in_message` has passed) as the body of a message. Raises ProtocolFailure
     when it cannot be translated."""
-    try:
-        answer = _decode_answer(body)
-        choice = answer.choices[0]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
-        raise ProtocolFailure(f"its answer cannot be translated to a message: {error}") from None
+    answer, choice = answer_of(body, "a message")
     why, sequence = stop_of(choice.finish_reason, choice.stop_reason)
     message = {**head(id_, answer.model), "content": _content(choice.message), "usage": usage_of(answer.usage)}
     return _encode({**message, "stop_reason": why, "stop_sequence": sequence})
@@ -75,19 +55,6 @@ def usage_of(usage: Any) -> dict[str, int]:
     return {"input_tokens": fresh, "cache_read_input_tokens": cached, "output_tokens": used.completion}
 
 
-def thoughts_of(message: dict[str, Any]) -> str:
-    """The reasoning of a message or a delta, under either of its names; "" for none."""
-    thoughts = message.get("reasoning") or message.get("reasoning_content")
-    return thoughts if isinstance(thoughts, str) else ""
-
-
-def text_of(message: dict[str, Any]) -> str:
-    text = message.get("content") or message.get("refusal")
-    if isinstance(text, list):  # a list of parts, as some clouds send it
-        text = "".join(part["text"] for part in text if isinstance(part.get("text"), str))
-    return text if isinstance(text, str) else ""
-
-
 def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if thoughts := thoughts_of(message):
@@ -102,24 +69,9 @@ def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
     return blocks
 
 
-def call_id_of(call: dict[str, Any]) -> str | None:
-    """A call's id as text, which Anthropic's clients require; some servers send a number."""
-    id_ = call.get("id")
-    return id_ if id_ is None else str(id_)
-
-
 def _input(function: dict[str, Any]) -> dict[str, Any]:
     """A call's arguments, which must be an object here. Others are kept as text: the tool refuses them, and the model
     sees why."""
     text = function.get("arguments") or "{}"
     arguments = arguments_of(text)
     return arguments if arguments is not None else {"arguments": text}
-
-
-def arguments_of(text: str) -> dict[str, Any] | None:
-    """A call's arguments; None when the text is not a complete JSON object."""
-    try:
-        arguments = _decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return arguments if isinstance(arguments, dict) else None

@@ -1,4 +1,4 @@
-"""Content blocks of a message as parts of a chat message, and the errors for blocks that cannot be translated."""
+"""Content blocks of a message as parts of a chat message."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import GatewayError
-from gateway.routing.refusal import MISLEADING
+from gateway.dialects.fields import brief, expected, invalid, string, text_part
 
 Block = dict[str, Any]
 Part = dict[str, Any]  # {"type": "text", "text"} or {"type": "image_url", "image_url": {"url"}}
 
 _encode = msgspec.json.Encoder().encode
-
-
-def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError:
-    """`where`: the field in Anthropic's notation, `messages.3.content.0`. Quotes of the client's text in `what` that
-    agents would act on are masked."""
-    code = "input_unsupported" if unsupported else "invalid_request_body"
-    return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
-
-
-def expected(where: str, what: str, found: Any) -> GatewayError:
-    """The error for a field that must be `what`, and is `found` (None = missing)."""
-    if found is None:
-        return invalid(where, f"is missing: it must be {what}.")
-    shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"
-    return invalid(where, f"must be {what}, and is {shown}.")
-
-
-def brief(found: Any) -> str:
-    """A value in an error message, at most 40 characters of it."""
-    return repr(found if len(found) <= 40 else found[:40] + "...") if isinstance(found, str) else type(found).__name__
 
 
 def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
@@ -48,22 +27,11 @@ def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
     return found
 
 
-def string(block: Block, name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise expected(f"{where}.{name}", "a string", value)
-    return value
-
-
 def text_of(block: Block, where: str) -> str:
     """The text of a block that must be of type text."""
     if block["type"] != "text":
         raise expected(f"{where}.type", "text", block["type"])
     return string(block, "text", where)
-
-
-def text_part(text: str) -> Part:
-    return {"type": "text", "text": text}
 
 
 def parts_of(block: Block, where: str) -> list[Part]:

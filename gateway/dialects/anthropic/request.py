@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.dialects.anthropic.blocks import blocks_of, expected, invalid, text_of
+from gateway.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.dialects.anthropic.turns import Turns
+from gateway.dialects.fields import expected, invalid, list_in, put, value_in
 from gateway.domain.request import read_fields
 from gateway.errors import GatewayError
 
@@ -24,7 +25,6 @@ _BILLING = "x-anthropic-billing-header"
 _USAGE = Raw(b'{"include_usage":true}')
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Any).decode
 
 
 def to_chat(body: bytes) -> bytes:
@@ -38,19 +38,19 @@ def to_chat(body: bytes) -> bytes:
 
 def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     for name in _REFUSED:
-        if name in fields and _value(fields.pop(name), name):
+        if name in fields and value_in(fields.pop(name), name):
             raise invalid(name, "is run by Anthropic's servers; no backend here can. Leave it out.", unsupported=True)
     for name in _DROPPED:
         fields.pop(name, None)
-    turns = Turns(_list(fields.pop("messages", None), "messages"))
+    turns = Turns(list_in(fields.pop("messages", None), "messages"))
     messages = [*_system(fields.pop("system", None)), *turns.chat]
     fields["messages"] = Raw(_encode(messages))
-    tools = _list(fields.pop("tools"), "tools") if "tools" in fields else []
-    _put(fields, "tools", chat_tools(tools, turns))
+    tools = list_in(fields.pop("tools"), "tools") if "tools" in fields else []
+    put(fields, "tools", chat_tools(tools, turns))
     for name, translate in _TRANSLATED.items():
         if name in fields:
-            for becomes, value in translate(_value(fields.pop(name), name)).items():
-                _put(fields, becomes, value)
+            for becomes, value in translate(value_in(fields.pop(name), name)).items():
+                put(fields, becomes, value)
     if b'"disabled"' in bytes(fields.get("thinking", b"")):
         fields.pop("reasoning_effort", None)  # thinking is switched off
     if "tools" not in fields:
@@ -61,28 +61,9 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     return fields
 
 
-def _put(fields: dict[str, Raw], name: str, value: object) -> None:
-    if value not in (None, [], {}):
-        fields[name] = Raw(_encode(value))
-
-
-def _value(raw: Raw, name: str) -> Any:
-    try:
-        return _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid(name, f"is not valid JSON: {error}") from None
-
-
-def _list(raw: Raw | None, name: str) -> list[Any]:
-    value = _value(raw, name) if raw is not None else None
-    if not isinstance(value, list):
-        raise expected(name, "a list", value)
-    return value
-
-
 def _system(raw: Raw | None) -> list[dict[str, Any]]:
     """The system prompt as the first message; no message when it is empty."""
-    content = _value(raw, "system") if raw is not None else None
+    content = value_in(raw, "system")
     blocks = blocks_of(content, "system") if content is not None else []
     texts = [text_of(block, where) for where, block in blocks]
     text = "\n".join(text for text in texts if text and not text.startswith(_BILLING))

@@ -13,8 +13,19 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.anthropic.answer import arguments_of, call_id_of, head, stop_of, text_of, thoughts_of, usage_of
+from gateway.dialects.anthropic.answer import head, stop_of, usage_of
 from gateway.dialects.anthropic.errors import envelope
+from gateway.dialects.chat import (
+    Chunk,
+    arguments_of,
+    call_id_of,
+    chunk_of,
+    frame_of,
+    framed_text,
+    sole_text_of,
+    text_of,
+    thoughts_of,
+)
 from gateway.domain.upstream import ProtocolFailure
 from gateway.inspection.shape import fault_in_delta
 from gateway.transport.sse import DONE, data_of
@@ -28,22 +39,6 @@ _DELTA = (
 _DELTA_END = b'"}}\n\n'
 _THINKING, _TEXT = ("thinking", "thinking_delta"), ("text", "text_delta")
 _KINDS = {"content": _TEXT, "reasoning": _THINKING, "reasoning_content": _THINKING}  # by the field of a delta
-
-
-class _Choice(msgspec.Struct):
-    delta: Any = None
-    finish_reason: Any = None
-    stop_reason: Any = None
-
-
-class _Chunk(msgspec.Struct):
-    model: Any = None
-    choices: list[_Choice] | None = None
-    usage: Any = None
-    error: Any = None
-
-
-_decode = msgspec.json.Decoder(_Chunk).decode
 
 
 @dataclass(slots=True)
@@ -86,41 +81,30 @@ class MessageStream:
         `frame`: the bytes around the text in the event, and before it in the translation. The text's bytes are
         copied, because both are JSON strings. False = another kind of event."""
         before, after, head = frame
-        if not (event.startswith(before) and event.endswith(after)):
-            return False
-        raw = event[len(before) : -len(after)]
-        if not raw or b'"' in raw:
+        raw = framed_text(event, before, after)
+        if raw is None:
             return False
         self._out.append(head + raw + _DELTA_END)
         return True
 
-    def _learn_frame(self, event: bytes, chunk: _Chunk) -> None:
+    def _learn_frame(self, event: bytes, chunk: Chunk) -> None:
         """Learn the frame from an event with one delta of the open block and nothing else."""
-        choices = chunk.choices or []
-        if len(choices) != 1 or chunk.usage is not None or choices[0].finish_reason is not None:
+        if (sole := sole_text_of(chunk)) is None:
             return
-        delta = choices[0].delta
-        if not delta or len(delta) != 1:
-            return
-        ((field_, text),) = delta.items()
+        field_, text = sole
         kind = _KINDS.get(field_)
         if kind is None or kind is not self._open:
             return
-        before, found, rest = event.partition(b'"%b":"' % field_.encode())
-        raw, _, after = rest.partition(b'"')
-        if found and b'"%b"' % raw == _encode(text):
+        if (frame := frame_of(event, field_, text)) is not None:
             delta_end = _DELTA % (self._blocks - 1, kind[1].encode(), kind[0].encode(), b'""')
-            self._frame = before + found, b'"' + after, delta_end.removesuffix(_DELTA_END)
+            self._frame = *frame, delta_end.removesuffix(_DELTA_END)
 
     def _translate_event(self, event: bytes) -> None:
         data = data_of(event)
         if data == DONE:
             self._end()
             return
-        try:
-            chunk = _decode(data) if data is not None else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            chunk = None
+        chunk = chunk_of(data)
         if chunk is None:  # a comment, or an event that is not JSON
             self._out.append(event)
         elif chunk.error is not None:
@@ -131,7 +115,7 @@ class MessageStream:
             if self._frame is None:
                 self._learn_frame(event, chunk)
 
-    def _translate_chunk(self, chunk: _Chunk) -> None:
+    def _translate_chunk(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         before = len(self._out)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.dialects.anthropic.blocks import Block, brief, expected, invalid, string
+from gateway.dialects.anthropic.blocks import Block
 from gateway.dialects.anthropic.turns import Turns
+from gateway.dialects.fields import brief, expected, invalid, string
 
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

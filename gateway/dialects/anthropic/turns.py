@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.anthropic.blocks import Block, Part, blocks_of, expected, parts_of, string
+from gateway.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
+from gateway.dialects.fields import expected, reminder, string
 
 _SIDES = {"user": "user", "assistant": "assistant", "system": "user"}
 _IMAGE_ONLY = "The result is the picture in the next message."
@@ -134,4 +135,4 @@ def _reminder(block: Block) -> Block:
     text = block.get("text")
     if block["type"] != "text" or not isinstance(text, str) or not text:
         return block
-    return {"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"}
+    return {"type": "text", "text": reminder(text)}

@@ -1,0 +1,73 @@
+"""Reading the fields of a client's body, and the errors that name the field which is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.errors import GatewayError
+from gateway.routing.refusal import MISLEADING
+
+_decode = msgspec.json.Decoder(Any).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError:
+    """`where`: the field, in the notation of the API (`messages.3.content.0`, `input[3].content[0]`). Quotes of the
+    client's text in `what` that agents would act on are masked."""
+    code = "input_unsupported" if unsupported else "invalid_request_body"
+    return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
+
+
+def expected(where: str, what: str, found: Any) -> GatewayError:
+    """The error for a field that must be `what`, and is `found` (None = missing)."""
+    if found is None:
+        return invalid(where, f"is missing: it must be {what}.")
+    shown = brief(found) if isinstance(found, str) else f"of type {brief(found)}"
+    return invalid(where, f"must be {what}, and is {shown}.")
+
+
+def brief(found: Any) -> str:
+    """A value in an error message, at most 40 characters of it."""
+    return repr(found if len(found) <= 40 else found[:40] + "...") if isinstance(found, str) else type(found).__name__
+
+
+def string(block: dict[str, Any], name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise expected(f"{where}.{name}", "a string", value)
+    return value
+
+
+def value_in(raw: Raw | None, name: str) -> Any:
+    """The value of the body's field `name`; None when it is missing."""
+    try:
+        return _decode(raw) if raw is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(name, f"is not valid JSON: {error}") from None
+
+
+def list_in(raw: Raw | None, name: str) -> list[Any]:
+    value = value_in(raw, name)
+    if not isinstance(value, list):
+        raise expected(name, "a list", value)
+    return value
+
+
+def put(fields: dict[str, Raw], name: str, value: object) -> None:
+    """Set the field, unless the value is empty."""
+    if value not in (None, [], {}):
+        fields[name] = Raw(_encode(value))
+
+
+def text_part(text: str) -> dict[str, Any]:
+    """A part of a chat message."""
+    return {"type": "text", "text": text}
+
+
+def reminder(text: str) -> str:
+    """A system message that is not the first, as a text of the user's turn: many chat templates refuse it elsewhere.
+    So it keeps its place, and everything before it stays in the prefix cache."""
+    return f"<system-reminder>\n{text}\n</system-reminder>"

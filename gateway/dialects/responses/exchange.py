@@ -1,0 +1,42 @@
+"""A request of the Responses API and its answer, for the exchange around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import time
+
+from gateway.dialects.responses.answer import Ids, to_response
+from gateway.dialects.responses.request import Asked, to_chat
+from gateway.dialects.responses.stream import ResponseStream
+
+
+class Response:
+    """A `Translation` (translated.py). Errors are the same as a chat's."""
+
+    __slots__ = ("_asked", "_ids", "_stream")
+
+    def __init__(self) -> None:
+        self._asked = Asked()
+        self._ids = Ids("", 0)
+        self._stream = ResponseStream(self._asked, self._ids)
+
+    def request(self, body: bytes) -> bytes:
+        chat, self._asked = to_chat(body)
+        return chat
+
+    def held(self) -> int:
+        return len(self._asked.echo)
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        self._ids = Ids(request_id, int(time()))
+        self._stream = ResponseStream(self._asked, self._ids)
+        return []
+
+    def whole(self, body: bytes) -> bytes:
+        return to_response(body, self._asked, self._ids)
+
+    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+        return body, {}
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        return self._stream.translate(events, hold)

@@ -1,0 +1,113 @@
+"""The exchange with a client of a translated API, which the request path sees as a chat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from gateway.admission.memory import Share
+from gateway.proxy.exchange import Exchange, Headers, nothing
+from gateway.transport.sse import Framer
+
+_LENGTH = b"content-length"
+
+
+class Translation(Protocol):
+    """One request and its answer, without effects. The methods raise
+    GatewayError for what the client sent, and ProtocolFailure for what a backend answered."""
+
+    def request(self, body: bytes) -> bytes:
+        """The body of the equivalent chat request."""
+        ...
+
+    def held(self) -> int:
+        """The bytes of the request that the answer needs, beside the chat request."""
+        ...
+
+    def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
+        """Called with the head of the answer. Returns further headers."""
+        ...
+
+    def whole(self, body: bytes) -> bytes:
+        """The answer, from the whole answer of a chat."""
+        ...
+
+    def error(self, status: int, body: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+        """An error, from OpenAI's envelope, and further headers."""
+        ...
+
+    def events(self, events: Iterable[bytes], hold: Callable[[int], object]) -> bytes:
+        """The next bytes of a stream, from events of a chat's. `hold` counts bytes that are kept until its end."""
+        ...
+
+
+class TranslatedExchange:
+    """An `Exchange` (proxy/exchange.py) around another. A stream is translated as it arrives. A whole answer or an
+    error is translated when it is complete; its head is sent then, because the length changes."""
+
+    __slots__ = ("_framer", "_head", "_inner", "_translation", "headers", "share")
+
+    def __init__(self, inner: Exchange, translation: Translation) -> None:
+        self._inner = inner
+        self.headers = inner.headers
+        self.share: Share = inner.share
+        self._translation = translation
+        self._framer = Framer()
+        self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None  # not sent yet
+
+    @property
+    def started(self) -> bool:
+        return self._inner.started
+
+    @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    def task(self) -> asyncio.Task[None]:
+        return self._inner.task()
+
+    async def read_body(self, limit: int) -> bytes:
+        """The body of the equivalent chat request."""
+        body = await self._inner.read_body(limit)
+        chat = self._translation.request(body)
+        held = len(chat) + self._translation.held()
+        if held > len(body):
+            self.share.add(held - len(body))
+        return chat
+
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        self._inner.on_leave(callback)
+
+    def stop_watching(self) -> None:
+        self._inner.stop_watching()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        fields = dict(headers)
+        head = [*fields.items(), *self._translation.begin(fields[b"x-request-id"].decode("latin-1"))]
+        if fields[b"content-type"].startswith(b"text/event-stream"):
+            await self._inner.start(status, head)
+        else:
+            self._head = status, head
+
+    async def write(self, data: bytes) -> None:
+        if translated := self._translated(data):
+            await self._inner.write(translated)
+
+    async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
+        if self._head is None:
+            await self._inner.finish(self._translated(data), progress)
+            return
+        status, head = self._head
+        more: dict[bytes, bytes] = {}
+        if status < 300:
+            body = self._translation.whole(data)
+        else:
+            body, more = self._translation.error(status, data)
+        self._head = None
+        fields = dict(head) | {_LENGTH: str(len(body)).encode()} | more
+        await self._inner.start(status, fields.items())
+        await self._inner.finish(body, progress)
+
+    def _translated(self, data: bytes) -> bytes:
+        return self._translation.events(self._framer.feed(data), self.share.add)
