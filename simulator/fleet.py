@@ -245,7 +245,8 @@ def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
     if first.engine == "ollama":
         return _ollama(group, speedup)
     if first.engine == "http":
-        return SimAudio(first.name, first.serves, speedup=speedup)
+        paths = {name: first.root_path + str(path) for name, path in first.paths.items()}
+        return SimAudio(first.name, first.serves, paths=paths, speedup=speedup)
     family = family_of(first.model, first.name)
     usual = family.tools or "hermes"  # undeclared, or a parser that the simulator does not know
     parser = first.tool_parser if first.tool_parser in (*FORMATS, "none") else usual

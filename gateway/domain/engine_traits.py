@@ -105,7 +105,8 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "litellm": EngineTraits(
             frozenset({"chat", "embeddings"}), calls_on_demand=True, thinking_field="reasoning_effort", library=True
         ),
-        # Speech servers and the like have no path in common, so any answer counts as alive.
-        "http": EngineTraits(frozenset(), probe=Probe(liveness=None, models=None, version=None)),
+        # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
+        # counts as alive.
+        "http": EngineTraits(frozenset(), model_optional=True, probe=Probe(liveness=None, models=None, version=None)),
     }
 )

@@ -41,7 +41,11 @@ CHAT = Endpoint(
 COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens",), "text_completion", "cmpl-")
 EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES)
+SPEECH = Endpoint("speech", "/audio/speech", ("input",))
+TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
+TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, SPEECH)
+UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 

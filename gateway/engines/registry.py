@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.engines.base import Engine
+from gateway.engines.http.engine import HttpEngine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
 from gateway.engines.openai.engine import OpenAIEngine
@@ -16,4 +17,5 @@ ENGINES: Mapping[str, Engine] = {
     "openai": OpenAIEngine("openai"),
     "ollama": OllamaEngine(),
     "litellm": LiteLLMEngine(),
+    "http": HttpEngine(),
 }

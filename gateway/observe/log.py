@@ -42,6 +42,7 @@ class RequestLine(NamedTuple):
     first_token: float | None
     total: float
     resumed: str = ""
+    audio_seconds: float = 0.0
 
     @property
     def level(self) -> int:
@@ -88,6 +89,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         first,
         record.seconds,
         record.resumed,
+        served.audio_seconds if served is not None else 0.0,
     )
 
 
@@ -125,6 +127,8 @@ def _request_fields(line: RequestLine) -> dict[str, Any]:
         fields["first_token_ms"] = round(line.first_token * 1000)
     if line.detour is not None:
         fields[line.detour[0]] = line.detour[1]
+    if line.audio_seconds:
+        fields["audio_seconds"] = round(line.audio_seconds, 2)
     if line.resumed:
         fields["resumed"] = line.resumed
     if line.adapted:

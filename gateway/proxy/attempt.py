@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from gateway.admission.capacity import capacity
@@ -32,6 +32,8 @@ from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.echo import mentions
 from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.heuristics import empty_kind
+from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
@@ -114,18 +116,7 @@ class Attempt:
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise AttemptFailed(self._judged(response.status, response.headers, body))
-            if self.reply is not None:
-                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
-                if (goes_on := self._admitted.goes_on) is not None:
-                    track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
-                await self._relay_stream(self.reply, track, response)
-                found = track.violations
-            else:
-                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
-                answer = read_whole(body, self.request, policy, thoughts)
-                del body
-                await self._relay_whole(answer)
-                found = answer.violations
+            found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
             violation = getattr(response, "violation", None)  # set by engines that detect one themselves
@@ -154,6 +145,22 @@ class Attempt:
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
+
+    async def _relay(
+        self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
+    ) -> Collection[str]:
+        """Send the answer to the client. Returns the violations that were found in it."""
+        if self.reply is not None:
+            track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+            if (goes_on := self._admitted.goes_on) is not None:
+                track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
+            await self._relay_stream(self.reply, track, response)
+            return track.violations
+        body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+        answer = read_whole(body, self.request, policy, thoughts)
+        del body
+        await self._relay_whole(answer)
+        return answer.violations
 
     async def deliver(self) -> None:
         """After `run`: send the `spare` answer, because no other backend had a better one."""

@@ -238,7 +238,8 @@ def why_not(
     if backend.cloud and local_only:
         return Why("local_only", "is outside the LAN, and this request may not leave it")
     traits = TRAITS.get(backend.engine)
-    if traits is None or request.endpoint.name not in traits.endpoints:
+    endpoint = request.endpoint.name
+    if traits is None or (endpoint not in traits.endpoints and endpoint not in backend.serves):
         return Why("unserved", f"engine {backend.engine} does not serve {request.endpoint.path}")
     health = state.health
     if health.state is not State.READY and not health.usable(now):
