@@ -108,3 +108,12 @@ async def test_a_chat_and_speech_do_not_take_each_others_aliases(pair: House) ->
     chat = await pair.gateway.client.post("/v1/chat/completions", json={"model": "pair", "messages": []})
     assert (chat.status_code, chat.json()["error"]["code"]) == (400, "input_unsupported")
     assert pair.a.turns == []
+
+
+async def test_params_of_the_alias_fill_in_what_the_client_did_not_say() -> None:
+    async with house("  spoken: {use: [a], params: {voice: emily, response_format: wav, speed: 1.2}}") as pair:
+        pair.a.play(lambda turn: turn.send(answer(b"sound", content_type="audio/wav")))
+        asked = {"model": "spoken", "input": "hello", "response_format": "mp3"}
+        assert (await pair.gateway.client.post("/v1/audio/speech", json=asked)).content == b"sound"
+        sent = {"model": "own-name", "input": "hello", "voice": "emily", "response_format": "mp3", "speed": 1.2}
+        assert pair.a.turns[0].json == sent
