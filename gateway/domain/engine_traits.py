@@ -31,7 +31,7 @@ class Probe:
 class EngineTraits:
     """What one kind of server does.
 
-    `endpoints`: the names of the endpoints it serves.
+    `endpoints`: the names of the endpoints it serves, besides those that `serves` of routes.yaml names.
     `cuts_silently`: a prompt beyond the window is cut with a 200, so it must be known to fit before it is sent.
     `refuses_unread`: a prompt beyond the window is refused before all of it is computed, so a check may ask.
     `clamps_since`: from this version (major, minor) on it shortens the answer to what the window leaves; None = never.

@@ -11,6 +11,7 @@ import pytest_asyncio
 from gateway.proxy.audio import UploadHandler
 from gateway.proxy.handler import RequestHandler
 from tests.audio.forms import BOUNDARY, LARGE, TYPE, WAV, House, fails, form, heard, house, part, received, usual
+from tests.listening import later, limit
 from tests.raw_client import raw_client
 from tests.scripted import Turn, answer, chunked, json_answer, read_reply
 
@@ -232,3 +233,14 @@ async def test_events_of_a_streamed_transcription_come_as_they_are(pair: House) 
     pair.a.play(lambda turn: turn.stream(*events))
     reply = await pair.transcribe(form(part("model", b"pair"), part("stream", b"true"), part("file", WAV, "a.wav")))
     assert (reply.status, reply.body, reply.ended) == (200, b"".join(events), True)
+
+
+async def test_a_client_that_drips_its_form_is_refused_and_leaves_nothing_behind(pair: House) -> None:
+    async with raw_client(pair.gateway.url) as client:
+        limit(pair.gateway, body_window=0.6)
+        head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: gateway\r\n{TYPE}\r\ncontent-length: 2000000\r\n\r\n"
+        await client.send(head.encode() + usual()[:2000])
+        await pair.gateway.until(lambda: bool(pair.gateway.requests()))
+        later(pair.gateway, 0.7)
+        assert b"HTTP/1.1 408" in await client.rest()
+    await pair.gateway.until(lambda: pair.memory() == 0 and pair.gateway.idle())
