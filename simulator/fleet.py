@@ -247,7 +247,8 @@ def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
     if first.engine == "ollama":
         return _ollama(group, speedup)
     if first.engine == "http":
-        return SimAudio(first.name, first.serves, speedup=speedup)
+        paths = {name: first.root_path + str(path) for name, path in first.paths.items()}
+        return SimAudio(first.name, first.serves, paths=paths, speedup=speedup)
     family = family_of(first.model, first.name)
     cold_start = 0.0 if running else _COLD_START
     if (kind := first.server or first.engine) in HABITS:

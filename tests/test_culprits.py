@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.health_state import State
+from gateway.inspection.server_faults import POOL_FULL
 from tests.scripted import SSE_HEAD, RawReply, ScriptedBackend, Turn, answer, chunked, json_answer, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
 
@@ -206,14 +207,18 @@ async def test_a_stream_that_always_breaks_after_content_takes_nobody_from_other
         assert f.gateway.metric("gateway_backend_transitions_total", backend="a", state="down") == 0
 
 
-async def test_words_that_make_agents_throw_history_away_are_not_repeated() -> None:
+@pytest.mark.parametrize(("said", "status"), [("Context size was exceeded.", 500), (POOL_FULL, 429)])
+async def test_words_that_make_agents_throw_history_away_are_not_repeated(said: str, status: int) -> None:
+    """The second text is llama-server's when the memory of all its slots is full."""
+
     async def full(turn: Turn) -> None:
-        error = {"error": {"message": "Context size has been exceeded."}}
-        await turn.send(json_answer(error, "500 Internal Server Error"))
+        await turn.send(json_answer({"error": {"message": said}}, "500 Internal Server Error"))
 
     async with fleet(picky(full), picky(full)) as f:
         reply = await f.ask()
-        assert (reply.status, reply.json["error"]["message"]) == (500, "[...] size has been exceeded.")
+        assert reply.status == status
+        assert "[...] size" in reply.json["error"]["message"]
+        assert "context" not in reply.json["error"]["message"].lower()
 
 
 # -- no culprit -------------------------------------------------------------------------------------------------------

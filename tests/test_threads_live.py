@@ -149,6 +149,7 @@ WAITED_FOR = {
     "observe/traces.py": "the end of the exporter, joined",
     "cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",
+    "batches/runner.py": "the lines of a batch, awaited by the task of the batch",
     "engines/litellm/stream.py": "a read, awaited; a close, which suppresses everything",
 }
 NO_SERVER = ("bench", "cli", "importing")  # not part of a gateway that serves

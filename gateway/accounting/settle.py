@@ -56,6 +56,9 @@ class Settler:
             self._metrics.requests.inc(record.alias, state.name, record.endpoint.name, record.outcome)
         if served.first_token:
             route.first_token.observe(served.first_token - record.began)
+        if served.audio_seconds:
+            labels = record.client_label, record.alias, state.name, record.endpoint.name
+            self._metrics.audio_seconds.child(*labels).value += served.audio_seconds
         if served.usage is not None:
             return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
         self._book(record, state, NO_TOKENS, record.outcome, record.seconds)

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, batches, explain, files, messages, models, operations, ops, page, status
+from gateway.api import admin, audio, batches, explain, files, messages, models, operations, ops, page, status
 from gateway.domain.request import unreadable
 from gateway.errors import GatewayError, exhausted
 from gateway.runtime.gateway import Gateway
@@ -51,6 +51,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     )
     api.include_router(ops.router(gateway))
     api.include_router(models.router(gateway))
+    api.include_router(audio.router(gateway))
     api.include_router(files.router(gateway))
     api.include_router(batches.router(gateway))
     api.include_router(messages.router(gateway))

@@ -33,6 +33,7 @@ from gateway.launch.words import split
 ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
+SPEECH_PATHS = ("transcriptions", "translations", "speech", "voices")
 
 # Servers that compute on beyond their model's window and tell no window: only `context` bounds what they are asked.
 UNBOUNDED = frozenset({"mlx", "transformers"})
@@ -132,14 +133,26 @@ class _Resolver:
         if given.engine == "http" and not given.serves and not self._dropped("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
-        if given.engine == "http":
-            self.report.warn((*self.path, "engine"), "it is watched, and no audio request is routed to it yet")
-        if given.engine != "http" and given.serves:
-            self._error("serves", "only for engine http", "did you mean engine: http?")
+        if given.engine != "http":
+            for key in ("serves", "paths", "fields", "fixed"):
+                if getattr(given, key):
+                    self._error(key, "only for engine http", "did you mean engine: http?")
+        self._check_speech()
         if given.server is not None and given.engine != "openai" and not self._dropped("engine"):
             self._error("server", "only for engine openai", f"engine {given.engine} says it already: remove the key")
         if given.model is None and not self._dropped("model"):
             self._check_missing_model()
+
+    def _check_speech(self) -> None:
+        """What a speech server does in its own way."""
+        for name, path in self.given.paths.items():
+            if name not in SPEECH_PATHS:
+                self._error("paths", f"unknown path '{name}'", f"one of {', '.join(SPEECH_PATHS)}")
+            elif not isinstance(path, str) or not path.startswith("/") or len(path.split()) != 1:
+                self._error("paths", f"'{name}' is no path", "write it below the server's root: /transcribe")
+        for name, own in self.given.fields.items():
+            if not isinstance(own, str) or not own:
+                self._error("fields", f"'{name}' has no name", "write the server's own name for it, or none")
 
     def _check_missing_model(self) -> None:
         if self.given.engine == "litellm":

@@ -63,7 +63,8 @@ class Expander:
             report.error(path, error.message, error.hint)
             report.dropped.add(path)
             return _DROPPED
-        if isinstance(value, Plain) and "params" in path:  # free values: `${T}` may be a number there
+        # free values: `${T}` may be a number there
+        if isinstance(value, Plain) and not {"params", "fixed"}.isdisjoint(path):
             return plain_value(text)
         report.came_from_outside(path, text, str(value))
         return Expanded(text, str(value))

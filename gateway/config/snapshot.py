@@ -143,6 +143,11 @@ class Backend:
         (), "What an `engine: http` backend does."
     )
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
+    paths: k.Params = setting(
+        {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
+    )
+    fields: k.Params = setting({}, "engine http: its names for OpenAI's fields: {file: audio}; none = leave it out.")
+    fixed: k.Params = setting({}, "engine http: fields with values of their own, whatever the client sent.")
     run: Literal["always", "on_demand", "on_request"] = setting(
         "always",
         "on_demand: when it is not there it is parked, which is no failure; on_request: a request brings it up.",

@@ -78,7 +78,7 @@ class EngineTraits:
     """What one kind of server does. A default is what OpenAI's API promises, or None = not known.
 
     Which model, and when:
-    `endpoints`: the names of the endpoints it serves.
+    `endpoints`: the names of the endpoints it serves, besides those that `serves` of routes.yaml names.
     `model_optional`: a request without `model` goes to the first model it serves.
     `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
     `loaded`: (path in an entry of the model list, or of the list that `describes` names, value): the models that are
@@ -350,8 +350,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         "litellm": EngineTraits(
             frozenset({"chat", "embeddings"}), calls_on_demand=True, thinking_field="reasoning_effort", library=True
         ),
-        # Speech servers and the like have no path in common, so any answer counts as alive.
-        "http": EngineTraits(frozenset(), named_calls="never", probe=Probe(liveness=None, models=None, version=None)),
+        # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
+        # counts as alive.
+        "http": EngineTraits(
+            frozenset(), model_optional=True, named_calls="never", probe=Probe(liveness=None, models=None, version=None)
+        ),
     }
 )
 

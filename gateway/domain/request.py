@@ -42,7 +42,11 @@ COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens"
 EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
 RESPONSES = Endpoint("responses", "/responses", CHAT.prompt, CHAT.limits, becomes=CHAT)  # OpenAI's newer one
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES)
+SPEECH = Endpoint("speech", "/audio/speech", ("input",))
+TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
+TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, SPEECH)
+UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 

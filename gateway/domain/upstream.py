@@ -146,7 +146,13 @@ class Client(Protocol):
     connect_timeout: float
 
     async def send(
-        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        fresh: bool = False,
     ) -> Response:
         """Send one request; returns when the answer's head has arrived. The client adds host, content-length,
         `accept-encoding: identity` and `connection`. `fresh` = do not use a pooled connection.

@@ -13,6 +13,7 @@ from gateway.config.snapshot import Backend
 from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
+from gateway.transport.upload import Upload
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Call:
     fields: dict[str, Raw]
     headers: list[tuple[str, str]]
     request_id: str
+    upload: Upload | None = None  # the file of a form; then the body is a form with these fields
 
 
 class Engine(Protocol):

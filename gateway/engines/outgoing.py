@@ -21,7 +21,7 @@ from gateway.launch.families import loses_marks
 from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.window import pool_prompt, prompt_estimate, refusal_of, text_estimate, window_for
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=str).encode  # a string of routes.yaml may be of a class of its own
 
 # The client's headers that are passed on. They are listed one by one, not by prefix: `anthropic-api-key` and
 # `openai-organization` must not reach a backend.

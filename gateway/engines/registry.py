@@ -1,15 +1,21 @@
-"""The clients of the engines by name. Adding an engine: its package beside this module and a line here, a row of traits
-(gateway/domain/engine_traits.py), and its name in `Engine` (gateway/config/snapshot.py), from which the schema takes
-the values of `engine`."""
+"""The clients of the engines by name, and how a call is sent with them. Adding an engine: its package beside this
+module and a line here, a row of traits (gateway/domain/engine_traits.py), and its name in `Engine`
+(gateway/config/snapshot.py), from which the schema takes the values of `engine`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
-from gateway.engines.base import Engine
+from gateway.domain.backend import BackendState
+from gateway.domain.request import unreadable
+from gateway.domain.upstream import OwnFailure, Response
+from gateway.engines.base import Call, Engine
+from gateway.engines.http.engine import HttpEngine
 from gateway.engines.litellm.engine import LiteLLMEngine
 from gateway.engines.ollama.engine import OllamaEngine
 from gateway.engines.openai.engine import OpenAIEngine
+from gateway.shortage import Kind
 
 ENGINES: Mapping[str, Engine] = {
     "vllm": OpenAIEngine("vllm"),
@@ -18,4 +24,26 @@ ENGINES: Mapping[str, Engine] = {
     "mlx": OpenAIEngine("mlx"),
     "ollama": OllamaEngine(),
     "litellm": LiteLLMEngine(),
+    "http": HttpEngine(),
 }
+
+# Seconds until a request is sent to the same backend again when the gateway itself lacked a resource.
+PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+async def send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:
+    """Send a call with the client of the backend's engine. What the gateway itself lacks for it is reported to
+    `on_short`, and waited for as long as nothing was sent. Raises as `Engine.send`, and `invalid_request_body`."""
+    engine = ENGINES[state.backend.engine]
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            return await engine.send(state, call)
+        except RecursionError as error:
+            raise unreadable(error) from None
+        except OwnFailure as failure:
+            on_short(failure.shortage)
+            pause = next(pauses, None)
+            if pause is None or not failure.unsent:
+                raise
+            await asyncio.sleep(pause)

@@ -33,6 +33,7 @@ from gateway.health.nodes import Machine, NodeHealth, read_machine
 from gateway.health.probe_client import ALIVE_MOST, NoAnswer, ProbeClient, decoded
 from gateway.health.recogniser import Recogniser
 from gateway.health.suspect_probes import SuspectProbes
+from gateway.health.voices import Voices
 from gateway.health.warm_standby import OllamaLoader, WarmStandby
 from gateway.printable import visible
 from gateway.shortage import Kind
@@ -82,6 +83,7 @@ class Prober:
             self._failures,
         )
         self.suspicion = SuspectProbes(self._failures)
+        self.voices = Voices(self._client, self._failures)
         self.standby = WarmStandby(fleet, loader, self.machines, self._failures)
 
     def open(self) -> None:
@@ -128,6 +130,7 @@ class Prober:
         alone = {b.name: b.nodes[0] for b in expected if len(b.nodes) == 1}
         self._nodes.keep_only(alone, exporters)
         self.canaries.keep_only({backend.identity for backend in backends})
+        self.voices.keep(backends)
 
     async def meet(self, states: Iterable[BackendState]) -> None:
         """Check backends before their first request. Waits at most `FIRST_CHECKS_WAIT`."""
@@ -161,6 +164,7 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.canaries.close()
+        await self.voices.close()
         await self._client.close()
 
     # -- the loops -----------------------------------------------------------------------------------------------

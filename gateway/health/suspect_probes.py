@@ -14,6 +14,8 @@ from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
+from gateway.engines.base import authorized
 from gateway.health.checks import Reply, profile_of, requests
 from gateway.health.checks.reply import read_stream, read_whole
 from gateway.health.checks.requests import Body
@@ -104,6 +106,7 @@ class SuspectProbes:
         if (
             found.lives is False
             and endpoint is not CHAT
+            and state.traits.endpoints
             and await _send(state, CHAT, stream=False) == ProbeResult(True)
         ):
             found = ProbeResult(True)  # one broken endpoint does not make the backend unhealthy
@@ -136,7 +139,27 @@ class SuspectProbes:
         return found
 
 
+async def _look(state: BackendState) -> ProbeResult:
+    """Ask a speech server whether it is there: a request for speech would cost it more than it tells."""
+    assert state.client is not None
+    path = state.backend.root_path + state.backend.health.path
+    try:
+        async with asyncio.timeout(PATIENCE):
+            response = await state.client.send("GET", path, authorized([], state.backend), b"", fresh=True)
+            response.abort()
+    except TimeoutError:
+        return ProbeResult(None, f"did not answer {path} within {PATIENCE:.0f} s")
+    except UpstreamFailure as failure:
+        ours, gone = isinstance(failure, OwnFailure), isinstance(failure, ConnectFailure)
+        return ProbeResult(None if ours else False, quoting(f"did not answer {path}", str(failure)), gone=gone)
+    if response.status in (401, 403):
+        return ProbeResult(None, f"refuses our credential ({response.status}); check its api_key", refuses_us=True)
+    return ProbeResult(response.status < 500, f"answered {path} with {response.status}")
+
+
 async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
+    if not state.traits.endpoints:
+        return await _look(state)
     if state.health.outside and state.loads_on_demand:
         return ProbeResult(None, "was not asked: it is outside the mode in force, and would load its model")
     body = _harmless_body(state, endpoint, stream=stream)

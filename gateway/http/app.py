@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from gateway.api import build_api
 from gateway.config.snapshot import Snapshot
 from gateway.dialects.registry import translated
-from gateway.domain.request import ENDPOINTS, Endpoint
+from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
 from gateway.errors import GatewayError
+from gateway.proxy.audio import UploadHandler, handler_of
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
-from gateway.proxy.handler import RequestHandler
 from gateway.proxy.reply import send_whole
 from gateway.runtime.gateway import Gateway
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-UPLOADS = ("/v1/files", "/files")
+FILES = ("/v1/files", "/files")
 FORM_MOST = 1024 * 1024  # bytes of a form beside its file
 
 
@@ -30,10 +30,10 @@ class App:
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)
         self.api: FastAPI = build_api(self.gateway, self._lifespan)
-        self._endpoints: dict[bytes, Endpoint] = {}
-        for endpoint in ENDPOINTS:
-            path = endpoint.path.encode()
-            self._endpoints[path] = self._endpoints[b"/v1" + path] = endpoint
+        self._endpoints = {
+            (prefix + endpoint.path).encode(): endpoint for endpoint in ENDPOINTS for prefix in ("", "/v1")
+        }
+        self._uploads = {prefix + endpoint.path: endpoint for endpoint in UPLOADS for prefix in ("", "/v1")}
 
     def endpoint_of(self, url: bytes) -> Endpoint | None:
         """The inference endpoint of a POST to this path (with or without a query); None for any other path."""
@@ -43,7 +43,7 @@ class App:
         """The most bytes of a request body to this path, which is none of inference. What surrounds an uploaded file
         in its form has to fit too."""
         server = self.gateway.snapshot.server
-        return server.max_file + FORM_MOST if path in UPLOADS else server.max_body
+        return server.max_file + FORM_MOST if path in FILES else server.max_body
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -55,11 +55,15 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self.endpoint_of(scope["path"].encode()) if scope["type"] == "http" else None
-        if endpoint is None:
-            await self.api(scope, bounded(receive, self.limit_of(scope.get("path", ""))), send)
-        elif scope["method"] == "POST":
+        form = self._uploads.get(scope.get("path", ""))
+        if form is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await RequestHandler(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
+            await UploadHandler(self.gateway.services, form, exchange).run()
+        elif endpoint is None and form is None:
+            await self.api(scope, bounded(receive, self.limit_of(scope.get("path", ""))), send)
+        elif endpoint is not None and scope["method"] == "POST":
+            exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
+            await handler_of(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

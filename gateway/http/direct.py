@@ -14,8 +14,8 @@ from gateway.dialects.registry import translated
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
+from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
-from gateway.proxy.handler import RequestHandler
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
@@ -131,7 +131,7 @@ class DirectExchange:
     async def run(self) -> None:
         """Run in a task of its own, when the body is complete or refused."""
         try:
-            await RequestHandler(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
+            await handler_of(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
         finally:
             if not self.response_complete and not self.disconnected:
                 self._cut()

@@ -54,6 +54,11 @@ class Metrics:
             "Tokens that backends reported: prompt, completion, cached, reasoning",
             "client alias backend kind",
         )
+        self.audio_seconds = self._family(
+            "gateway_audio_seconds_total",
+            "Seconds of speech that was transcribed, translated or spoken, as far as they are known",
+            "client alias backend endpoint",
+        )
         self.violations = self._family(
             "gateway_violations_total", "Answers that were not what was asked for", "backend kind"
         )

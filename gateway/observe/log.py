@@ -43,6 +43,7 @@ class RequestLine(NamedTuple):
     total: float
     resumed: str = ""
     joined: str = ""
+    audio_seconds: float = 0.0
 
     @property
     def level(self) -> int:
@@ -90,6 +91,7 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
         record.seconds,
         record.resumed,
         record.joined,
+        served.audio_seconds if served is not None else 0.0,
     )
 
 
@@ -127,6 +129,8 @@ def _request_fields(line: RequestLine) -> dict[str, Any]:
         fields["first_token_ms"] = round(line.first_token * 1000)
     if line.detour is not None:
         fields[line.detour[0]] = line.detour[1]
+    if line.audio_seconds:
+        fields["audio_seconds"] = round(line.audio_seconds, 2)
     if line.resumed:
         fields["resumed"] = line.resumed
     if line.joined:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from gateway.admission.capacity import capacity
-from gateway.domain.backend import BackendState
 from gateway.domain.reason import prefixed, quoting, reason_of
 from gateway.domain.request import UNREADABLE, unreadable
 from gateway.domain.token_ratio import silence_budget
@@ -26,13 +25,15 @@ from gateway.domain.upstream import (
 )
 from gateway.engines.base import Call
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
-from gateway.engines.registry import ENGINES
+from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
 from gateway.inspection.echo import mentions
 from gateway.inspection.error_replies import POOL_PAUSE, Verdict, judge
 from gateway.inspection.heuristics import empty_kind
+from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
@@ -44,13 +45,12 @@ from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_heade
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenOff, may_continue
-from gateway.shortage import Kind, shortage_of
+from gateway.shortage import shortage_of
 from gateway.transport.sse import Framer
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
 KIND_MOST = 100  # characters of a content-type in a message
-PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds until a retry there, where the gateway itself lacked a resource
 TAIL = 1.0  # seconds for upstream to end its body after the last event
 
 
@@ -109,22 +109,11 @@ class Attempt:
             call = self._call()
             self._expect_first()
             policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
-            response = await _send(state, call, self._context.services.on_short)
+            response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
                 raise AttemptFailed(self._judged(response.status, response.headers, body))
-            if self.reply is not None:
-                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
-                if (goes_on := self._admitted.goes_on) is not None:
-                    track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
-                await self._relay_stream(self.reply, track, response)
-                found = track.violations
-            else:
-                body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
-                answer = read_whole(body, self.request, policy, thoughts)
-                del body
-                await self._relay_whole(answer)
-                found = answer.violations
+            found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
             violation = getattr(response, "violation", None)  # set by engines that detect one themselves
@@ -153,6 +142,22 @@ class Attempt:
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
+
+    async def _relay(
+        self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
+    ) -> Collection[str]:
+        """Send the answer to the client. Returns the violations that were found in it."""
+        if self.reply is not None:
+            track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+            if (goes_on := self._admitted.goes_on) is not None:
+                track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
+            await self._relay_stream(self.reply, track, response)
+            return track.violations
+        body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+        answer = read_whole(body, self.request, policy, thoughts)
+        del body
+        await self._relay_whole(answer)
+        return answer.violations
 
     async def deliver(self) -> None:
         """After `run`: send the `spare` answer, because no other backend had a better one."""
@@ -382,19 +387,3 @@ class Attempt:
         """The attempt has content for the client, so other attempts did not fail because of the request."""
         if self._admitted.on_answer is not None:
             self._admitted.on_answer()
-
-
-async def _send(state: BackendState, call: Call, on_short: Callable[[Kind], object]) -> Response:
-    engine = ENGINES[state.backend.engine]
-    pauses = iter(PAUSES)
-    while True:
-        try:
-            return await engine.send(state, call)
-        except RecursionError as error:
-            raise unreadable(error) from None
-        except OwnFailure as failure:
-            on_short(failure.shortage)
-            pause = next(pauses, None)
-            if pause is None or not failure.unsent:
-                raise
-            await asyncio.sleep(pause)

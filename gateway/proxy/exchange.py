@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from gateway.admission.memory import Memory, Share
@@ -119,6 +119,21 @@ class AsgiExchange:
             raise too_large(limit)
         encoding = self.headers.get(b"content-encoding")
         return body if encoding is None else await decode(body, encoding.lower(), limit, self.share)
+
+    async def pieces(self, limit: int) -> AsyncIterator[bytes]:
+        """Instead of `read_body`: the body as it comes, neither kept nor counted. Raises `request_too_large` beyond
+        `limit` bytes, `ClientGone`."""
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            size, more = size + len(piece), message.get("more_body", False)
+            if size > limit:
+                raise too_large(limit)
+            if piece:
+                yield piece
 
     async def _read_rest(self, first: bytes, limit: int) -> bytes:
         body = bytearray(first)  # a list of tiny pieces would take a multiple of their memory

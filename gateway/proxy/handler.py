@@ -22,7 +22,7 @@ from gateway.admission.failover import FailoverState
 from gateway.admission.origins import check_json
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.domain.backend import BackendState
-from gateway.domain.request import UNREADABLE, Endpoint, parse, unreadable
+from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
@@ -149,8 +149,7 @@ class RequestHandler:
         inner = self.on_behalf
         client = inner.identity if inner is not None else access.identify(snapshot, exchange.headers, exchange.peer)
         record.client_label, record.client = client.label, client.client
-        check_json(exchange.headers)
-        request = record.request = parse(record.endpoint, await exchange.read_body(snapshot.server.max_body))
+        request = record.request = await self._read(client)
         request.sender = client.name
         alias = inner.alias if inner is not None else access.alias_for(snapshot, client, request)
         record.alias = alias.name
@@ -160,6 +159,10 @@ class RequestHandler:
         received = ReceivedRequest(client, request, alias)
         self._recall_blame(received)
         return received
+
+    async def _read(self, client: access.Identity) -> InferenceRequest:
+        check_json(self.exchange.headers)
+        return parse(self.record.endpoint, await self.exchange.read_body(self.snapshot.server.max_body))
 
     # -- plan -----------------------------------------------------------------------------------------------------
 
@@ -195,13 +198,16 @@ class RequestHandler:
         record = self.record
         if record.tried and admitted.goes_on is None:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
-        attempt = Attempt(self.context, admitted)
+        attempt = self._new_attempt(admitted)
         record.trying = admitted.record
         record.attempts.append(admitted.record)
         if self.trace is None:
             await attempt.run()
         else:
             await self.trace.follow(admitted.record, attempt.run)
+
+    def _new_attempt(self, admitted: AdmittedRequest) -> Attempt:
+        return Attempt(self.context, admitted)
 
     async def _resume(self, planned: PlannedRequest, left: Candidate, broken: StreamBroken) -> None:
         """Another backend goes on with the stream that broke at `left`. Only one gets the text: a prompt that kills

@@ -281,7 +281,8 @@ def why_not(
     backend = state.backend
     if backend.cloud and local_only:
         return Why("local_only", "is outside the LAN, and this request may not leave it")
-    if request.endpoint.name not in state.traits.endpoints:
+    endpoint = request.endpoint.name
+    if endpoint not in state.traits.endpoints and endpoint not in backend.serves:
         return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
     away: Why | None = None

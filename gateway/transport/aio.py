@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,6 +72,9 @@ class _Attempt:
             error = protocol.exception()
             failure = ProtocolFailure if isinstance(error, HttpProcessingError) else ResetFailure
             content.set_exception(failure(f"the connection ended in the body: {error}"))
+
+
+PIECE = 64 * 1024  # bytes of a file that are sent at a time
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -212,7 +215,13 @@ class AioClient:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=seconds, sock_connect=seconds)
 
     async def send(
-        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        fresh: bool = False,
     ) -> AioResponse:
         if self._closed:
             raise ConnectFailure("the client is closed")
@@ -224,8 +233,8 @@ class AioClient:
             response = await session.request(
                 method,
                 URL(self._base + path, encoded=True),
-                headers=[*headers, ("Accept-Encoding", "identity")],
-                data=io.BytesIO(body) if len(body) > LARGE_BODY else body or None,
+                headers=[*headers, *_length_of(body), ("Accept-Encoding", "identity")],
+                data=_payload(body),
                 allow_redirects=False,
                 timeout=self._timeout,
             )
@@ -315,3 +324,19 @@ def _body_failure(error: Exception) -> UpstreamFailure:
         return OwnFailure(kind, unsent=False)
     broken = isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError)
     return ResetFailure(text) if broken else ProtocolFailure(text)
+
+
+def _length_of(body: bytes | memoryview) -> list[tuple[str, str]]:
+    """For a body that is sent in pieces; of any other aiohttp tells the length."""
+    return [("Content-Length", str(len(body)))] if isinstance(body, memoryview) else []
+
+
+def _payload(body: bytes | memoryview) -> io.BytesIO | AsyncIterator[bytes] | bytes | None:
+    if isinstance(body, memoryview):  # a file, which is not copied as a whole
+        return _pieces(body)
+    return io.BytesIO(body) if len(body) > LARGE_BODY else body or None
+
+
+async def _pieces(body: memoryview) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), PIECE):
+        yield bytes(body[at : at + PIECE])

@@ -37,7 +37,13 @@ class H1Client:
         self._closed = False
 
     async def send(
-        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        fresh: bool = False,
     ) -> H1Response:
         head = self._request_head(method, path, headers, len(body))
         connection = None if fresh else self._take_idle()

@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
 
     # The exchange
 
-    async def exchange(self, head: bytes, body: bytes, *, reused: bool, bodiless: bool) -> H1Response:
+    async def exchange(self, head: bytes, body: bytes | memoryview, *, reused: bool, bodiless: bool) -> H1Response:
         """Sends one request and waits for the head of its answer. `bodiless`: the answer to HEAD."""
         if self.transport is None:
             raise ResetFailure(_lost("before the request", None))
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             raise
         return response
 
-    def _write(self, head: bytes, body: bytes) -> None:
+    def _write(self, head: bytes, body: bytes | memoryview) -> None:
         transport = self.transport
         assert transport is not None
         if len(body) <= JOIN_BELOW:

@@ -31,7 +31,8 @@ class Part:
 
 class FormReader:
     """Reads one body piece by piece. `feed` returns the bytes of the file that the piece has; parts that are complete
-    are in `fields` (name -> value; the last one counts), and the file's part is in `file`."""
+    are in `fields` (name -> value; the last one counts), and the file's part is in `file`. `parts` has them all, in
+    order."""
 
     def __init__(self, content_type: str) -> None:
         head = Message()
@@ -41,6 +42,7 @@ class FormReader:
             raise MultipartError("send the body as multipart/form-data with a boundary")
         self.fields: dict[str, str] = {}
         self.file: Part | None = None
+        self.parts: list[Part] = []
         self.ended = False
         self._parts = 0
         self._part: Part | None = None
@@ -108,6 +110,7 @@ class FormReader:
         if not isinstance(name, str):
             raise MultipartError("a part of the form has no name")
         self._part = Part(name, filename, self._head.get("content-type", ""))
+        self.parts.append(self._part)
         if filename is not None:
             if self.file is not None:
                 raise MultipartError("the form has more than one file")

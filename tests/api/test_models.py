@@ -198,7 +198,7 @@ async def test_the_metrics_are_what_prometheus_reads() -> None:
 
 PROBED_BY_CLIENTS = [
     *(("GET", "/api/v1/models"), ("GET", "/api/tags"), ("GET", "/v1/props"), ("GET", "/props"), ("POST", "/api/show")),
-    *(("GET", "/v1/audio/models"), ("GET", "/v1/audio/voices"), ("POST", "/api/chat"), ("POST", "/api/generate")),
+    *(("GET", "/v1/audio/things"), ("POST", "/api/chat"), ("POST", "/api/generate")),
     *(("GET", "/openapi.json"), ("GET", "/docs"), ("POST", "/v1/load_lora_adapter"), ("POST", "/sleep")),
     *(("GET", "/nothing"), ("POST", "/v1/v1/chat/completions"), ("POST", "//v1/chat/completions"), ("DELETE", "/x")),
     *(("POST", "/v1/chat/completions/"), ("POST", "/v1/chat//completions"), ("POST", "/V1/chat/completions")),
@@ -216,7 +216,7 @@ async def test_unknown_paths_are_404_at_once_and_never_forwarded() -> None:
                 answer = await gateway.client.send(request)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), (method, path)
         assert sim.requests == []
-        assert set(sim.seen) <= {"/health", "/version", "/v1/models", "/metrics"}  # our own probes
+        assert set(sim.seen) <= {"/health", "/version", "/v1/models", "/metrics", "/is_sleeping"}  # our own probes
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,13 @@ class ScriptedClient:
         self.headers: list[dict[str, str]] = []
 
     async def send(
-        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        fresh: bool = False,
     ) -> ScriptedResponse:
         self.sent.append((path, msgspec.json.decode(body)))
         self.headers.append(dict(headers))

@@ -345,7 +345,13 @@ class Failing:
         self.response = ScriptedResponse(200, [b'{"count":7}'])
 
     async def send(
-        self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes, *, fresh: bool = False
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes | memoryview,
+        *,
+        fresh: bool = False,
     ) -> ScriptedResponse:
         self.fresh.append(fresh)
         if self.failures:

@@ -1,0 +1,1 @@
+"""Speech servers: OpenAI's audio paths, and servers with paths and fields of their own."""

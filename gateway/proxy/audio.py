@@ -1,0 +1,238 @@
+"""Speech: transcriptions, translations and speech run through the same stages as every request (handler.py). What
+differs is here: a body that is a form with a file, and an answer that is passed on without being looked into, with the
+content-type that it has.
+
+The file is received once, into an `Upload` that can be sent to one backend after the other. A transcription is read as
+a whole before it is sent, so another backend can still be tried when it breaks. Audio and events are sent as they come,
+and an answer that breaks after its beginning is cut, so that it does not look complete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.admission import access
+from gateway.admission.origins import check_json
+from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, read_fields, value_of
+from gateway.domain.upstream import Response, UpstreamFailure, read_counted
+from gateway.engines.base import Call
+from gateway.errors import GatewayError
+from gateway.inspection.audio_answer import said_seconds, said_tokens, wav_seconds
+from gateway.inspection.error_replies import Verdict
+from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.reasoning import Thoughts
+from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
+from gateway.proxy.exchange import AsgiExchange, Exchange, declares_more, too_large
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.inner_exchange import OnBehalf
+from gateway.proxy.reply import Header, base_headers
+from gateway.proxy.services import Services
+from gateway.proxy.stages import AdmittedRequest, RequestContext
+from gateway.shortage import shortage_of
+from gateway.transport.multipart import FormReader, MultipartError
+from gateway.transport.upload import HEADER_MOST, Upload
+
+ANSWER_WAIT = 120.0  # seconds until the first byte of an answer, where routes.yaml has no `first_byte`, and beyond it:
+REAL_TIME = 32_000  # bytes of a file for one more second: uncompressed speech (16 kHz, 16 bit), as long as it lasts
+FIELDS_MOST = 128 * 1024  # bytes of the fields of a form, with their names
+KIND_MOST = 200  # characters of a content-type
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AudioHandler(RequestHandler):
+    """`/v1/audio/speech`: JSON in, audio out."""
+
+    upload: Upload | None = None
+
+    async def _read(self, client: access.Identity) -> InferenceRequest:
+        check_json(self.exchange.headers)
+        fields = read_fields(await self.exchange.read_body(self.snapshot.server.max_body))
+        if not value_of(fields.get("model")):
+            fields["model"] = Raw(_encode(self._only_alias(client)))
+        return parse(self.record.endpoint, _encode(fields))
+
+    def _only_alias(self, client: access.Identity) -> str:
+        """The alias of a request that names none: the only one that this client may use for it."""
+        snapshot, endpoint = self.snapshot, self.record.endpoint
+        fitting = [
+            alias.name
+            for alias in snapshot.aliases.values()
+            if client.may_use(alias)
+            and any(endpoint.name in snapshot.backends[name].serves for step in alias.steps for name in step)
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+        known = f"name one of: {', '.join(fitting)}" if fitting else f"and no alias serves {endpoint.path}"
+        raise GatewayError("invalid_request_body", f"`model` is missing or empty; {known}.", param="model")
+
+    def _new_attempt(self, admitted: AdmittedRequest) -> Attempt:
+        return AudioAttempt(self.context, admitted, self.upload)
+
+    async def _stopped(self, reason: BaseException) -> None:
+        if self.exchange.started and isinstance(reason, StreamBroken | UpstreamFailure):
+            self.timer.rest()
+            self.record.outcome = "stream_interrupted"
+        else:
+            await super()._stopped(reason)
+
+
+class UploadHandler(AudioHandler):
+    """`/v1/audio/transcriptions` and `/v1/audio/translations`: a form with a file, read as it comes."""
+
+    def __init__(self, services: Services, endpoint: Endpoint, exchange: AsgiExchange) -> None:
+        super().__init__(services, endpoint, exchange)
+        self._arriving = exchange
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            if self.upload is not None:
+                self.upload.close()
+
+    async def _read(self, client: access.Identity) -> InferenceRequest:
+        form = await self._receive_form()
+        fields: dict[str, Any] = {}
+        for part in form.parts:
+            if part.filename is None:
+                value = part.value.decode("utf-8", "replace")
+                fields[part.name] = [*_listed(fields[part.name]), value] if part.name in fields else value
+        assert self.upload is not None
+        model = fields.get("model")
+        if not isinstance(model, str) or not model.strip():
+            model = self._only_alias(client)
+        fields |= {"model": model, "file": self.upload.digest}  # the file itself is sent by the engine
+        encoded = {name: Raw(_encode(value)) for name, value in fields.items()}
+        size = sum(len(memoryview(raw)) for name, raw in encoded.items() if name == "prompt")
+        return InferenceRequest(self.record.endpoint, encoded, model, prompt_bytes=size)
+
+    async def _receive_form(self) -> FormReader:
+        """The form; its file goes to `upload`."""
+        exchange, server = self._arriving, self.snapshot.server
+        if declares_more(exchange.headers.get(b"content-length", b""), server.max_body):
+            raise too_large(server.max_body)
+        if exchange.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
+            raise GatewayError("unsupported_encoding", "Send a form without a content-encoding.")
+        upload = self.upload = Upload(Path(server.data), exchange.share)
+        try:
+            form = FormReader(exchange.headers.get(b"content-type", b"").decode("latin-1"))
+            async for piece in exchange.pieces(server.max_body):
+                for data in form.feed(piece):
+                    await upload.write(data)
+                if sum(len(part.name) + len(part.value) for part in form.parts) > FIELDS_MOST:
+                    raise MultipartError(f"its fields have more than {FIELDS_MOST} bytes")
+            form.finish()
+            if form.file is None:
+                raise GatewayError("invalid_request_body", "The form has no `file`.", param="file")
+            await upload.finish(form.file.filename or "", form.file.content_type)
+        except MultipartError as wrong:
+            raise GatewayError("invalid_request_body", f"This is no form with a file: {wrong}.") from None
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            message = f"The gateway cannot keep the file in {server.data}: {error.strerror or error}."
+            raise GatewayError("resources_exhausted", message, retry_after=10) from None
+        return form
+
+
+class AudioAttempt(Attempt):
+    """One attempt, whose answer is passed on. `upload`: the file of its form."""
+
+    def __init__(self, context: RequestContext, admitted: AdmittedRequest, upload: Upload | None) -> None:
+        super().__init__(context, admitted)
+        self._upload = upload
+        self._sent = False  # the client has a part of the answer
+
+    def _call(self) -> Call:
+        return replace(super()._call(), upload=self._upload)
+
+    def _expect_first(self) -> None:
+        super()._expect_first()
+        if self.candidate.state.backend.timeouts.first_byte is None:
+            size = self._upload.size if self._upload is not None else 0
+            self.timer.expect(ANSWER_WAIT + size / REAL_TIME + self.request.prompt_bytes / 10)
+
+    def _failure(self, failure: UpstreamFailure) -> Exception:
+        found = super()._failure(failure)
+        return StreamBroken(str(found), found.verdict) if self._sent and isinstance(found, AttemptFailed) else found
+
+    async def _relay(
+        self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
+    ) -> Collection[str]:
+        kind = response.headers.get("content-type", "application/octet-stream")[:KIND_MOST]
+        if self.request.endpoint is SPEECH or kind.startswith("text/event-stream"):
+            await self._relay_as_it_comes(response, kind)
+        else:
+            await self._relay_text(response, kind)
+        return ()
+
+    async def _relay_as_it_comes(self, response: Response, kind: str) -> None:
+        first = await response.read_some()
+        if not first or (self.request.endpoint is SPEECH and kind.startswith(("application/json", "text/html"))):
+            raise AttemptFailed(Verdict("failed", "answered without audio"))
+        timer, exchange, timeouts = self.timer, self.exchange, self.candidate.state.backend.timeouts
+        timer.expect(timeouts.idle)
+        await self._begin_answer(response, kind)
+        beginning, size, data = first[:HEADER_MOST], 0, first
+        while data:
+            size += len(data)
+            timer.heard = self.candidate.state.last_event = timer.now()
+            timer.writing = timer.now()
+            await exchange.write(data)
+            timer.writing = 0.0
+            data = await response.read_some()
+        self.record.audio_seconds = wav_seconds(beginning, size) or self._upload_seconds()
+        await self._end_answer()
+
+    async def _relay_text(self, response: Response, kind: str) -> None:
+        body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
+        answer = None
+        if kind.startswith("application/json"):
+            try:
+                answer = msgspec.json.decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise AttemptFailed(Verdict("failed", "answered with JSON that cannot be read")) from None
+        self.record.audio_seconds = said_seconds(answer) or self._upload_seconds()
+        self.record.usage = said_tokens(answer)
+        self._expect_reader()
+        await self._begin_answer(response, kind, length=len(body))
+        await self._end_answer(body)
+
+    async def _begin_answer(self, response: Response, kind: str, length: int | None = None) -> None:
+        headers: list[Header] = [(b"content-type", kind.encode("latin-1", "replace"))]
+        if length is None and "content-encoding" not in response.headers:
+            told = response.headers.get("content-length", "")
+            length = int(told) if told.isdigit() and len(told) < 16 else None
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        base = base_headers(self.request_id, self.alias.name)
+        self.record.first_token = self.timer.now()
+        self._acquit_request()
+        await self.exchange.start(200, [*headers, *base, *self._headers])
+        self._sent = True
+
+    async def _end_answer(self, rest: bytes = b"") -> None:
+        self.record.answered = True
+        self.exchange.stop_watching()
+        self.timer.last_write()
+        await self.exchange.finish(rest, self.timer.last_write)
+
+    def _upload_seconds(self) -> float:
+        return wav_seconds(self._upload.beginning, self._upload.size) if self._upload is not None else 0.0
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+def handler_of(
+    services: Services, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf | None = None
+) -> RequestHandler:
+    """The handler of a request whose body is JSON."""
+    return (AudioHandler if endpoint is SPEECH else RequestHandler)(services, endpoint, exchange, on_behalf)
