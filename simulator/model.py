@@ -18,7 +18,7 @@ _IMAGE_TOKENS = 256
 
 
 def beginning_of(body: Mapping[str, Any]) -> str | None:
-    """The beginning of the answer that the request gives as its last message; None = the answer begins anew."""
+    """The beginning of the answer that the request gives as its last message; None = there is none."""
     last = body["messages"][-1]
     if not body.get("continue_final_message") or not isinstance(last, dict):
         return None

@@ -34,7 +34,7 @@ class SimOllama(Sim):
     """One Ollama server. `models` are its names, `context` the window of a model if no request sets `num_ctx`,
     `load` the simulated seconds that loading a model takes, `slots` OLLAMA_NUM_PARALLEL. `thinks`: models that
     think; default: names with qwen3, deepseek-r1 or gpt-oss, but not instruct ones. `trained`: the window that the
-    models were trained for, which is told from 0.30 on. `remote`: models that run elsewhere -> the URL of that host.
+    models were trained for, which it reports from 0.30 on. `remote`: models that run elsewhere -> the URL of that host.
 
     `model_shares`: what a loaded model takes of each node. One that does not fit pushes out what is loaded, unless
     requests are running; then the request is refused.

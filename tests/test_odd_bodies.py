@@ -19,7 +19,17 @@ from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.registry import read_request
 from gateway.dialects.responses.request import to_chat as response_to_chat
 from gateway.domain.backend import BackendState
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, MESSAGES, RESPONSES, Endpoint, parse
+from gateway.domain.request import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    ENDPOINTS,
+    MESSAGES,
+    RESPONSES,
+    SPEECH,
+    Endpoint,
+    parse,
+)
 from gateway.domain.token_ratio import silence_budget
 from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
@@ -88,7 +98,7 @@ PROMPT = {
     CHAT.name: b'"messages":[{"role":"user","content":"hello"}]', COMPLETIONS.name: b'"prompt":"hello"',
     EMBEDDINGS.name: b'"input":"hello"',
     MESSAGES.name: b'"messages":[{"role":"user","content":"hello"}],"max_tokens":9',
-    RESPONSES.name: b'"input":"hello"',
+    RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
 }  # fmt: skip
 
 

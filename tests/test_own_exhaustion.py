@@ -329,7 +329,7 @@ async def test_a_shortage_in_the_middle_of_a_request_is_no_defect(
 
 
 async def test_what_was_never_sent_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.proxy.attempt.PAUSES", (0.01,))
+    monkeypatch.setattr("gateway.engines.registry.PAUSES", (0.01,))
     sim = SimVllm()
     routes = (
         "backends: {{a: {{url: '{}', model: served/model, price: {{input: 1, output: 1}}, cloud: true}}}}\n"

@@ -55,9 +55,9 @@ class LiveFleet:
             engine = self.engines.get(name)
             if engine is None:
                 continue
-            told = "" if engine.kv_tokens is None else f"{engine.kv_tokens:,} tokens of cache"
-            told += "" if engine.planned is None else f", {engine.planned:,} planned"
-            found.append(f"live {name}: " + " - ".join(part for part in (told, engine.note) if part))
+            stated = "" if engine.kv_tokens is None else f"{engine.kv_tokens:,} tokens of cache"
+            stated += "" if engine.planned is None else f", {engine.planned:,} planned"
+            found.append(f"live {name}: " + " - ".join(part for part in (stated, engine.note) if part))
             found += [f"warning: {name}: {engine.warning}"] if engine.warning else []
         return found
 
@@ -87,8 +87,8 @@ def _beside(
         nodes[name] = None if used is None else beside_the_plan(node, used, here)
         for backend, demand in node.demands.items():
             if backend in running and snapshot.backends[backend].engine == "vllm":
-                told = running[backend].values
-                tokens, share = told.get("kv-cache-size-tokens"), told.get("gpu-memory-utilization")
+                stated = running[backend].values
+                tokens, share = stated.get("kv-cache-size-tokens"), stated.get("gpu-memory-utilization")
                 engines.setdefault(backend, engine_beside_the_plan(demand, node.memory, _count(tokens), _share(share)))
     return LiveFleet(nodes, engines)
 

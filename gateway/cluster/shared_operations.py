@@ -35,7 +35,7 @@ class SharedOperations:
         ] = {}  # not sent yet; who runs one, "" = nobody, None = no Redis
         self._sent: set[asyncio.Future[str | None]] = set()
         self._said: str | None = None  # of the operation that this gateway runs; None = it runs none
-        self._ended = False  # and the others have to be told
+        self._ended = False  # and the others have to hear of it
         self._foreign: Record | None = None  # the latest operation, if another gateway runs or ran it
         facts.on_operation = self._received
 
@@ -45,13 +45,13 @@ class SharedOperations:
 
     # -- the right to run one -------------------------------------------------------------------------------------
 
-    async def claim(self, said: str) -> bool:
+    async def claim(self, stated: str) -> bool:
         """Claim the right to run an operation. False = Redis is away: this gateway decides alone. Raises Claimed."""
         if not self._joined():
-            self._said = said
+            self._said = stated
             return False
         asked: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._asking[asked] = said
+        self._asking[asked] = stated
         self._wake()
         try:
             runs = await asked
@@ -63,7 +63,7 @@ class SharedOperations:
             self._sent.discard(asked)
         if runs:
             raise Claimed(runs)
-        self._said = said
+        self._said = stated
         return runs is not None
 
     def release(self) -> None:
@@ -84,9 +84,9 @@ class SharedOperations:
         if self._ended:
             self._ended = False
             found.append((("operated",), lambda _: None))
-        for asked, said in self._asking.items():
+        for asked, stated in self._asking.items():
             self._sent.add(asked)
-            found.append((("operate", said), partial(_answer, asked)))
+            found.append((("operate", stated), partial(_answer, asked)))
         self._asking.clear()
         return found
 
@@ -101,7 +101,7 @@ class SharedOperations:
         return [(("operator",), lambda answer: self._looked(asked, answer))]
 
     def lost(self) -> None:
-        """Redis is away: whoever asks decides alone."""
+        """Redis is away: the gateway that asks decides alone."""
         for asked in (*self._asking, *self._sent):
             if not asked.done():
                 asked.set_result(None)

@@ -1,4 +1,4 @@
-"""Who is told of the fleet: receivers of alerts and of traces."""
+"""Who hears of the fleet: receivers of alerts and of traces."""
 
 # ruff: noqa: RUF009  (`setting` gives a dataclass field, as `dataclasses.field` does)
 

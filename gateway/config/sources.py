@@ -63,7 +63,7 @@ def read_file(file: Path, most: int = MOST, patience: float = PATIENCE) -> bytes
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write the file anew in one step, so that a reader, or a start after a crash, finds the old content or the new.
+    """Replace the file in one step, so that a reader, or a start after a crash, finds the old content or the new.
     Makes its folder. Raises OSError. Blocks."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}")

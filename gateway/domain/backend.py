@@ -185,7 +185,7 @@ class BackendState:
 
     def saw_model(self, model: str | None, context: int | None) -> None:
         """Store the model that the engine reports to serve, and that model's window (tokens). Another window than
-        before replaces what refusals have told of the one before."""
+        before replaces what refusals have shown of the one before."""
         if self.reported.context not in (None, context):
             self.facts.forget_window()
         self.reported = self.reported._replace(model=model, context=context)

@@ -137,7 +137,7 @@ class Evidence:
 
     def follow_mode(self, parked: str | None) -> None:
         """The mode in force parks the backend for this reason; None = it contains the backend. Every gateway finds that
-        out by itself, so the others are not told."""
+        out by itself, so the others need not hear of it."""
         health, now = self._owner.health, time.monotonic()
         self._report(health.park(parked, now) if parked is not None else health.unpark(now), announce=False)
 

@@ -13,7 +13,7 @@ from gateway.launch.command import with_changes
 
 FlagValue = bool | int | float | str | None
 
-POSITIONS_MOST = 64  # positions of a draft that are told apart
+POSITIONS_MOST = 64  # positions of a draft that are counted apart
 DRAFTED = "spec-tokens"  # tokens that are drafted at a time; 0 = none are
 _SAME_DTYPE = {"fp8_e4m3": "fp8", "fp8_inc": "fp8", "bfloat16": "auto", "float16": "auto"}
 

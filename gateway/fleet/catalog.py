@@ -85,17 +85,17 @@ def plain(name: str) -> str:
 
 
 def merged(rows: list[R]) -> R | None:
-    """One row that has of every field what the first row says that has it. `said` tells where each is from."""
+    """One row that has of every field the value of the first row that has it. `stated`: where each is from."""
     if not rows:
         return None
     values: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    stated: dict[str, str] = {}
     for row in rows:
         for key in row.written - values.keys():
             values[key] = getattr(row, key)
-            said[key] = row.source
+            stated[key] = row.source
     known = {f.name for f in fields(rows[0])}
-    return replace(rows[0], **{k: v for k, v in values.items() if k in known}, said=said, written=frozenset(values))
+    return replace(rows[0], **{k: v for k, v in values.items() if k in known}, stated=stated, written=frozenset(values))
 
 
 def version_of(text: str) -> Version | None:

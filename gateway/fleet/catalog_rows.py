@@ -12,20 +12,20 @@ from gateway.config.problems import Path, Report
 from gateway.config.suggest import did_you_mean
 
 R = TypeVar("R", bound="Row")
-_INTERNAL = ("said", "written")
+_INTERNAL = ("stated", "written")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """`source`: who reported it. `written`: the fields that the row has; `said`: of a merged row, field -> source."""
+    """`source`: who reported it. `written`: the fields that the row has; `stated`: of a merged row, field -> source."""
 
     match: str
     source: str = ""
-    said: Mapping[str, str] = field(default_factory=dict)
+    stated: Mapping[str, str] = field(default_factory=dict)
     written: frozenset[str] = frozenset()
 
     def source_of(self, key: str) -> str:
-        return self.said.get(key, self.source)
+        return self.stated.get(key, self.source)
 
 
 @dataclass(frozen=True, kw_only=True)

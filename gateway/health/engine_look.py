@@ -58,7 +58,7 @@ class EngineLooks:
             self._judge(state, now)
 
     async def _look_at_slots(self, state: BackendState, path: str, metrics: str | None) -> Sample | None:
-        """The slots, or where the server was told not to show them its counters. The engine itself answers both."""
+        """The slots, or where the server does not show them its counters. The engine itself answers both."""
         asked_at = time.monotonic()
         # A router asks the server of that model, and must not load it for a look.
         of_model = f"?model={quote(state.model, safe='')}&autoload=false" if state.model is not None else ""

@@ -17,12 +17,12 @@ from gateway.importing.source import count_of
 from gateway.launch.command import DEFAULT_PORT, ServeCommand, is_serving_image, parse
 from gateway.launch.docker import DockerRun
 
-PLACEHOLDER = "SPARK_ADDRESS"  # the variable that stands for an address that nobody has said
+PLACEHOLDER = "SPARK_ADDRESS"  # the variable that stands for an address that is not known
 # What the unit of a launch block decides itself.
 _OF_THE_UNIT = frozenset(
     ("--detach", "--rm", "--restart", "--interactive", "--tty", "--attach", "--pull", "--quiet", "--cidfile"),
 )
-# Variables by which images without a command line are told -> the backend's key.
+# Variables by which images without a command line are configured -> the backend's key.
 _COUNTS = {"context": "MAX_MODEL_LEN", "slots": "MAX_NUM_SEQS"}
 _SAYS_NOTHING = re.compile(r"(vllm|docker|compose|docker-compose|start|run|launch|serve|server|head|main|script)?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -182,8 +182,8 @@ class Launches:
 
     def _name(self, hint: str, model: str) -> str:
         """`vllm-qwen36` -> qwen36; a name that says nothing gives way to the model's."""
-        said = _GENERIC.sub("", hint)
-        chosen = short(model) if _SAYS_NOTHING.fullmatch(said.lower()) else said
+        stated = _GENERIC.sub("", hint)
+        chosen = short(model) if _SAYS_NOTHING.fullmatch(stated.lower()) else stated
         return unique(backend_name(chosen), self.draft.backends)
 
     def _comment(self, path: Path) -> list[str]:

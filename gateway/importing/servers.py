@@ -107,8 +107,8 @@ def _served(
 ) -> tuple[Model, ...]:
     """The models that need not be loaded first. A server that lists what lies on its disk serves one model, that it was
     started with, unless it says which are loaded."""
-    told = replies.get(traits.describes.path, Reply(0)).body if traits.describes is not None else None
-    own = mapping(told).get("data")
+    stated = replies.get(traits.describes.path, Reply(0)).body if traits.describes is not None else None
+    own = mapping(stated).get("data")
     described = {card.get("id"): card for card in map(mapping, own)} if isinstance(own, list) else {}
     if traits.loaded is not None:
         path, value = traits.loaded
@@ -117,7 +117,7 @@ def _served(
     elif traits.lists_cache:
         only = cards[0] if len(cards) == 1 else {}
         return (Model(traits.default_model or "", label=str(only.get("id") or name)),)
-    return tuple(_openai_model(card, traits, described.get(card["id"], told)) for card in cards)
+    return tuple(_openai_model(card, traits, described.get(card["id"], stated)) for card in cards)
 
 
 def tagged(replies: Mapping[str, Reply]) -> list[str]:

@@ -108,7 +108,7 @@ class _Choice:
         return kept
 
     def _add_calls(self, calls: Any) -> int:
-        """Calls are told apart by their index. A call without one is a new call."""
+        """Calls are distinguished by their index. A call without one is a new call."""
         kept = 0
         for call in calls if isinstance(calls, list) else ():
             if not isinstance(call, dict):

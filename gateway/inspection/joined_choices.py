@@ -57,10 +57,10 @@ class Shared:
     def failed(self, member: Member, *, stream: bool) -> dict[str, Any]:
         """The choice of a backend without an answer."""
         if self.endpoint is COMPLETIONS:
-            said: dict[str, Any] = {"text": ""}
+            stated: dict[str, Any] = {"text": ""}
         else:
-            said = {"delta": {}} if stream else {"message": {"role": "assistant", "content": None}}
-        return {"index": member.index, **said, "logprobs": None, "finish_reason": "error"}
+            stated = {"delta": {}} if stream else {"message": {"role": "assistant", "content": None}}
+        return {"index": member.index, **stated, "logprobs": None, "finish_reason": "error"}
 
     def _body(self, name: str, choices: Sequence[Any], rows: Sequence[Any]) -> dict[str, Any]:
         body = {"id": self.id, "object": name, "created": self.created, "model": self.model, "choices": choices}

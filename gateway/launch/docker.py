@@ -124,7 +124,7 @@ class DockerRun:
 
     @property
     def network(self) -> str:
-        """The value of `--network`; "bridge" where it is not said."""
+        """The value of `--network`; "bridge" where it is not given."""
         return next(reversed(self.values("network")), "bridge")
 
     def host_port(self, port: int) -> int:
@@ -135,7 +135,7 @@ class DockerRun:
 
 
 def published(text: str) -> tuple[int | None, int | None]:
-    """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for what is not said,
+    """(port of the host, port of the container) of `-p [ADDRESS:][HOST:]CONTAINER[/tcp]`; None for what is not given,
     is a range or is no port of TCP."""
     ports, _, protocol = text.partition("/")
     if protocol not in ("", "tcp"):

@@ -141,7 +141,7 @@ class AlertState:
             del self._drift[key]
 
     def _drafting(self, name: str, picture: Picture, now: float) -> Iterator[Alert]:
-        """A backend that does not draft proves nothing: what was alerted stays so, what was not begins anew."""
+        """A backend that does not draft proves nothing: what was alerted stays so, what was not starts over."""
         share = picture.acceptance.get(name)
         last = self._drafts.get(name)
         if share is not None and share < picture.acceptance_least:

@@ -102,7 +102,7 @@ def _values(state: BackendState, view: BackendView, waiting: int) -> dict[str, f
 
 class EngineCollector(Collector):
     """What the engines of the fleet count of drafts and of their prefix cache; left out until an engine was looked at,
-    so that a gateway that starts anew makes no jump from 0."""
+    so that a gateway that restarts makes no jump from 0."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -207,8 +207,8 @@ class AudioAttempt(Attempt):
     async def _begin_answer(self, response: Response, kind: str, length: int | None = None) -> None:
         headers: list[Header] = [(b"content-type", kind.encode("latin-1", "replace"))]
         if length is None and "content-encoding" not in response.headers:
-            told = response.headers.get("content-length", "")
-            length = int(told) if told.isdigit() and len(told) < 16 else None
+            stated = response.headers.get("content-length", "")
+            length = int(stated) if stated.isdigit() and len(stated) < 16 else None
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         base = base_headers(self.request_id, self.alias.name)

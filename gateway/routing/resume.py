@@ -2,7 +2,7 @@
 
 The other backend gets the conversation with the text that the client has so far as its last message, and continues it.
 That is the same answer only if the text is all that the model has written: not with tools, thoughts or log
-probabilities, and not where a grammar shapes the text, which would begin anew at the join.
+probabilities, and not where a grammar shapes the text, which would start over at the join.
 """
 
 from __future__ import annotations

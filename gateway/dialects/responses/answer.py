@@ -95,12 +95,12 @@ def usage_of(usage: object) -> dict[str, Any] | None:
 
 def reasoning_item(id_: str, text: bytes, asked: Asked, status: str) -> bytes:
     """Thoughts, as their summary where one was asked for. `text` is a JSON string."""
-    said: dict[str, Any] = {"summary": [], "content": [{"type": "reasoning_text", "text": Raw(text)}]}
+    stated: dict[str, Any] = {"summary": [], "content": [{"type": "reasoning_text", "text": Raw(text)}]}
     if asked.summary:
-        said = {"summary": [{"type": "summary_text", "text": Raw(text)}]}
+        stated = {"summary": [{"type": "summary_text", "text": Raw(text)}]}
     if asked.carried:
-        said["encrypted_content"] = Raw(_CARRIED + text[1:])
-    return _encode({"id": id_, "type": "reasoning", **said, "status": status})
+        stated["encrypted_content"] = Raw(_CARRIED + text[1:])
+    return _encode({"id": id_, "type": "reasoning", **stated, "status": status})
 
 
 def text_part(text: bytes) -> dict[str, Any]:
@@ -130,17 +130,17 @@ def _output(message: dict[str, Any], asked: Asked, ids: Ids, status: str) -> lis
     items += [("fc", call) for call in message.get("tool_calls") or []]
     last = len(items) - 1
     return [
-        _item(kind, said, asked, ids, index, status if index == last else COMPLETED)
-        for index, (kind, said) in enumerate(items)
+        _item(kind, stated, asked, ids, index, status if index == last else COMPLETED)
+        for index, (kind, stated) in enumerate(items)
     ]
 
 
-def _item(kind: str, said: Any, asked: Asked, ids: Ids, index: int, status: str) -> bytes:
+def _item(kind: str, stated: Any, asked: Asked, ids: Ids, index: int, status: str) -> bytes:
     id_ = ids.item(kind, index)
     if kind == "rs":
-        return reasoning_item(id_, _encode(said), asked, status)
+        return reasoning_item(id_, _encode(stated), asked, status)
     if kind == "msg":
-        return message_item(id_, _encode(said), status)
-    function = said.get("function") or {}
-    call_id = call_id_of(said) or ids.item("call", index)
+        return message_item(id_, _encode(stated), status)
+    function = stated.get("function") or {}
+    call_id = call_id_of(stated) or ids.item("call", index)
     return call_item(id_, call_id, function.get("name") or "", _encode(function.get("arguments") or "{}"), status)

@@ -105,13 +105,13 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
             raise expected(name, "an object", value)
     summary = reasoning.get("summary") or reasoning.get("generate_summary")
     model = value_in(fields.get("model"), "model")
-    told = {name: value_in(fields.get(name), name) for name in (*_ECHOED, "metadata") if name in fields}
+    stated = {name: value_in(fields.get(name), name) for name in (*_ECHOED, "metadata") if name in fields}
     parallel = taken["parallel_tool_calls"]
     echo = {
-        **told,
+        **stated,
         "instructions": taken["instructions"],
         "max_output_tokens": taken["max_output_tokens"],
-        "metadata": told.get("metadata") or {},
+        "metadata": stated.get("metadata") or {},
         "parallel_tool_calls": True if parallel is None else parallel,
         "previous_response_id": None,
         "reasoning": {"effort": reasoning.get("effort"), "summary": summary},

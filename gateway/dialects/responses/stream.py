@@ -55,7 +55,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 @dataclass(slots=True)
 class _Item:
     """`kind`: rs | msg | fc. `delta`: the bytes of its delta events before the sequence number, and between that and
-    the text. `text`: what it has said so far, as the inside of a JSON string."""
+    the text. `text`: what it has written so far, as the inside of a JSON string."""
 
     kind: str
     index: int
@@ -101,7 +101,7 @@ class ResponseStream:
         self._open: _Item | None = None
         self._frame: tuple[bytes, bytes] | None = None  # of the open item's events
         self._white = ""  # white space that may turn out to begin a text
-        self._items: list[bytes] = []  # each as it was last told
+        self._items: list[bytes] = []  # each as it was last sent
         self._calls: dict[object, _Item] = {}  # by the call's index in the chat
         self._reason: str | None = None
         self._usage: Any = None
@@ -307,10 +307,10 @@ class ResponseStream:
         self._begin()
         error = error if isinstance(error, dict) else {"message": error}
         message, code, param = error.get("message"), error.get("code"), error.get("param")
-        said = {"code": code if isinstance(code, str) else "server_error"}
-        said["message"] = message if isinstance(message, str) else brief(message)
-        self._send("error", **said, param=param, error=error)
-        failed = response(self._asked, self._ids, "failed", error=said)
+        stated = {"code": code if isinstance(code, str) else "server_error"}
+        stated["message"] = message if isinstance(message, str) else brief(message)
+        self._send("error", **stated, param=param, error=error)
+        failed = response(self._asked, self._ids, "failed", error=stated)
         self._send("response.failed", response=Raw(failed))
 
     def _send(self, type_: str, **fields: object) -> None:

@@ -14,7 +14,7 @@ from gateway.transport.prometheus_text import number, slices
 
 SLOTS_MOST = 1024  # of a list; the rest is not read
 TOKENS_MOST = 1e12
-CHOSEN_BY_ITSELF = 4  # slots; a llama-server that is not told how many has these, and one memory for all of them
+CHOSEN_BY_ITSELF = 4  # slots; a llama-server without a number has these, and one memory for all of them
 
 _NAMES: Mapping[bytes, str] = {
     b"llamacpp:requests_processing": "running",

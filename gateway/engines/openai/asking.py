@@ -100,7 +100,7 @@ def ask(call: Call, traits: EngineTraits) -> Asked:
 
 
 def _asks_for_one(fields: Fields) -> bool:
-    """Is one answer asked for? The streams of several cannot be told apart."""
+    """Is one answer asked for? The streams of several cannot be distinguished."""
     return value_of(fields.get("n")) in (None, 1) and not isinstance(value_of(fields.get("prompt")), list)
 
 

@@ -95,10 +95,10 @@ def model_cards(answer: Any) -> list[dict[str, Any]]:
 
 def loaded_models(answer: Any, where: tuple[str, str] | None) -> dict[str, bool]:
     """Model name -> is it loaded, for a server that loads models by itself and tells which are (llama-server as a
-    router). `where`: `EngineTraits.loaded`. Models of which nothing is told are left out."""
+    router). `where`: `EngineTraits.loaded`. Models without such an entry are left out."""
     path, value = where if where is not None else ("", "")
-    told = {card["id"]: at_path(card, path) for card in model_cards(answer)} if path else {}
-    return {name: found == value for name, found in told.items() if isinstance(found, str)}
+    stated = {card["id"]: at_path(card, path) for card in model_cards(answer)} if path else {}
+    return {name: found == value for name, found in stated.items() if isinstance(found, str)}
 
 
 def at_path(value: Any, path: str) -> Any:
@@ -111,5 +111,5 @@ def at_path(value: Any, path: str) -> Any:
 def card_window(card: dict[str, Any]) -> int | None:
     """The window in tokens: vLLM reports `max_model_len`, llama-server `meta.n_ctx`, other servers another key; None =
     not reported."""
-    told = at_path(card, "meta.n_ctx")
-    return reported_window(card.get("max_model_len"), card.get("context_length"), told)
+    stated = at_path(card, "meta.n_ctx")
+    return reported_window(card.get("max_model_len"), card.get("context_length"), stated)

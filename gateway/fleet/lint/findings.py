@@ -71,10 +71,10 @@ def _of_subject(subject: Subject, catalog: Catalog) -> Iterator[_Placed]:
 
 
 def _without_repeats(found: list[_Placed]) -> Iterator[_Placed]:
-    """What a profile repeats of its command is said once, at the command."""
-    said = {(path[:2], rule, one.message) for rule, one, path in found if path[2:3] != ("profiles",)}
+    """What a profile repeats of its command is reported once, at the command."""
+    stated = {(path[:2], rule, one.message) for rule, one, path in found if path[2:3] != ("profiles",)}
     for rule, one, path in found:
-        if path[2:3] != ("profiles",) or (path[:2], rule, one.message) not in said:
+        if path[2:3] != ("profiles",) or (path[:2], rule, one.message) not in stated:
             yield rule, one, path
 
 

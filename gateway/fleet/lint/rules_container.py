@@ -201,9 +201,9 @@ def shell_quotes(one: Subject, _: Catalog) -> Iterator[Remark]:
     """JSON that lost its quotes on the way through a shell, or will lose them."""
     if one.profile is not None or not one.launched:
         return
-    told = {mistake.flag for mistake in one.command.mistakes}
+    stated = {mistake.flag for mistake in one.command.mistakes}
     for flag, value in one.flags.items():
-        if flag not in told and isinstance(value, str) and _is_bare_json(value):
+        if flag not in stated and isinstance(value, str) and _is_bare_json(value):
             yield Remark("error", _bare(flag), f"--{flag} '{_quoted(value)}'", *_TWICE, one.place)
     program = one.command.words[0].rsplit("/", 1)[-1] if one.command.words else ""
     if program in ("ssh", "docker") and "{" in one.command.text:

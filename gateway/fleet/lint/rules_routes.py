@@ -99,15 +99,15 @@ def answer_window(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___
 
 def text_only_step(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __: bool) -> Iterator[Remark]:
     """An image that would be tried on a model that takes text only."""
-    told: set[str] = set()
+    stated: set[str] = set()
     for alias in snapshot.aliases.values():
         members = _members(alias, snapshot)
         sees = [backend for backend in members if _takes_images(backend, subjects)]
         for backend in members if sees else ():
             facts = subjects[backend.name].facts if backend.name in subjects else None
-            if facts is None or facts.media != () or backend.vision is not None or backend.name in told:
+            if facts is None or facts.media != () or backend.vision is not None or backend.name in stated:
                 continue
-            told.add(backend.name)
+            stated.add(backend.name)
             message = f"an image for alias '{alias.name}' is tried here, and {_named(backend)} takes text only"
             yield Remark("note", message, "vision: false", facts.source_of("media"), ("backends", backend.name))
 
@@ -132,12 +132,12 @@ def ollama_beside(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, ___
     """Ollama loads models as it is asked, into memory that a vLLM beside it counts on."""
     engines = [backend for backend in snapshot.backends.values() if traits_of(backend).launch_flags]
     busy = {node for backend in engines for node in backend.nodes}
-    told: set[tuple[str, str, int]] = set()
+    stated: set[tuple[str, str, int]] = set()
     for backend in snapshot.backends.values():
         shared = [node for node in backend.nodes if node in busy]
-        if not traits_of(backend).loads_on_demand or not shared or backend.origin in told:
+        if not traits_of(backend).loads_on_demand or not shared or backend.origin in stated:
             continue
-        told.add(backend.origin)
+        stated.add(backend.origin)
         message = f"Ollama beside vLLM on {shared[0]}: each further model it loads is taken from the same memory"
         source = "what broke on two Sparks"
         yield Remark("note", message, "OLLAMA_MAX_LOADED_MODELS=1 for Ollama", source, ("backends", backend.name))

@@ -138,11 +138,11 @@ def thinking_switch(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def thinking_declared(one: Subject, _: Catalog) -> Iterator[Remark]:
     """`thinking` as declared, against the family."""
-    said, family = one.backend.thinking, one.family
-    if said is None or family is None or family.thinking == said or one.profile is not None:
+    stated, family = one.backend.thinking, one.family
+    if stated is None or family is None or family.thinking == stated or one.profile is not None:
         return
     really = {"optional": "can be switched", "always": "always thinks", "never": "never thinks"}[family.thinking]
-    severity: Severity = "note" if said == "never" and family.thinking == "optional" else "warning"
+    severity: Severity = "note" if stated == "never" and family.thinking == "optional" else "warning"
     yield Remark(severity, f"{family.name} {really}", f"thinking: {family.thinking}", "its model card", ("thinking",))
 
 

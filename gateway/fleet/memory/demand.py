@@ -307,7 +307,7 @@ class _Vllm:
 def _decided(demand: Demand, report: FieldReport, same: bool) -> Demand:
     launch = "this launch" if same else f"a launch that asks for no {'less' if report.works else 'more'}"
     outcome = "to work" if report.works else f"to fail with {report.reason or 'an error'}"
-    said = f"{launch} is reported from the field {outcome} ({report.source or 'the catalogue'})"
+    stated = f"{launch} is reported from the field {outcome} ({report.source or 'the catalogue'})"
     if report.works:
-        return replace(demand, verdict="yes", reason="", note=said)
-    return replace(demand, verdict="no", reason=said)
+        return replace(demand, verdict="yes", reason="", note=stated)
+    return replace(demand, verdict="no", reason=stated)

@@ -187,31 +187,33 @@ def units(expected: ExpectedNode, host: Host) -> Iterator[Check]:
 
 
 def _unit(name: str, lines: list[tuple[str, str]], backend: str | None, host: Host) -> Check:
-    said = dict(lines)
-    if said.get("LoadState") == "not-found":
+    stated = dict(lines)
+    if stated.get("LoadState") == "not-found":
         mend = "gateway fleet render --out units   # and install what it writes, or start the backend by hand"
         return Check("units", "warn", f"{name} is not installed", mend, backend)
     missing = [file for key, value in lines if key in ("ExecStart", "ExecStartPre") for file in _missing(value, host)]
-    files = re.findall(r"(\S+) \(ignore_errors=no\)", said.get("EnvironmentFiles", ""))
+    files = re.findall(r"(\S+) \(ignore_errors=no\)", stated.get("EnvironmentFiles", ""))
     missing += [f"{file} (its environment)" for file in files if not host.exists(file)]
     if missing:
         mend = f"sudo systemctl edit --full {name}   # name a file that exists, then: sudo systemctl restart {name}"
         return Check("units", "fail", f"{name} names what does not exist: {', '.join(missing[:5])}", mend, backend)
-    if said.get("ExecMainStatus") in ("127", "203"):
-        seen = f"{name} ended with status {said['ExecMainStatus']}: the program it starts was not found"
+    if stated.get("ExecMainStatus") in ("127", "203"):
+        seen = f"{name} ended with status {stated['ExecMainStatus']}: the program it starts was not found"
         mend = f"systemctl cat {name}; sudo systemctl reset-failed {name}; sudo systemctl restart {name}"
         return Check("units", "fail", seen, mend, backend)
-    if _drops_caches_as_user(said):
-        mend = f"sudo sed -i 's|^ExecStartPre=\\([^+].*drop_caches\\)|ExecStartPre=+\\1|' {said.get('FragmentPath')}"
-        seen = f"{name} drops the page cache as user {said.get('User')}, which fails: that needs root"
+    if _drops_caches_as_user(stated):
+        mend = f"sudo sed -i 's|^ExecStartPre=\\([^+].*drop_caches\\)|ExecStartPre=+\\1|' {stated.get('FragmentPath')}"
+        seen = f"{name} drops the page cache as user {stated.get('User')}, which fails: that needs root"
         return Check("units", "warn", seen, f"{mend} && sudo systemctl daemon-reload", backend)
     return Check("units", "ok", f"all that {name} names exists", backend=backend)
 
 
-def _drops_caches_as_user(said: dict[str, str]) -> bool:
-    alone = said.get("User", "") not in ("", "root") and said.get("PermissionsStartOnly") != "yes"
+def _drops_caches_as_user(stated: dict[str, str]) -> bool:
+    alone = stated.get("User", "") not in ("", "root") and stated.get("PermissionsStartOnly") != "yes"
     return (
-        alone and "drop_caches" in said.get("ExecStartPre", "") and "privileged" not in said.get("ExecStartPreEx", "")
+        alone
+        and "drop_caches" in stated.get("ExecStartPre", "")
+        and "privileged" not in stated.get("ExecStartPreEx", "")
     )
 
 

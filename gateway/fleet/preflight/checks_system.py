@@ -45,7 +45,7 @@ def _variable(name: str, value: str, where: str, mend: str) -> Check:
 
 
 def network(expected: ExpectedNode, host: Host) -> Iterator[Check]:
-    """The interfaces that a two-node engine is told to use exist, are up and carry large packets."""
+    """The interfaces that a two-node engine has to use exist, are up and carry large packets."""
     spanning = [backend for backend in expected.backends if backend.nodes > 1]
     interfaces = host.names("/sys/class/net")
     for backend in spanning:

@@ -40,9 +40,9 @@ class Ran(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The last line of what it said, for a command that failed."""
-        said = (self.error.strip() or self.out.strip()).splitlines()
-        return "".join(c if c.isprintable() else "?" for c in said[-1][:300]) if said else f"exit code {self.code}"
+        """The last line of the output, for a command that failed."""
+        stated = (self.error.strip() or self.out.strip()).splitlines()
+        return "".join(c if c.isprintable() else "?" for c in stated[-1][:300]) if stated else f"exit code {self.code}"
 
 
 def run_bounded(

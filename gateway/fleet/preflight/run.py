@@ -103,12 +103,12 @@ def _check(data: dict[str, Any]) -> Check:
 def _mend_of(target: str | None, ran: Ran) -> str | None:
     if target is None:
         return None
-    said = ran.error.lower()
-    if "host key" in said:
+    stated = ran.error.lower()
+    if "host key" in stated:
         return f"ssh {target} true   # and compare the host's key before you accept it"
-    if "permission denied" in said:
+    if "permission denied" in stated:
         return f"ssh-copy-id {target}"
-    if "python3" in said and "not found" in said:
+    if "python3" in stated and "not found" in stated:
         return f"ssh {target} sudo apt-get install python3"
     return f"ssh -v -o BatchMode=yes {target} true"
 

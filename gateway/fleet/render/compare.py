@@ -184,12 +184,12 @@ def _read_there(target: str, paths: Sequence[str], run: Run) -> bytes | None:
         answer = run(with_credentials((*STRICT, target, "cat", *paths)), PATIENCE)
     except (OSError, TimeoutError) as error:
         raise _Unreachable(f"ssh {target}: {error}") from None
-    said = answer.err.decode(errors="replace").strip().splitlines()
-    last = said[-1] if said else f"exit code {answer.code}"
+    stated = answer.err.decode(errors="replace").strip().splitlines()
+    last = stated[-1] if stated else f"exit code {answer.code}"
     if answer.code == _UNREACHABLE:
         raise _Unreachable(f"ssh {target}: {last}")
     if answer.code == 0:
         return answer.out
-    if any("No such file" in line for line in said):
+    if any("No such file" in line for line in stated):
         return None
     raise _Unreadable(f"cannot be read over ssh: {last}")

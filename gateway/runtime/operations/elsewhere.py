@@ -30,7 +30,7 @@ class Known(Protocol):
 
 
 class Elsewhere:
-    """What other gateways run, and what they are told of this one's operation."""
+    """What other gateways run, and what they get of this one's operation."""
 
     def __init__(self, known: Known, shared: SharedOperations) -> None:
         self._known = known
@@ -41,8 +41,8 @@ class Elsewhere:
         shared.on_abandoned = self._abandoned
 
     def counts(self, running: Operation) -> bool:
-        """Does an operation that is said to run keep this gateway from another one? While Redis is away, nobody knows
-        of the others."""
+        """Does an operation that runs by its record keep this gateway from another one? While Redis is away, nobody
+        knows of the others."""
         return running.id == self._own or self._shared.joined
 
     async def claim(self, operation: Operation) -> None:

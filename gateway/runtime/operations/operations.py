@@ -77,7 +77,7 @@ class Operations:
         if operation is None:
             return
         seen = self._known.get(operation.id)
-        if seen is not None and seen.state != "running":  # another gateway has said how it ended
+        if seen is not None and seen.state != "running":  # another gateway has recorded how it ended
             return
         self._known[operation.id] = operation
         if operation.state != "running":

@@ -189,7 +189,7 @@ class Starter:
             async with self._turn, self._turn_of_gateways():
                 why = await self._start_now(name, may_stop=may_stop)
         finally:
-            self._starts.pop(name, None)  # the requests that are told now may begin another start
+            self._starts.pop(name, None)  # the requests that get this answer may begin another start
             if self._is_summoned(name):
                 self._gateway.fleet.states[name].evidence.dismiss(why)
 

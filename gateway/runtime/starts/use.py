@@ -44,7 +44,7 @@ class UseTracker:
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("%s cannot be read (%s): idle times begin anew", self._folder / FILE, error)
+            log.warning("%s cannot be read (%s): idle times begin at 0", self._folder / FILE, error)
             return
         now = time.time()  # the clock may have been set back
         self.known = {name: Use(min(use.ran_since, now), min(use.used_at, now)) for name, use in stored.items()}
