@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from gateway.domain.request import Endpoint
-from gateway.domain.upstream import ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.domain.upstream import PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.inspection.server_faults import is_pool_full
 from gateway.inspection.shape import brief
 from gateway.transport.sse import number_of
 
@@ -26,13 +27,14 @@ _encode = msgspec.json.Encoder().encode
 
 def read_object(data: bytes) -> Object:
     """The chunk in the data of an event, its `choices` a list of objects. Raises ProtocolFailure for what is no chunk,
-    UpstreamFailure for an error event."""
+    UpstreamFailure for an error event, PoolFull for that of a memory that is full."""
     try:
         chunk = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ProtocolFailure("sent an event that is no chunk") from None
     if (error := chunk.get("error")) is not None:
-        raise UpstreamFailure(f"sent an error event: {brief(error.get('message') if type(error) is dict else error)}")
+        message = error.get("message") if type(error) is dict else error
+        raise (PoolFull if is_pool_full(message) else UpstreamFailure)(f"sent an error event: {brief(message)}")
     choices = chunk["choices"] = chunk.get("choices") or []
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise ProtocolFailure("sent an event that is no chunk")

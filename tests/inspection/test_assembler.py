@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import CHAT, COMPLETIONS, Endpoint
-from gateway.domain.upstream import ProtocolFailure, TooLarge, UpstreamFailure
+from gateway.domain.upstream import PoolFull, ProtocolFailure, TooLarge, UpstreamFailure
 from gateway.inspection.assembler import Assembler, read_object
+from gateway.inspection.server_faults import POOL_FULL
 
 MUCH = 1_000_000
 
@@ -166,3 +167,10 @@ def test_no_delta_breaks_it(deltas: list[Any]) -> None:
     """Wrong types are left to the check of the whole answer, or are failures of the backend."""
     with suppress(UpstreamFailure):
         assembled(*map(chunk, deltas), chunk({}, "stop"))
+
+
+@pytest.mark.parametrize(("said", "kind"), [(POOL_FULL, PoolFull), ("something else", UpstreamFailure)])
+def test_an_error_event_is_a_failure_and_a_full_memory_one_of_its_own(said: str, kind: type[Exception]) -> None:
+    with pytest.raises(UpstreamFailure) as raised:
+        read_object(msgspec.json.encode({"error": {"message": said}}))
+    assert type(raised.value) is kind
