@@ -166,7 +166,7 @@ def run_through(endpoint: Endpoint, body: bytes) -> None:
     except GatewayError as error:
         refused(error)
         return
-    affinity_key(request, {}, "me", "a")
+    affinity_key(request, None, "me", "a")
     is_task(request)
     assert estimate(request) > 0
     for asked in ALIASES:

@@ -89,6 +89,10 @@ class FailoverState:
             self._clouds += 1
         self._retried = None
 
+    def mark_begun(self, state: BackendState) -> None:
+        """The first attempt began at this backend before the plan was made."""
+        self.remaining = deque(candidate for candidate in self.remaining if candidate.state is not state)
+
     def mark_failed(self, candidate: Candidate, kind: str, *, gone: bool = False) -> None:
         """The attempt failed, with the `kind` of its verdict. A backend that asked for a pause, or was not reachable
         (`gone`), may get another attempt after a wait."""

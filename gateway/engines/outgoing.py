@@ -29,6 +29,7 @@ _PASSED_ON = tuple(
     (name.encode(), name)
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
 )
+JSON = ("content-type", "application/json")
 _AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
@@ -36,12 +37,12 @@ _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 def outgoing_headers(headers: Mapping[bytes, bytes], request_id: str) -> list[tuple[str, str]]:
     """The headers of the attempt. Of the client's headers only listed ones are passed on, never its credentials and
     cookies. The content type is always JSON, since the gateway encodes the body."""
-    up = [("content-type", "application/json"), ("x-request-id", request_id)]
-    for name, text in _PASSED_ON:
-        value = headers.get(name)
-        if value is not None:
-            up.append((text, value.decode("latin-1")))
-    return up
+    return [JSON, ("x-request-id", request_id), *passed_on(headers)]
+
+
+def passed_on(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
+    """The client's headers that are sent to backends."""
+    return [(text, headers[name].decode("latin-1")) for name, text in _PASSED_ON if name in headers]
 
 
 def outgoing_fields(

@@ -34,7 +34,6 @@ class ClientConnection(Protocol):
     client: tuple[str, int] | None
     address: str | None
     gone: bool
-    headers: list[tuple[bytes, bytes]]
     http_1_0: bool
     keep_alive: bool
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from gateway.admission import access
+from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.dialects.registry import translated
 from gateway.domain.request import Endpoint
@@ -16,7 +16,6 @@ from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
-from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -47,6 +46,7 @@ class DirectExchange:
         "_head",
         "_http_1_0",
         "_refused",
+        "caller",
         "complete",
         "disconnected",
         "headers",
@@ -57,7 +57,7 @@ class DirectExchange:
         "started",
     )
 
-    def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint) -> None:
+    def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint, caller: Caller) -> None:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint
@@ -66,7 +66,10 @@ class DirectExchange:
         self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
-        self.headers: dict[bytes, bytes] = header_map(connection.headers)
+        self.caller = caller
+        # A trace writes into the headers, which all requests of the caller have in common.
+        traced = gateway.services.tracer is not None
+        self.headers: dict[bytes, bytes] = dict(caller.headers) if traced else caller.headers
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
@@ -80,8 +83,7 @@ class DirectExchange:
 
     @property
     def peer(self) -> str:
-        client = self._connection.client
-        return client[0] if client else "local"
+        return self.caller.peer
 
     # -- the request ----------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class DirectExchange:
         """Called as soon as the head is read, so that the body of an unknown client takes no memory. False =
         refused."""
         try:
-            access.identify(self._gateway.snapshot, self.headers, self.peer)
+            self.caller.identify(self._gateway.snapshot)
         except GatewayError as error:
             self.refuse(error)
             return False

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.admission.caller import Caller
 from gateway.errors import GatewayError
 
 MAX_BYTES = 64 * 1024  # request line and fields together; also a chunked body's extensions and trailers
 MAX_FIELDS = 100
+REPEATED_MOST = 4096  # bytes of a head that is kept, to recognise it when it comes again
+NUMBER_MOST = 18  # digits of a length that is read; a longer number is beyond every limit
 END = b"\r\n\r\n"
 
 _VISIBLE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
@@ -36,6 +39,47 @@ class Head:
     length: int | None = 0
     keep_alive: bool = True
     expects_continue: bool = False
+    repeated: RepeatedHead | None = None  # recognised as the one before; then `headers` is empty, its `caller` has them
+
+
+class RepeatedHead:
+    """The head of the last request on a connection, to recognise the same head again: clients send the same one with
+    every request, except for the number in `content-length`. All other bytes being equal, the strict reading of the
+    first one holds for the others."""
+
+    __slots__ = ("_after", "_before", "_head", "caller")
+
+    def __init__(self, before: bytes, after: bytes, head: Head, caller: Caller) -> None:
+        self._before = before  # up to the number
+        self._after = after  # behind it
+        self._head = head
+        self.caller = caller
+
+    def match(self, raw: bytes) -> Head | None:
+        """The head `raw` (everything before the empty line), if it is this one with another length."""
+        before, after = self._before, self._after
+        if not (raw.startswith(before) and raw.endswith(after)):
+            return None
+        number = raw[len(before) : len(raw) - len(after)]
+        if not number.isdigit() or len(number) > NUMBER_MOST:
+            return None
+        head = self._head
+        known = Head(head.method, head.target, head.http_1_0, [], int(number), head.keep_alive, head.expects_continue)
+        known.repeated = self
+        return known
+
+
+def repeated_head(raw: bytes, head: Head, caller: Caller) -> RepeatedHead | None:
+    """What recognises the head `raw` (which is `head`, parsed) when it comes again; None = nothing does."""
+    if not head.length or len(raw) > REPEATED_MOST:
+        return None
+    at = raw.lower().find(b"\r\ncontent-length:")
+    begin = at + len(b"\r\ncontent-length:")
+    end = raw.find(b"\r\n", begin)
+    line = raw[begin : end if end >= 0 else len(raw)]
+    number = line.strip(b" \t")
+    begin += line.find(number)
+    return RepeatedHead(raw[:begin], raw[begin + len(number) :], head, caller)
 
 
 def malformed(what: str) -> GatewayError:
@@ -131,7 +175,7 @@ def _read_special(head: Head, fields: list[tuple[bytes, bytes]]) -> None:
 def _length(value: bytes) -> int:
     if not value.isdigit():
         raise malformed("its content-length is no number")
-    return int(value) if len(value) <= 18 else _NO_SUCH_SIZE
+    return int(value) if len(value) <= NUMBER_MOST else _NO_SUCH_SIZE
 
 
 def _origin_form(head: Head) -> bytes:

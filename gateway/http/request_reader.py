@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from gateway.http.chunked import ChunkedBody
-from gateway.http.request_head import END, MAX_BYTES, Head, check_lines, parse_head, parse_request_line, too_large
+from gateway.http.request_head import (
+    END,
+    MAX_BYTES,
+    Head,
+    RepeatedHead,
+    check_lines,
+    parse_head,
+    parse_request_line,
+    too_large,
+)
 
 # What the next byte belongs to: a head, a body, a pipelined request (behind the one that is answered), or nothing.
 HEAD, BODY, PIPELINED, NOTHING = range(4)
@@ -21,6 +30,8 @@ class RequestReader:
         self._blank = False  # an empty line came before it
         self._left = 0  # bytes of the body to come
         self._chunked: ChunkedBody | None = None
+        self.raw_head = b""  # of the last request whose head was parsed
+        self.repeated: RepeatedHead | None = None  # recognises that head when it comes again
 
     def head_began(self) -> None:
         raise NotImplementedError
@@ -95,7 +106,11 @@ class RequestReader:
         self._checked = end
 
     def _parse_head(self, raw: bytes) -> None:
-        head = parse_head(raw)
+        repeated = self.repeated
+        head = repeated.match(raw) if repeated is not None else None
+        if head is None:
+            head = parse_head(raw)
+            self.raw_head = raw
         self._blank = False
         self.received = 0
         if head.length is None:

@@ -24,7 +24,7 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
-from gateway.engines.outgoing import outgoing_fields, outgoing_headers
+from gateway.engines.outgoing import JSON, outgoing_fields, outgoing_headers
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
@@ -41,8 +41,9 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found
 from gateway.proxy.joining import keep_answer
+from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
-from gateway.proxy.stages import AdmittedRequest, RequestContext
+from gateway.proxy.stages import RequestContext
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenOff, may_continue
 from gateway.shortage import shortage_of
@@ -192,7 +193,14 @@ class Attempt:
             self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, outgoing_headers(self.exchange.headers, up_id), up_id)
+        return Call(request.endpoint, request.stream, fields, self._headers_sent(up_id), up_id)
+
+    def _headers_sent(self, up_id: str) -> list[tuple[str, str]]:
+        """A trace changes the headers with every attempt; without one they are the same for all requests of a
+        connection."""
+        if self._context.services.tracer is not None:
+            return outgoing_headers(self.exchange.headers, up_id)
+        return [JSON, ("x-request-id", up_id), *self.exchange.caller.passed_on]
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

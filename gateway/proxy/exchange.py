@@ -8,6 +8,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
+from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory, Share
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
@@ -39,6 +40,7 @@ class Exchange(Protocol):
     response head was sent."""
 
     headers: dict[bytes, bytes]
+    caller: Caller  # what the headers say
     share: Share  # the memory that the request holds; its handler releases it
 
     @property
@@ -82,7 +84,17 @@ class Exchange(Protocol):
 class AsgiExchange:
     """An exchange on any ASGI server."""
 
-    __slots__ = ("_finished", "_peer", "_receive", "_scope", "_send", "_watcher", "headers", "share", "started")
+    __slots__ = (
+        "_finished",
+        "_receive",
+        "_scope",
+        "_send",
+        "_watcher",
+        "caller",
+        "headers",
+        "share",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
         self.share = Share(memory)
@@ -93,12 +105,12 @@ class AsgiExchange:
         self._finished = False
         self.headers: dict[bytes, bytes] = header_map(scope["headers"])
         client = scope.get("client")
-        self._peer: str = client[0] if client else "local"
+        self.caller = Caller(self.headers, client[0] if client else "local")
         self.started = False
 
     @property
     def peer(self) -> str:
-        return self._peer
+        return self.caller.peer
 
     def task(self) -> asyncio.Task[None]:
         return running_task()

@@ -18,9 +18,7 @@ from math import inf
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission import access
-from gateway.admission.failover import FailoverState
-from gateway.admission.origins import check_json
-from gateway.admission.slot_acquirer import SlotAcquirer
+from gateway.admission.slots import Lease
 from gateway.domain.backend import BackendState
 from gateway.domain.request import UNREADABLE, Endpoint, InferenceRequest, parse, unreadable
 from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
@@ -34,12 +32,12 @@ from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.joining import answered_by_first, end_joining
-from gateway.proxy.planning import Planner, stream_reply
+from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
+from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
 from gateway.proxy.services import Services
-from gateway.proxy.stages import AdmittedRequest, PlannedRequest, ReceivedRequest, RequestContext
-from gateway.routing.needs import resort_of
+from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.refusal import Tried
 from gateway.shortage import shortage_of
@@ -114,7 +112,7 @@ class RequestHandler:
             await self._ask_all(received)
             return
         planned = self.planned = self._plan(received)
-        while (lease := await planned.slots.admit(returning=bool(self.record.attempts))) is not None:
+        while (lease := planned.lease_at_once() or await self._next_lease(planned)) is not None:
             candidate = lease.candidate
             broken: StreamBroken | None = None
             try:
@@ -134,6 +132,10 @@ class RequestHandler:
             await self._weigh_blame()
         await self._deliver_spare_or_refuse(planned)
 
+    async def _next_lease(self, planned: PlannedRequest) -> Lease | None:
+        """The slow lane: the next candidate of the plan, after a wait where no slot is free. None = none is left."""
+        return await planned.slots.admit(returning=bool(self.record.attempts))
+
     async def _ask_all(self, received: ReceivedRequest) -> None:
         endpoint = self.record.endpoint
         asking = AskAll(self.context, received, lambda *to: RequestHandler(self.services, endpoint, *to).run())
@@ -147,7 +149,7 @@ class RequestHandler:
         requests are recorded too."""
         record, exchange, snapshot = self.record, self.exchange, self.snapshot
         inner = self.on_behalf
-        client = inner.identity if inner is not None else access.identify(snapshot, exchange.headers, exchange.peer)
+        client = inner.identity if inner is not None else exchange.caller.identify(snapshot)
         record.client_label, record.client = client.label, client.client
         request = record.request = await self._read(client)
         request.sender = client.name
@@ -161,36 +163,31 @@ class RequestHandler:
         return received
 
     async def _read(self, client: access.Identity) -> InferenceRequest:
-        check_json(self.exchange.headers)
+        self.exchange.caller.check_json()
         return parse(self.record.endpoint, await self.exchange.read_body(self.snapshot.server.max_body))
 
     # -- plan -----------------------------------------------------------------------------------------------------
 
     def _plan(self, received: ReceivedRequest) -> PlannedRequest:
-        client, request, alias, record = received.client, received.request, received.alias, self.record
-        planner = Planner(self.context, received, self.states, self.services.next_turn(alias.name))
-        failover = FailoverState(planner, resort_of(alias, client.client) if request.tools else None)
-        asked = request, alias, client, record.id
-        slots = SlotAcquirer(self.services.admission, failover, *asked, self.timer, record.began, record.tried)
-        return PlannedRequest(received, failover, slots, stream_reply(self.context, received, failover.plan))
+        planner = Planner(self.context, received, self.states, self.services.next_turn(received.alias.name))
+        return PlannedRequest(self.context, received, planner)
 
     # -- admit and attempt ----------------------------------------------------------------------------------------
 
     def _admitted(self, planned: PlannedRequest, candidate: Candidate) -> AdmittedRequest:
         """Raises AttemptFailed where a budget was spent since the plan was made."""
         services, record, request = self.services, self.record, planned.received.request
-        failover, now = planned.failover, time.monotonic()
         spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
         return AdmittedRequest(
             planned,
             candidate,
-            failover.plan.alias,
-            planned.slots.queued,
-            final=self.spare is not None or not (failover.remaining or with_forced_call(candidate, request, now)),
-            on_answer=self.blame.answered if self.blame is not None else None,
-            record=AttemptRecord(candidate.state, request, len(record.attempts) + 1, failover.plan.detour(candidate)),
+            planned.alias,
+            planned.queued,
+            self.blame.answered if self.blame is not None else None,
+            AttemptRecord(candidate.state, request, len(record.attempts) + 1, planned.detour(candidate)),
+            has_spare=self.spare is not None,
         )
 
     async def _attempt(self, admitted: AdmittedRequest) -> None:
@@ -366,12 +363,12 @@ class RequestHandler:
             return
         record.seconds = self.timer.now() - record.began
         if planned is not None:
-            record.queued = planned.slots.queued
+            record.queued = planned.queued
             record.committed = planned.reply is not None and planned.reply.committed
         try:
             used = services.settler.settle(record)
             if record.charge is not None and planned is not None:
-                planned.slots.settled(record.charge.tokens, used)
+                planned.settled(record.charge.tokens, used)
         except Exception:
             services.metrics.failures.note("settle", f"counting request {record.id}")
         for observer in services.observers:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.admission.access import Identity
+from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.config.snapshot import Alias
 from gateway.proxy.exchange import ClientGone, Headers, nothing, running_task, too_large
@@ -36,6 +37,7 @@ class InnerExchange:
         self._kept = kept
         self._sent = body
         self._peer = peer
+        self.caller = Caller(self.headers, peer)
         self._leave: Callable[[], object] | None = None
         self._gone = False
 

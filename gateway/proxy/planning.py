@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from gateway.admission import access
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.proxy.reply import StreamReply, base_headers
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.balance import affinity_key
+from gateway.routing.first_choice import first_choice
 from gateway.routing.needs import Resort
-from gateway.routing.plan import Plan, make_plan
+from gateway.routing.plan import Candidate, Plan, make_plan
 
 
 class Planner:
@@ -28,11 +28,31 @@ class Planner:
         self._states = states
         self._turn = turn
 
+    def first_choice(self) -> Candidate | None:
+        """The backend that comes first in the plan, where that needs no plan; None = it has to be made."""
+        context, received, services = self._context, self._received, self._context.services
+        client, request, alias = received.client, received.request, received.alias
+        if services.admission.scheduler.sharing is not None or context.snapshot is not services.snapshot:
+            return None
+        if services.accounts.over_budget(context.snapshot, client.client) is not None:
+            return None
+        caller = context.exchange.caller
+        return first_choice(
+            alias,
+            self._states,
+            request,
+            time.monotonic(),
+            local_only=client.local_only or caller.asks_local_only,
+            turn=self._turn,
+            key=lambda: affinity_key(request, caller.session, client.name, alias.name),
+            client=client.client,
+        )
+
     def __call__(self, resort: Resort | None, outcomes: Mapping[str, str] | None) -> Plan:
         """A plan of the fleet as it is now. `outcomes`: backend name -> how its attempt ended."""
         client, request, alias = self._received.client, self._received.request, self._received.alias
         context, states = self._context, self._states
-        headers, services = context.exchange.headers, context.services
+        caller, services = context.exchange.caller, context.services
         starts = services.admission.starts
         if context.snapshot is not services.snapshot:
             alias, states = self._alias_now(alias)
@@ -41,9 +61,9 @@ class Planner:
             states,
             request,
             time.monotonic(),
-            local_only=client.local_only or access.asks_local_only(headers),
+            local_only=client.local_only or caller.asks_local_only,
             turn=self._turn,
-            key=lambda: affinity_key(request, headers, client.name, alias.name),
+            key=lambda: affinity_key(request, caller.session, client.name, alias.name),
             client=client.client,
             resort=resort,
             over_budget=services.accounts.over_budget(context.snapshot, client.client),
@@ -62,14 +82,13 @@ class Planner:
         return alias, {**self._states, **fleet}
 
 
-def stream_reply(context: RequestContext, received: ReceivedRequest, plan: Plan) -> StreamReply | None:
+def stream_reply(context: RequestContext, received: ReceivedRequest, first: BackendState | None) -> StreamReply | None:
     """The reply to a client that streams, else None. Its first heartbeat is due after the `hold` of the backend that is
-    asked first."""
+    asked `first`."""
     request, record = received.request, context.record
     if not request.stream:
         return None
-    first = plan.candidates or plan.skipped
-    if first:
-        context.timer.beat_at = record.began + first[0].state.backend.timeouts.hold
+    if first is not None:
+        context.timer.beat_at = record.began + first.backend.timeouts.hold
     base = base_headers(record.id, received.alias.name)
     return StreamReply(context.exchange, context.timer, request.endpoint, request.model, record.id, base)

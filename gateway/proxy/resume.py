@@ -12,7 +12,8 @@ from gateway.admission.slots import Lease
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.attempt import StreamBroken
-from gateway.proxy.stages import AdmittedRequest, PlannedRequest, RequestContext
+from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
+from gateway.proxy.stages import RequestContext
 from gateway.routing.plan import Candidate
 from gateway.routing.resume import BrokenOff, as_continued, can_go_on, can_resume, continuation
 from gateway.routing.window import known_tokens
@@ -75,7 +76,6 @@ async def resume(
         _count(_broken_attempt(context), goes_on.prompt, broken.off)
     admitted.goes_on = goes_on
     admitted.alias = as_continued(admitted.alias)
-    admitted.final = True
     admitted.record.request = goes_on.request
     log.warning("request %s goes on at %s: %s", record.id, state.name, broken)
     await attempt(admitted)

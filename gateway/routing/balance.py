@@ -32,10 +32,21 @@ def order(
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
             ordered.sort(key=lambda m: m.under_way)
+    if all(_is_plain(member) for member in members):
+        return ordered
     # Stable: health first (one that is due for a trial gets this request), then one whose model is loaded, then a free
     # slot, then the balancing above.
     ordered.sort(key=lambda m: (_doubt(m, now), m.reported.loaded is False, m.under_way >= m.slots))
     return ordered
+
+
+def _is_plain(member: BackendState) -> bool:
+    """Does nothing but the balancing decide its place?"""
+    return (
+        member.health.state is not State.SUSPECT
+        and member.reported.loaded is not False
+        and member.inflight + member.shared.elsewhere < member.slots
+    )
 
 
 def _doubt(member: BackendState, now: float) -> int:
@@ -62,13 +73,16 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
     return ordered
 
 
-def affinity_key(request: InferenceRequest, headers: Mapping[bytes, bytes], client: str, alias: str) -> bytes:
-    """A key that is the same for all requests of a session: the client's session id if it sends one, else the
-    client, the alias and the beginning of the conversation. (`traceparent` does not serve: many clients change it
-    per request.)"""
-    for name in SESSION_HEADERS:
-        if session := headers.get(name):
-            return session
+def session_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The client's session id, if it sends one. (`traceparent` does not serve: many clients change it per request.)"""
+    return next((session for name in SESSION_HEADERS if (session := headers.get(name))), None)
+
+
+def affinity_key(request: InferenceRequest, session: bytes | None, client: str, alias: str) -> bytes:
+    """A key that is the same for all requests of a session: its id where the client sends one (`session_of`), else the
+    client, the alias and the beginning of the conversation."""
+    if session:
+        return session
     if (cache_key := request.fields.get("prompt_cache_key")) is not None:
         return bytes(cache_key)
     return b"\0".join((client.encode(), alias.encode(), *_beginnings(request)))

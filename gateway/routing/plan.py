@@ -201,7 +201,7 @@ def make_plan(
             for state in ordered:
                 plan.candidates.append(Candidate(state, index))
         else:
-            plan.candidates.extend(_adapted(ordered, index, needs, now, resort))
+            plan.candidates.extend(adapted(ordered, index, needs, now, resort))
     if needs.tools == "auto" and any(candidate.doubtful for candidate in plan.candidates):
         plan.candidates.sort(key=lambda c: 2 if c.state.backend.cloud else 1 if c.doubtful else 0)
     if has_starts and refuses_start is not None:
@@ -230,7 +230,7 @@ def _plan_starts(plan: Plan) -> None:
     plan.candidates = []
 
 
-def _adapted(
+def adapted(
     ordered: Sequence[BackendState], step: int, needs: Needs, now: float, mode: Resort | None
 ) -> list[Candidate]:
     """The candidates of one step; those that meet a preference come first."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.config.snapshot import Balance
 from gateway.domain.backend import BackendState
 from gateway.domain.request import COMPLETIONS
-from gateway.routing.balance import affinity_key, order
+from gateway.routing.balance import affinity_key, order, session_of
 from tests.routing.parts import backend, request
 
 unhurried = settings(deadline=None)  # the machine may be busy
@@ -145,7 +145,7 @@ TALK = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "h
 
 def key_of(headers: dict[bytes, bytes] | None = None, client: str = "c", alias: str = "a", **body: Any) -> bytes:
     body.setdefault("messages", TALK)
-    return affinity_key(request(**body), headers or {}, client, alias)
+    return affinity_key(request(**body), session_of(headers or {}), client, alias)
 
 
 @pytest.mark.parametrize("name", [b"x-claude-code-session-id", b"x-openwebui-chat-id"])
@@ -217,7 +217,7 @@ def test_messages_of_any_shape_make_a_key(messages: Any) -> None:
 
 def test_a_plain_prompt_makes_a_key() -> None:
     def key(prompt: Any) -> bytes:
-        return affinity_key(request(COMPLETIONS, prompt=prompt), {}, "c", "a")
+        return affinity_key(request(COMPLETIONS, prompt=prompt), None, "c", "a")
 
     assert key("one") == key("one") != key("two")
     assert key(["one", "two"]) == key(["one", "two"])
