@@ -12,6 +12,7 @@ from gateway.accounting.limits import Charge
 from gateway.config.snapshot import Client
 from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint, InferenceRequest
+from gateway.domain.usage import NO_TOKENS, Tokens
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer
 from gateway.metrics.registry import OPEN
@@ -32,6 +33,7 @@ class AttemptRecord:
     answered: bool = False  # the client has the answer, or its end is being sent
     first_token: float = 0.0  # when the first content was sent to the client, in the loop's seconds; 0 = none
     usage: dict[str, Any] | None = None  # reported with the answer that the client got
+    tokens: Tokens = NO_TOKENS  # of the usage that was counted
     audio_seconds: float = 0.0  # of speech that was read or spoken, as far as it is known
     unused: dict[str, Any] | None = None  # of an answer that was not used, or went on elsewhere
     answer: WholeAnswer | StreamTrack | None = None  # the one that the client got

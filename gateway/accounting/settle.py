@@ -15,8 +15,6 @@ from gateway.domain.usage import is_beyond_belief
 from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import known_tokens
 
-_KINDS = ("prompt", "completion", "cached", "reasoning")  # in the order of Tokens
-
 
 class Settler:
     """Counts the finished requests of one gateway. `on_spent` is called with the alias and the cost in USD."""
@@ -95,12 +93,11 @@ class Settler:
         numbers are impossible, the estimate counts instead, so that such an answer is neither free nor uses up a
         budget."""
         state, request = attempt.state, attempt.request
+        used = attempt.tokens = read_usage(usage)
         if is_beyond_belief(usage):
             self._metrics.violations.inc(state.name, "usage")
             return self._book_estimate(record, attempt, outcome, seconds)
-        used = read_usage(usage)
-        for kind, count in zip(_KINDS, used, strict=True):
-            route.count_tokens(kind, count)
+        route.count_tokens(used)
         counted = used.prompt and not usage.get("estimated")  # an estimate teaches nothing
         if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
             state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)

@@ -48,7 +48,7 @@ def is_beyond_belief(usage: object) -> bool:
     """Is a reported number of prompt or answer tokens impossibly large? Then the real usage is not known."""
     if not isinstance(usage, dict):
         return False
-    return any(_is_too_large(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    return _is_too_large(usage.get("prompt_tokens")) or _is_too_large(usage.get("completion_tokens"))
 
 
 def _is_too_large(value: Any) -> bool:

@@ -50,6 +50,10 @@ class ClientConnection(Protocol):
         """Run the exchange; the request's body is complete, or was refused."""
         ...
 
+    def ended(self, exchange: Answering) -> None:
+        """The exchange has run."""
+        ...
+
     def discard_input(self) -> None:
         """Read no further request, and discard later bytes."""
         ...

@@ -240,24 +240,28 @@ class Connection(RequestReader, asyncio.Protocol):
     def _caller(self, head: Head) -> Caller:
         if head.repeated is not None:
             return head.repeated.caller
-        caller = Caller(header_map(head.headers), self.client[0] if self.client else "local")
+        headers = header_map(head.headers)
+        headers.pop(b"content-length", None)  # of this request only
+        caller = Caller(headers, self.client[0] if self.client else "local")
         self.repeated = repeated_head(self.raw_head, head, caller)
         return caller
 
     def _begin_asgi(self, head: Head) -> None:
         """Anything but an inference POST, as in uvicorn."""
         self.cycle = AsgiCycle(self, head)
-        self._run(self.cycle.run_asgi(self.config.loaded_app))
+        task = self.loop.create_task(self.cycle.run_asgi(self.config.loaded_app))
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
 
     def start(self, exchange: Answering) -> None:
         """Run the request in a task of its own."""
-        exchange.own_task = self._run(exchange.run())
+        task = exchange.own_task = self.loop.create_task(exchange.run())
+        self.server_state.tasks.add(task)  # `ended` removes it: a callback of the task would cost more
 
-    def _run(self, request: Any) -> asyncio.Task[None]:
-        task = self.loop.create_task(request)
-        self.server_state.tasks.add(task)
-        task.add_done_callback(self.server_state.tasks.discard)
-        return task
+    def ended(self, exchange: Answering) -> None:
+        """The exchange has run."""
+        if exchange.own_task is not None:
+            self.server_state.tasks.discard(exchange.own_task)
 
     def body_received(self, body: bytes) -> None:
         cycle = self.cycle

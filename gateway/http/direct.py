@@ -135,6 +135,7 @@ class DirectExchange:
         try:
             await handler_of(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
         finally:
+            self._connection.ended(self)
             if not self.response_complete and not self.disconnected:
                 self._cut()
 

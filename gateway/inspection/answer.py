@@ -11,8 +11,8 @@ from typing import Any
 
 from gateway.inspection.calls import ToolCalls
 from gateway.inspection.heuristics import begins_as_garbage, closes_alone, is_garbage, opened
-from gateway.inspection.markers import markers_of
 from gateway.inspection.mender import Call, Gap, Mender, Reasoning, Segment, Text
+from gateway.inspection.plain import PLAIN_ENDS, is_plain_under
 from gateway.inspection.policy import InspectionPolicy, ReasoningField
 from gateway.inspection.reasoning import Thoughts
 from gateway.transport.sse import has_other_content
@@ -134,18 +134,13 @@ class ChoiceAnswer:
         text, policy = message.get("content"), self._policy
         if not self._armed or not isinstance(text, str) or not text or text.isspace():
             return False
-        if finish_reason not in ("stop", "length") or policy.must_call or policy.reasoning_field != "as_is":
+        if finish_reason not in PLAIN_ENDS or message.get("tool_calls") or any(message.get(name) for name in FIELDS):
             return False
-        if message.get("tool_calls") or any(message.get(name) for name in FIELDS):
-            return False
-        found = policy.thoughts
-        if found is not None and (found.implied or any(tag in text for tag in found.tags)):
-            return False
-        if policy.tools is not None and markers_of(tuple(policy.formats)).anywhere.search(text) is not None:
+        if not is_plain_under(policy, text):
             return False
         self._note_start(text)
         self.has_content = True
-        self.size = _bytes_of(text)
+        self.size = bytes_of(text)
         return True
 
     def text(self, text: str) -> list[Delta] | None:
@@ -235,7 +230,7 @@ class ChoiceAnswer:
         if self._thoughts_start is not None and isinstance(thought, str):
             self._thoughts_start = self._still_garbage((self._thoughts_start + thought).lstrip())
         if self._armed:
-            self.size += _bytes_of(str(thought))
+            self.size += bytes_of(str(thought))
 
     def _thoughts_to_find(self) -> Thoughts | None:
         """How thoughts are marked in content that begins now. If thoughts came in a field of their own, a missing
@@ -345,7 +340,7 @@ class ChoiceAnswer:
         return False
 
 
-def _bytes_of(text: str) -> int:
+def bytes_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 

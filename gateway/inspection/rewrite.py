@@ -176,6 +176,7 @@ def whole(body: bytes, served: object, model: str) -> bytes:
     if served is None or served == model:
         return body
     old = b'"model":' + _encode(served)
-    if old in body and body.count(b'"model"') == 1:  # inside a text the quotes are escaped
-        return body.replace(old, b'"model":' + _encode(model), 1)
+    at = body.find(b'"model"')
+    if at >= 0 and body.startswith(old, at) and body.find(b'"model"', at + 7) < 0:  # in a text the quotes are escaped
+        return b"".join((body[:at], b'"model":', _encode(model), body[at + len(old) :]))
     return _encode({**_decode_fields(body), "model": Raw(_encode(model))})

@@ -76,6 +76,8 @@ class WholeAnswer(Inspector):
         if read.choices is None or read.error is not None:
             self.failure = _why(read, "choices")
             return
+        if len(read.choices) == 1 and self.note_plain(read.choices[0].message, read.choices[0].finish_reason):
+            return
         choices = [Choice(i, one.message, one.text, one.finish_reason) for i, one in enumerate(read.choices)]
         self.failure = self.fault_in(choices, whole=True) if choices else "answered with no choices"
         if self.failure is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from gateway.domain.usage import Tokens
 from gateway.metrics.counters import Count, Family, Histogram
 from gateway.supervision import Failures
 
@@ -133,9 +134,10 @@ class Route:
         self.attempt_ok: Count = metrics.attempts.child(backend, "ok")
         self.first_token: Histogram = metrics.first_token.child(alias, backend)
         self.inter_token: Histogram = metrics.inter_token.child(backend)
-        kinds = ("prompt", "completion", "cached", "reasoning")
-        self._tokens: dict[str, Count] = {kind: metrics.tokens.child(client, alias, backend, kind) for kind in kinds}
+        kinds = Tokens._fields  # prompt, completion, cached, reasoning
+        self._tokens: list[Count] = [metrics.tokens.child(client, alias, backend, kind) for kind in kinds]
 
-    def count_tokens(self, kind: str, tokens: int) -> None:
-        """`kind`: prompt, completion, cached or reasoning; `tokens`: from `read_usage`."""
-        self._tokens[kind].value += tokens
+    def count_tokens(self, used: Tokens) -> None:
+        for count, tokens in zip(self._tokens, used, strict=True):
+            if tokens:
+                count.value += tokens

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
+from gateway.accounting.prices import NO_TOKENS, Tokens
 from gateway.accounting.record import RequestRecord
 from gateway.observe.spans import is_failure
 from gateway.printable import visible, visible_json, visible_lines
@@ -66,8 +66,10 @@ def request_line(record: RequestRecord, at: float) -> RequestLine:
     left = [(tried.backend, tried.kind) for tried in record.tried] if record.tried else ()
     if served is not None:
         backend = served.state.name
-        tokens = read_usage(served.usage) if served.usage is not None else NO_TOKENS
-        token = max(attempt.first_token for attempt in record.attempts)  # content is begun once
+        tokens = served.tokens if served.usage is not None else NO_TOKENS
+        token = served.first_token
+        if len(record.attempts) > 1:
+            token = max([attempt.first_token for attempt in record.attempts])  # content is begun once
         first = token - record.began if token else None
     else:
         backend = trying.state.name if trying is not None else left[-1][0] if left else ""

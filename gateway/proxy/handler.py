@@ -159,7 +159,8 @@ class RequestHandler:
             record.charge = self.services.accounts.limits.check(client.client, request, time.monotonic())
         exchange.on_leave(self._left)
         received = ReceivedRequest(client, request, alias)
-        self._recall_blame(received)
+        if self.services.culprits:
+            self._recall_blame(received)
         return received
 
     async def _read(self, client: access.Identity) -> InferenceRequest:

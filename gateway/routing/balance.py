@@ -32,7 +32,10 @@ def order(
         ordered = [members[(turn + i) % len(members)] for i in range(len(members))]
         if balance == "least_busy":
             ordered.sort(key=lambda m: m.under_way)
-    if all(_is_plain(member) for member in members):
+    for member in members:
+        if not _is_plain(member):
+            break
+    else:
         return ordered
     # Stable: health first (one that is due for a trial gets this request), then one whose model is loaded, then a free
     # slot, then the balancing above.
@@ -67,8 +70,8 @@ def _by_affinity(members: Sequence[BackendState], key: bytes) -> list[BackendSta
         return hashed.digest()
 
     ordered = sorted(members, key=score, reverse=True)
-    least = min(m.under_way for m in members)
-    if ordered[0].under_way - least >= LEAD:
+    lead = ordered[0].under_way - LEAD
+    if lead >= 0 and min([m.under_way for m in members]) <= lead:
         ordered.sort(key=lambda m: m.under_way)
     return ordered
 
