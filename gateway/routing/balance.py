@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
-TRIES = 6  # attempts to find the end of the first user message in a part of the text
+TRIES = 7  # attempts to find the end of the first user message in a part of the text
 KEY_BYTES = 8192  # of the first system and the first user message
 SESSION_HEADERS = (b"x-claude-code-session-id", b"x-openwebui-chat-id")
 
@@ -125,15 +126,26 @@ def _first_messages(text: bytes) -> list[_Message] | None:
     A part of the list that ends with `}`, and is valid JSON when a `]` is appended, holds whole messages only: a
     part that was cut inside a message or a string would not be valid.
     """
-    at = text.find(b'"user"')
-    for _ in range(TRIES):
-        at = text.find(b"}", at) + 1 if at >= 0 else 0
-        if not at or 2 * at > len(text):  # reading a part would save little
+    for end in islice(_likely_ends(text), TRIES):
+        if 2 * end > len(text):  # reading a part would save little
             return None
         try:
-            messages = _decode_messages(text[:at] + b"]")
+            messages = _decode_messages(text[:end] + b"]")
         except msgspec.DecodeError:
             continue
         if messages[-1].role == "user":
             return messages
     return None
+
+
+def _likely_ends(text: bytes) -> Iterator[int]:
+    """Where the first message of the user may end: in front of the next message, whose role nearly always comes first;
+    else behind a brace."""
+    at = text.find(b'"user"')
+    if at < 0:
+        return
+    following = text.find(b'"role"', at)
+    if following >= 0 and (end := text.rfind(b"}", at, following) + 1):
+        yield end
+    while at := text.find(b"}", at) + 1:
+        yield at
