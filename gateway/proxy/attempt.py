@@ -42,6 +42,7 @@ from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found
 from gateway.proxy.joining import keep_answer
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.results import judge_results
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenOff, may_continue
@@ -156,6 +157,11 @@ class Attempt:
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
         answer = read_whole(body, self.request, policy, thoughts)
         del body
+        if self.request.endpoint.pools and answer.failure is None:
+            states = self._context.services.fleet.states
+            inability = await judge_results(answer, self.request, self.alias, self.candidate.state, states)
+            if inability is not None:
+                raise self._unused(answer, "incapable", inability)
         await self._relay_whole(answer)
         return answer.violations
 
