@@ -13,7 +13,8 @@ from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean
 
 HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
-_RESERVED = ("model", "messages", "prompt", "input", "stream")  # request fields that `params` cannot set
+# Request fields that `params` cannot set.
+_RESERVED = ("model", "messages", "prompt", "input", "query", "documents", "stream")
 _GLOB = "*?["
 
 
@@ -118,7 +119,8 @@ class _Resolver:
         audio = [n for n in names if self.backends[n].engine == "http"]
         if not audio:
             self._check_served(names)
-            self._check_embeddings(names)
+            if not self.section.ask_all:
+                self._check_embeddings(names)
             return
         if len(audio) < len(names):
             self._error("use", f"'{audio[0]}' is an audio backend in a chat alias", "give audio an alias of its own")
@@ -196,9 +198,10 @@ def embedding_model(backend: Backend) -> str | None:
 
 
 def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
-    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown."""
+    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown, or
+    is no window of chats."""
     first = first_step(steps, backends)
-    if any(backends[name].engine == "http" for name in first):
+    if any(backends[name].serves and "chat" not in backends[name].serves for name in first):
         return None
     windows = [context for name in first if (context := backends[name].context) is not None]
     return min(windows) if windows and len(windows) == len(first) else None
