@@ -82,7 +82,8 @@ class PooledCheck:
         if wanted is not None and count != wanted:
             return f"answered with {count} results where there are {wanted} to give"
         places = {item.index for item in items if _is_place(item.index, inputs)}
-        if len(places) < count:
+        unsaid = self._request.endpoint is not RERANK and all(item.index is None for item in items)  # in order
+        if len(places) < count and not unsaid:
             return "answered with results that do not say which input each is of"
         if self._request.endpoint is EMBEDDINGS:
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import ENDPOINTS, InferenceRequest
+from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
@@ -27,7 +27,7 @@ MISLEADING = re.compile(
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
 PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
-POOLING = frozenset(endpoint.name for endpoint in ENDPOINTS if endpoint.pools)
+GENERATING = (CHAT.name, COMPLETIONS.name)
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
 
@@ -184,12 +184,14 @@ def _served(plan: Plan, now: float) -> str:
 
 
 def _serves(state: BackendState, endpoint: str, now: float) -> bool:
-    """Is it known to serve this endpoint? A server of models is expected to chat until it shows otherwise, to embed,
-    rank or score only once it has."""
-    if endpoint not in state.traits.endpoints or state.facts.is_lacking("endpoint:" + endpoint, now):
+    """Is it known to serve this endpoint? A server of models is expected to generate text until it shows otherwise, to
+    embed, rank or score only once it has."""
+    if endpoint not in state.traits.endpoints:
         return False
-    pooled = state.facts.pooled.served
-    return bool(state.backend.serves) or (endpoint in pooled if endpoint in POOLING else not pooled)
+    if state.backend.serves or endpoint in state.facts.pooled.served:
+        return not state.facts.is_lacking("endpoint:" + endpoint, now)
+    silent = any(state.facts.is_lacking("endpoint:" + name, now) for name in GENERATING)
+    return endpoint in GENERATING and not silent and not state.facts.pooled.served
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:
