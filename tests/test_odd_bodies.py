@@ -25,7 +25,9 @@ from gateway.domain.request import (
     EMBEDDINGS,
     ENDPOINTS,
     MESSAGES,
+    RERANK,
     RESPONSES,
+    SCORE,
     SPEECH,
     Endpoint,
     parse,
@@ -77,6 +79,7 @@ NAMES = [
         "stop",
     ),
     *("response_format", "think", "thinking", "reasoning", "reasoning_effort", "chat_template_kwargs", "user", "seed"),
+    *("query", "documents", "text_1", "text_2", "top_n", "dimensions", "truncate", "truncate_prompt_tokens"),
     *("max_tokens", "max_completion_tokens", "prompt_cache_key", "logprobs", "temperature", "options", "format"),
     *(
         "parallel_tool_calls",
@@ -98,6 +101,7 @@ PROMPT = {
     CHAT.name: b'"messages":[{"role":"user","content":"hello"}]', COMPLETIONS.name: b'"prompt":"hello"',
     EMBEDDINGS.name: b'"input":"hello"',
     MESSAGES.name: b'"messages":[{"role":"user","content":"hello"}],"max_tokens":9',
+    RERANK.name: b'"query":"hello","documents":["hello"]', SCORE.name: b'"text_1":"hello","text_2":["hello"]',
     RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
 }  # fmt: skip
 
@@ -202,6 +206,8 @@ ENGINES_CALLS: dict[str, list[Any]] = {
     ],
     "completions": [lambda f, s: completion_call(f, stream=s, window=None).body],
     "embeddings": [lambda f, s: embeddings_call(f, window=None).body, lambda f, s: embeddings_arguments(f)[0]],
+    "rerank": [],
+    "score": [],
 }
 
 

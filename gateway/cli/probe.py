@@ -62,7 +62,8 @@ def choose(snapshot: Snapshot, name: str | None) -> tuple[list[Backend], dict[st
         hint = did_you_mean(name, backends) or f"there are: {', '.join(backends)}"
         raise click.UsageError(f"there is no backend '{name}': {hint}")
     if not traits_of(backends[name]).chats:
-        raise click.UsageError(f"'{name}' serves no chats, and there are checks of chats only")
+        what = "is an audio server" if backends[name].engine == "http" else "serves no chats"
+        raise click.UsageError(f"'{name}' {what}, for which there are no checks")
     return [backends[name]], {}
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -365,13 +364,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
 
 def traits_of(backend: Backend) -> EngineTraits:
     """The row of what routes.yaml declares."""
-    return row_for(declared_server(backend), backend.serves)
+    return serving(TRAITS[declared_server(backend)], backend.serves)
 
 
-@lru_cache(maxsize=256)
-def row_for(server: str, serves: tuple[str, ...]) -> EngineTraits:
+def serving(row: EngineTraits, serves: tuple[str, ...]) -> EngineTraits:
     """The row of a server that serves only these endpoints; none = all that such a server can."""
-    row = TRAITS[server]
     return replace(row, endpoints=frozenset(serves)) if serves and row.endpoints else row
 
 

@@ -19,7 +19,7 @@ from gateway.routing.resume import same_model
 @dataclass(slots=True)
 class Chain:
     """What binds the backends of an alias together for one request. `home`: the backend whose embeddings the alias
-    gives; None = not known. `dimensions`: numbers in one of them, as far as known."""
+    gives; None = it gives none. `dimensions`: numbers in one of them, as far as known."""
 
     request: InferenceRequest
     home: BackendState | None
@@ -44,8 +44,8 @@ class Chain:
         home = self.home
         assert home is not None
         if state is not home and not is_comparable(state, home):
-            own = state.backend.embedding_model or state.model or "a model that is not known yet"
-            return f"embeds with {own}, and this alias with {name_of(home)} ({home.name}): they cannot be compared"
+            own, its = (name_of(one) or "a model that is not known yet" for one in (state, home))
+            return f"embeds with {own}, and this alias with {its} ({home.name}): they cannot be compared"
         size = dimensions_of(state)
         if size is None or self.dimensions is None or size == self.dimensions:
             return None
@@ -58,10 +58,9 @@ def chain_of(alias: Alias, states: Mapping[str, BackendState], request: Inferenc
         return Chain(request, None, None)
     members = [state for step in alias.steps for name in step if (state := states.get(name)) is not None]
     embedding = [state for state in members if may_embed(state, now)]
-    home = next((state for state in embedding if says_it_embeds(state)), None)
-    home = home or next((state for state in embedding if name_of(state) is not None), None)
-    if home is None:
+    if not embedding:
         return Chain(request, None, None)
+    home = next((state for state in embedding if says_it_embeds(state)), embedding[0])
     alike = [home, *(state for state in embedding if state is not home and is_comparable(state, home))]
     sizes = (dimensions_of(state) for state in alike)
     return Chain(request, home, next((size for size in sizes if size is not None), None))
@@ -72,10 +71,9 @@ def may_embed(state: BackendState, now: float) -> bool:
 
 
 def says_it_embeds(state: BackendState) -> bool:
-    """Does routes.yaml say that it embeds, and with which model?"""
+    """Does routes.yaml say that it embeds?"""
     backend = state.backend
-    stated = EMBEDDINGS.name in backend.serves or backend.dimensions is not None or backend.embedding_model is not None
-    return stated and name_of(state) is not None
+    return EMBEDDINGS.name in backend.serves or backend.dimensions is not None or backend.embedding_model is not None
 
 
 def dimensions_of(state: BackendState) -> int | None:
