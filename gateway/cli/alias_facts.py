@@ -179,12 +179,7 @@ def _skipped(
     if Need.LONG in unmet and backend.context is not None:
         yield f"beyond {backend.context:,} tokens"
     yield from _tool_calls(alias, unmet)
-    yield from (words for need, words in _WITHOUT.items() if need in unmet and not _in_chain(need, unmet[need]))
-
-
-def _in_chain(need: Need, unmet: Unmet) -> bool:
-    """Is it left out for vectors only because it stands behind another model? That is told of the alias as a whole."""
-    return need is Need.EMBEDDINGS and unmet.why.kind == "incapable"
+    yield from (words for need, words in _WITHOUT.items() if need in unmet)
 
 
 def _tool_calls(alias: Alias, unmet: Mapping[Need, Unmet]) -> Iterator[str]:

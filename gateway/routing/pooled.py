@@ -19,7 +19,7 @@ from gateway.routing.resume import same_model
 @dataclass(slots=True)
 class Chain:
     """What binds the backends of an alias together for one request. `home`: the backend whose embeddings the alias
-    gives; None = it gives none. `dimensions`: numbers in one of them, as far as known."""
+    gives; None = not known. `dimensions`: numbers in one of them, as far as known."""
 
     request: InferenceRequest
     home: BackendState | None
@@ -61,6 +61,8 @@ def chain_of(alias: Alias, states: Mapping[str, BackendState], request: Inferenc
     if not embedding:
         return Chain(request, None, None)
     home = next((state for state in embedding if says_it_embeds(state)), embedding[0])
+    if name_of(home) is None and not says_it_embeds(home):
+        return Chain(request, None, None)  # nothing is known to differ
     alike = [home, *(state for state in embedding if state is not home and is_comparable(state, home))]
     sizes = (dimensions_of(state) for state in alike)
     return Chain(request, home, next((size for size in sizes if size is not None), None))
