@@ -79,7 +79,6 @@ NAMES = [
         "stop",
     ),
     *("response_format", "think", "thinking", "reasoning", "reasoning_effort", "chat_template_kwargs", "user", "seed"),
-    *("query", "documents", "text_1", "text_2", "top_n", "dimensions", "truncate", "truncate_prompt_tokens"),
     *("max_tokens", "max_completion_tokens", "prompt_cache_key", "logprobs", "temperature", "options", "format"),
     *(
         "parallel_tool_calls",
@@ -97,6 +96,7 @@ NAMES = [
         "stop",
     ),
 ]
+POOLED_NAMES = ["query", "documents", "text_1", "text_2", "top_n"]
 PROMPT = {
     CHAT.name: b'"messages":[{"role":"user","content":"hello"}]', COMPLETIONS.name: b'"prompt":"hello"',
     EMBEDDINGS.name: b'"input":"hello"',
@@ -131,7 +131,7 @@ values = st.recursive(
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
     """JSON objects of known fields that hold anything; now and then not quite JSON."""
-    fields = draw(st.dictionaries(st.sampled_from(NAMES), values, max_size=5))
+    fields = draw(st.dictionaries(st.sampled_from(NAMES + POOLED_NAMES), values, max_size=5))
     if draw(st.integers(0, 3)):
         fields["model"] = "a"
     body = json.dumps(fields).encode("utf-8", "surrogatepass")
@@ -212,7 +212,7 @@ ENGINES_CALLS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: str(endpoint.name))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(name for name in POOLED_NAMES if name not in NAMES)])
 def test_an_odd_value_in_any_field_is_refused_or_passed_on(endpoint: Endpoint, name: str) -> None:
     for value in ODD:
         if len(value) < 1000:
@@ -276,7 +276,8 @@ WHOLE = [
 
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "a"}, "text": "a", "finish_reason": "stop"}
-ANSWER = {"id": "x", "created": 1, "model": "m", "choices": [CHOICE], "data": [], "usage": {"prompt_tokens": 1}}
+RESULTS = {"data": [{"index": 0, "embedding": [0.5], "score": 0.5}], "results": [{"index": 0, "relevance_score": 0.5}]}
+ANSWER = {"id": "x", "created": 1, "model": "m", "choices": [CHOICE], **RESULTS, "usage": {"prompt_tokens": 1}}
 CHUNK = {**ANSWER, "choices": [{**CHOICE, "delta": {"content": "a"}}]}
 ANSWERED, STREAMED = json_answer(ANSWER), b"data: " + json.dumps(CHUNK).encode() + b"\n\n"
 
@@ -304,7 +305,7 @@ async def gateway_before_one() -> AsyncIterator[RunningGateway]:
 def odd_bodies() -> Iterator[tuple[str, bytes]]:
     yield from product(PATHS, WHOLE)
     for endpoint in ENDPOINTS:
-        for name, value in product(NAMES, ODD):
+        for name, value in product(POOLED_NAMES if endpoint in (RERANK, SCORE) else NAMES, ODD):
             if len(value) < 1000 or name in ("max_tokens", "messages", "tools", "chat_template_kwargs", "stop"):
                 yield "/v1" + endpoint.path, with_field(endpoint, name, value)
     for name in ("messages", "tools", "max_tokens"):
