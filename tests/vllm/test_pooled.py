@@ -110,7 +110,7 @@ async def test_it_does_not_chat_and_that_is_remembered(embedder: VllmServer) -> 
     async with gateway_on(embedder) as gateway:
         assert (await asked(gateway, EMBEDDINGS, input="hi"))[0] == 200
         for _ in range(2):
-            status, refused = await asked(gateway, CHAT, messages=[{"role": "user", "content": "hi"}])
+            status, refused = await asked(gateway, CHAT, messages=[{"role": "user", "content": "hi"}], max_tokens=4)
             assert (status, refused["error"]["code"]) == (400, "input_unsupported")
         assert "It serves /embeddings" in refused["error"]["message"]
         assert "endpoint:chat" in gateway.gateway.fleet["a"].facts.lacks
