@@ -17,6 +17,7 @@ BUILD = "b1-0c1e57098"
 _NO_SLOTS = "This server does not support slots endpoint. Start it with `--slots`"
 _NO_METRICS = "This server does not support metrics endpoint. Start it with `--metrics`"
 _NO_EMBEDDINGS = "This server does not support embeddings. Start it with `--embeddings`"
+_NO_RERANKING = "This server does not support reranking. Start it with `--reranking`"
 _LOOKS = ("/slots", "/metrics")  # are answered by the engine's own loop
 _TYPES = {400: "invalid_request_error", 404: "not_found_error", 501: "not_supported_error", 503: "unavailable_error"}
 
@@ -79,6 +80,8 @@ class SimLlama(SimVllm):
             await exchange.send_json(200, self._props())
         elif exchange.path == "/v1/embeddings" and not self.pooling:
             await self._refuse(exchange, 501, _NO_EMBEDDINGS)
+        elif exchange.path in ("/v1/rerank", "/rerank") and not self.pooling:
+            await self._refuse(exchange, 501, _NO_RERANKING)
         else:
             await super().route(exchange, faults)
 

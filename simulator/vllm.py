@@ -16,7 +16,7 @@ from simulator.answer import Answer, plan
 from simulator.base import Sim
 from simulator.chat import CONTENT_TYPE, ChatStream, Shape, new_shape_id, seconds, send_chat
 from simulator.completions import TextShape, TextStream, send_text
-from simulator.embeddings import send_embeddings
+from simulator.embeddings import send_embeddings, send_ranking, send_scores
 from simulator.engine import Engine, EngineDied
 from simulator.faults import Fault
 from simulator.metrics import render
@@ -28,6 +28,11 @@ from simulator.wire import EventStream
 
 _VARY = [("vary", "Origin")]
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+_POOLING = {
+    "/v1/embeddings": send_embeddings,
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), send_ranking),
+    **dict.fromkeys(("/score", "/v1/score"), send_scores),
+}
 _NOT_FOUND = {"detail": "Not Found"}
 
 
@@ -150,7 +155,7 @@ class SimVllm(Sim):
         known = {**always, **(shown if self.generic else own)}
         if self.dev_mode:
             known |= {"/is_sleeping": ("GET",), "/sleep": ("POST",), "/wake_up": ("POST",)}
-        known |= {"/v1/embeddings": ("POST",)} if self.pooling else chat
+        known |= dict.fromkeys(_POOLING, ("POST",)) if self.pooling else chat
         return known.get(path, ())
 
     async def _get(self, exchange: Exchange, path: str, faults: Mapping[str, Fault]) -> None:
@@ -219,8 +224,8 @@ class SimVllm(Sim):
         validation.check_model(body, self.served, chat=not self.pooling)
         if path == "/tokenize":
             await self._tokenize(exchange, body)
-        elif path == "/v1/embeddings":
-            await send_embeddings(exchange, body, self.served[0], self.new_id())
+        elif path in _POOLING:
+            await _POOLING[path](exchange, body, self.served[0], self.new_id(), self.context)
         elif path == "/v1/completions":
             await self._complete(exchange, body, faults)
         else:

@@ -25,7 +25,9 @@ from gateway.domain.request import (
     EMBEDDINGS,
     ENDPOINTS,
     MESSAGES,
+    RERANK,
     RESPONSES,
+    SCORE,
     SPEECH,
     Endpoint,
     parse,
@@ -94,10 +96,12 @@ NAMES = [
         "stop",
     ),
 ]
+POOLED_NAMES = ["query", "documents", "text_1", "text_2", "top_n"]
 PROMPT = {
     CHAT.name: b'"messages":[{"role":"user","content":"hello"}]', COMPLETIONS.name: b'"prompt":"hello"',
     EMBEDDINGS.name: b'"input":"hello"',
     MESSAGES.name: b'"messages":[{"role":"user","content":"hello"}],"max_tokens":9',
+    RERANK.name: b'"query":"hello","documents":["hello"]', SCORE.name: b'"text_1":"hello","text_2":["hello"]',
     RESPONSES.name: b'"input":"hello"', SPEECH.name: b'"input":"hello","voice":"v"',
 }  # fmt: skip
 
@@ -127,7 +131,7 @@ values = st.recursive(
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
     """JSON objects of known fields that hold anything; now and then not quite JSON."""
-    fields = draw(st.dictionaries(st.sampled_from(NAMES), values, max_size=5))
+    fields = draw(st.dictionaries(st.sampled_from(NAMES + POOLED_NAMES), values, max_size=5))
     if draw(st.integers(0, 3)):
         fields["model"] = "a"
     body = json.dumps(fields).encode("utf-8", "surrogatepass")
@@ -202,11 +206,13 @@ ENGINES_CALLS: dict[str, list[Any]] = {
     ],
     "completions": [lambda f, s: completion_call(f, stream=s, window=None).body],
     "embeddings": [lambda f, s: embeddings_call(f, window=None).body, lambda f, s: embeddings_arguments(f)[0]],
+    "rerank": [],
+    "score": [],
 }
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: str(endpoint.name))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(name for name in POOLED_NAMES if name not in NAMES)])
 def test_an_odd_value_in_any_field_is_refused_or_passed_on(endpoint: Endpoint, name: str) -> None:
     for value in ODD:
         if len(value) < 1000:
@@ -270,7 +276,8 @@ WHOLE = [
 
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "a"}, "text": "a", "finish_reason": "stop"}
-ANSWER = {"id": "x", "created": 1, "model": "m", "choices": [CHOICE], "data": [], "usage": {"prompt_tokens": 1}}
+RESULTS = {"data": [{"index": 0, "embedding": [0.5], "score": 0.5}], "results": [{"index": 0, "relevance_score": 0.5}]}
+ANSWER = {"id": "x", "created": 1, "model": "m", "choices": [CHOICE], **RESULTS, "usage": {"prompt_tokens": 1}}
 CHUNK = {**ANSWER, "choices": [{**CHOICE, "delta": {"content": "a"}}]}
 ANSWERED, STREAMED = json_answer(ANSWER), b"data: " + json.dumps(CHUNK).encode() + b"\n\n"
 
@@ -298,7 +305,7 @@ async def gateway_before_one() -> AsyncIterator[RunningGateway]:
 def odd_bodies() -> Iterator[tuple[str, bytes]]:
     yield from product(PATHS, WHOLE)
     for endpoint in ENDPOINTS:
-        for name, value in product(NAMES, ODD):
+        for name, value in product(POOLED_NAMES if endpoint in (RERANK, SCORE) else NAMES, ODD):
             if len(value) < 1000 or name in ("max_tokens", "messages", "tools", "chat_template_kwargs", "stop"):
                 yield "/v1" + endpoint.path, with_field(endpoint, name, value)
     for name in ("messages", "tools", "max_tokens"):

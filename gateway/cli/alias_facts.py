@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.config.aliases import HERMES_WINDOW, first_window
-from gateway.config.snapshot import Alias, Backend, Snapshot
+from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import traits_of
 from gateway.launch.families import family_of
@@ -126,7 +126,7 @@ def _member(state: BackendState, step: int, skipped: tuple[str, ...]) -> Member:
 
 def _tools(state: BackendState) -> str:
     backend, able = state.backend, state.capabilities(_NOW)
-    if not _serves_models(backend):
+    if not traits_of(backend).chats:
         return "-"
     if backend.tool_parser is None:
         emulated = ", required calls emulated" if traits_of(backend).emulates_calls else ""
@@ -149,10 +149,6 @@ def _thinks_by_default(state: BackendState) -> bool | None:
     return None if family is None else family.thinks_by_default
 
 
-def _serves_models(backend: Backend) -> bool:
-    return bool(traits_of(backend).endpoints)
-
-
 # -- when it is skipped -----------------------------------------------------------------------------------------------
 
 
@@ -163,7 +159,7 @@ def _skipped(
     if backend.parked is not None:
         yield f"always: it is parked ({backend.parked})"
         return
-    if not _serves_models(backend):
+    if backend.serves and not traits_of(backend).chats:
         yield f"for anything but {', '.join(backend.serves)}"
         return
     if backend.run == "on_request":

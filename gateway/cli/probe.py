@@ -62,13 +62,14 @@ def choose(snapshot: Snapshot, name: str | None) -> tuple[list[Backend], dict[st
         hint = did_you_mean(name, backends) or f"there are: {', '.join(backends)}"
         raise click.UsageError(f"there is no backend '{name}': {hint}")
     if not traits_of(backends[name]).chats:
-        raise click.UsageError(f"'{name}' is an audio server, for which there are no checks")
+        what = "is an audio server" if backends[name].engine == "http" else "serves no chats"
+        raise click.UsageError(f"'{name}' {what}, for which there are no checks")
     return [backends[name]], {}
 
 
 def _why_not(backend: Backend) -> str | None:
     if not traits_of(backend).chats:
-        return "an audio server"
+        return "an audio server" if backend.engine == "http" else "serves no chats"
     return "a cloud: only asked when it is named, since it costs money" if backend.cloud else None
 
 

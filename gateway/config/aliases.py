@@ -13,7 +13,8 @@ from gateway.config.snapshot import Alias, Backend
 from gateway.config.suggest import did_you_mean
 
 HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
-_RESERVED = ("model", "messages", "prompt", "input", "stream")  # request fields that `params` cannot set
+# Request fields that `params` cannot set.
+_RESERVED = ("model", "messages", "prompt", "input", "query", "documents", "stream")
 _GLOB = "*?["
 
 
@@ -117,6 +118,9 @@ class _Resolver:
     def _check_kinds(self, names: list[str]) -> None:
         audio = [n for n in names if self.backends[n].engine == "http"]
         if not audio:
+            self._check_served(names)
+            if not self.section.ask_all:
+                self._check_embeddings(names)
             return
         if len(audio) < len(names):
             self._error("use", f"'{audio[0]}' is an audio backend in a chat alias", "give audio an alias of its own")
@@ -125,6 +129,39 @@ class _Resolver:
             self.report.was_dropped("backends", n, "serves") or not self.backends[n].serves for n in audio
         ):
             self._error("use", "its backends serve different things", "transcriptions and speech are two aliases")
+
+    def _check_served(self, names: list[str]) -> None:
+        """Members with nothing in common stand for no one alias."""
+        stated = {n: self.backends[n].serves for n in names if self.backends[n].serves}
+        if not stated or any(self.report.was_dropped("backends", n, "serves") for n in names):
+            return
+        if not set.intersection(*map(set, stated.values())):
+            what = "; ".join(f"{n}: {', '.join(serves)}" for n, serves in stated.items())
+            self._error("use", f"its backends serve different things ({what})", "give each kind an alias of its own")
+        elif len(stated) < len(names) and not any("chat" in serves for serves in stated.values()):
+            silent = next(n for n in names if n not in stated)
+            message = f"its backends serve {', '.join(next(iter(stated.values())))}, and '{silent}' does not say what"
+            self.report.warn(self.path, message, f"write backends.{silent}.serves")
+
+    def _check_embeddings(self, names: list[str]) -> None:
+        """Vectors of different models cannot be compared, so no chain may go from one to the other."""
+        embedding = [self.backends[n] for n in names if says_it_embeds(self.backends[n])]
+        for other in embedding[1:]:
+            first = embedding[0]
+            mine, its = embedding_model(first), embedding_model(other)
+            chats = "chat" in first.serves and "chat" in other.serves
+            tell = self.report.warn if chats else self.report.error
+            hint = "give each an alias of its own; if it is one model, give both the same embedding_model"
+            if mine is not None and its is not None and mine != its:
+                message = f"'{other.name}' embeds with {its}, '{first.name}' with {mine}: they cannot be compared"
+                tell((*self.path, "use"), message, hint)
+            elif None not in (first.dimensions, other.dimensions) and first.dimensions != other.dimensions:
+                message = f"'{other.name}' gives vectors of {other.dimensions} numbers, '{first.name}' of "
+                tell((*self.path, "use"), f"{message}{first.dimensions}: they cannot be compared", hint)
+            elif mine is None or its is None:
+                silent = first if mine is None else other
+                message = f"whether '{first.name}' and '{other.name}' embed with the same model is not known"
+                self.report.warn(self.path, message, f"write backends.{silent.name}.model")
 
     def _check_window(self, steps: tuple[tuple[str, ...], ...]) -> None:
         window = first_window(steps, self.backends)
@@ -149,10 +186,22 @@ class _Resolver:
         return tuple(dict.fromkeys(also))
 
 
+def says_it_embeds(backend: Backend) -> bool:
+    stated = backend.dimensions is not None or backend.embedding_model is not None
+    return stated or "embeddings" in backend.serves
+
+
+def embedding_model(backend: Backend) -> str | None:
+    """The model whose embeddings it gives, as far as the file says."""
+    launched = backend.launch.parsed.model if backend.launch is not None else None
+    return backend.embedding_model or launched or backend.model
+
+
 def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> int | None:
-    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown."""
+    """Tokens that fit into every backend of the first step: its smallest window; None when one of them is unknown, or
+    is no window of chats."""
     first = first_step(steps, backends)
-    if any(backends[name].engine == "http" for name in first):
+    if any(backends[name].serves and "chat" not in backends[name].serves for name in first):
         return None
     windows = [context for name in first if (context := backends[name].context) is not None]
     return min(windows) if windows and len(windows) == len(first) else None

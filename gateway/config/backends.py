@@ -38,6 +38,14 @@ SPEECH_PATHS = ("transcriptions", "translations", "speech", "voices")
 # Servers that compute on beyond their model's window and tell no window: only `context` bounds what they are asked.
 UNBOUNDED = frozenset({"mlx", "transformers"})
 
+MODEL_ENDPOINTS = ("chat", "completions", "embeddings", "rerank", "score")
+# By engine, where it is less or other than that.
+SERVED = {
+    "http": ("transcriptions", "translations", "speech"),
+    "ollama": ("chat", "completions", "embeddings"),
+    "litellm": ("chat", "embeddings"),
+}
+
 T = TypeVar("T", Timeouts, HealthSettings, QueueSettings)
 
 
@@ -133,8 +141,9 @@ class _Resolver:
         if given.engine == "http" and not given.serves and not self._dropped("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
+        self._check_serves()
         if given.engine != "http":
-            for key in ("serves", "paths", "fields", "fixed"):
+            for key in ("paths", "fields", "fixed"):
                 if getattr(given, key):
                     self._error(key, "only for engine http", "did you mean engine: http?")
         self._check_speech()
@@ -142,6 +151,17 @@ class _Resolver:
             self._error("server", "only for engine openai", f"engine {given.engine} says it already: remove the key")
         if given.model is None and not self._dropped("model"):
             self._check_missing_model()
+
+    def _check_serves(self) -> None:
+        """What a server does not serve because nobody asks such a server for it."""
+        given = self.given
+        able = SERVED.get(given.engine, MODEL_ENDPOINTS)
+        for name in given.serves:
+            if name not in able:
+                self._error("serves", f"engine {given.engine} does not serve {name}", f"it can: {', '.join(able)}")
+        for key in ("dimensions", "embedding_model"):
+            if getattr(given, key) is not None and (given.engine == "http" or not _may_embed(given.serves)):
+                self._error(key, "of a backend that embeds nothing", "add embeddings to serves, or remove the key")
 
     def _check_speech(self) -> None:
         """What a speech server does in its own way."""
@@ -295,6 +315,10 @@ class _Resolver:
             hint = "a path has no space and no character outside ASCII" if path.startswith("/") else f"write /{path}"
             self.report.error((*where, "path"), f"'{path}' is not a path", hint)
         return health
+
+
+def _may_embed(serves: tuple[str, ...]) -> bool:
+    return not serves or "embeddings" in serves
 
 
 def names_cloud_model(model: str | None) -> bool:

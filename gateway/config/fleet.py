@@ -25,6 +25,7 @@ _SOURCES = {
     "auto_tools": "--enable-auto-tool-choice",
     "reasoning_parser": "--reasoning-parser",
     "vision": "--limit-mm-per-prompt",
+    "serves": "--runner",
 }
 
 
@@ -45,8 +46,17 @@ def keys_from_launch(launch: Launch, node: Node | None) -> dict[str, Any]:
         "auto_tools": bool(parser) and flags.get("enable-auto-tool-choice", False),
         "reasoning_parser": flags.get("reasoning-parser") or "none",
         "vision": _vision(command),
+        "serves": _pooled(flags),
     }
     return {key: value for key, value in found.items() if value is not None and "$" not in str(value)}
+
+
+def _pooled(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """What an engine serves that generates no text; None = it is not started as such a one."""
+    if flags.get("runner") != "pooling" and flags.get("task") not in ("embed", "embedding", "score", "classify"):
+        return None
+    classifies = flags.get("convert") == "classify" or flags.get("task") in ("score", "classify")
+    return ("rerank", "score") if classifies else ("embeddings", "rerank", "score")
 
 
 def _count(value: Any) -> int | None:
@@ -104,6 +114,8 @@ def _same(key: str, stated: Any, from_command: Any, command: ServeCommand) -> bo
         return base.lower() == str(from_command).lower()
     if key == "model":
         return stated in command.served_names
+    if key == "serves":
+        return set(stated) <= set(from_command)
     return bool(stated == from_command)
 
 

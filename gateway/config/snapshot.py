@@ -37,6 +37,7 @@ Engine = Literal["vllm", "openai", "llamacpp", "mlx", "ollama", "litellm", "http
 ModelServer = Literal[
     "vllm", "llamacpp", "mlx", "transformers", "lmstudio", "sglang", "tensorrt-llm", "tgi", "llama-cpp-python"
 ]
+Serves = Literal["transcriptions", "translations", "speech", "chat", "completions", "embeddings", "rerank", "score"]
 Balance = Literal["affinity", "least_busy", "round_robin"]
 CloudWhen = Literal["down", "too_long", "incapable", "busy"]
 OnUnsupported = Literal["refuse", "mend", "strip"]
@@ -139,9 +140,10 @@ class Backend:
     )
     vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
     audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
-    serves: tuple[Literal["transcriptions", "translations", "speech"], ...] = setting(
-        (), "What an `engine: http` backend does."
-    )
+    serves: tuple[Serves, ...] = setting((), "What it serves; omitted = all that its engine can; engine http needs it.")
+    dimensions: k.Count | None = setting(None, "Numbers in one of its embeddings; omitted = learned.")
+    embedding_model: k.Text | None = setting(None, "The model that embeds, where servers call one model differently.")
+    max_batch: k.Count | None = setting(None, "Texts, documents or pairs in one request at most; omitted = learned.")
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
     paths: k.Params = setting(
         {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."

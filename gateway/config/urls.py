@@ -14,7 +14,17 @@ _HOST = re.compile(
     r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?", re.ASCII
 )
 REDIS_SCHEMES = ("redis", "rediss", "unix")
-_ENDPOINTS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings", "/api/chat")
+_ENDPOINTS = (
+    "/chat/completions",
+    "/completions",
+    "/models",
+    "/responses",
+    "/messages",
+    "/embeddings",
+    "/rerank",
+    "/score",
+    "/api/chat",
+)
 
 
 def check_url(url: str, path: Path, report: Report, *, base: bool = True) -> str | None:

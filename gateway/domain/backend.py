@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.snapshot import Backend
 from gateway.domain.capabilities import Capabilities, Timeline, timeline_of
-from gateway.domain.engine_traits import TRAITS, EngineTraits, declared_server, traits_of
+from gateway.domain.engine_traits import TRAITS, EngineTraits, declared_server, serving, traits_of
 from gateway.domain.evidence import Evidence
 from gateway.domain.facts import LearnedFacts
 from gateway.domain.health_machine import Health
@@ -288,7 +288,7 @@ class BackendState:
         backend, reported, facts = self.backend, self.reported, self.facts
         recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)
-        self.traits = TRAITS[self.server]
+        self.traits = serving(TRAITS[self.server], backend.serves)
         self.checkpoint = backend.checkpoint or self.model
         self._timeline = timeline_of(
             backend, self.checkpoint, reported.version, facts.lacks, facts.observed, self.traits

@@ -12,7 +12,7 @@ an engine: its name in `Engine` there, a row here, and its line of the registry 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -78,7 +78,8 @@ class EngineTraits:
     """What one kind of server does. A default is what OpenAI's API promises, or None = not known.
 
     Which model, and when:
-    `endpoints`: the names of the endpoints it serves, besides those that `serves` of routes.yaml names.
+    `endpoints`: the names of the endpoints it serves; `serves` of routes.yaml names fewer. Empty = a speech server,
+    whose endpoints are in routes.yaml alone.
     `model_optional`: a request without `model` goes to the first model it serves.
     `loads_on_demand`: it loads a model with the first request for it, or when its API is asked to (Ollama's).
     `loaded`: (path in an entry of the model list, or of the list that `describes` names, value): the models that are
@@ -182,13 +183,15 @@ class EngineTraits:
 
 
 _OPENAI = frozenset({"chat", "completions", "embeddings"})
+_RANKS = _OPENAI | {"rerank"}
+_SCORES = _RANKS | {"score"}
 _TEXT = frozenset({"chat", "completions"})
 
 TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
     {
         # vLLM 0.32.0, seen running.
         "vllm": EngineTraits(
-            _OPENAI,
+            _SCORES,
             model_optional=True,
             refuses_unread=True,
             clamps_since=(0, 32),
@@ -204,11 +207,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         ),
         # Any server that is not recognised: what OpenAI's API promises is tried.
         "openai": EngineTraits(
-            _OPENAI, calls_on_demand=True, probe=Probe(liveness="models", models="models", version=None)
+            _SCORES, calls_on_demand=True, probe=Probe(liveness="models", models="models", version=None)
         ),
         # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
         "llamacpp": EngineTraits(
-            _OPENAI,
+            _RANKS,
             loaded=("status.value", "loaded"),
             window=("meta.n_ctx",),
             describes=Description("/props", window="default_generation_settings.n_ctx", slots="total_slots"),
@@ -361,7 +364,12 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
 
 def traits_of(backend: Backend) -> EngineTraits:
     """The row of what routes.yaml declares."""
-    return TRAITS[declared_server(backend)]
+    return serving(TRAITS[declared_server(backend)], backend.serves)
+
+
+def serving(row: EngineTraits, serves: tuple[str, ...]) -> EngineTraits:
+    """The row of a server that serves only these endpoints; none = all that such a server can."""
+    return replace(row, endpoints=frozenset(serves)) if serves and row.endpoints else row
 
 
 def declared_server(backend: Backend) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from gateway.domain.pooled import NO_POOLED_FACTS, PooledFacts
+
 log = logging.getLogger("gateway.backend")
 
 LEARNED_FOR = 3600.0  # seconds for which a learned fact is believed
@@ -72,13 +74,14 @@ class LearnedFacts:
     The mappings are replaced and never changed in place, so a reader may keep them.
     """
 
-    __slots__ = ("_backend", "_on_change", "lacks", "observed", "refused_window", "taught", "unconfirmed")
+    __slots__ = ("_backend", "_on_change", "lacks", "observed", "pooled", "refused_window", "taught", "unconfirmed")
 
     def __init__(self, backend: str, on_change: OnFact) -> None:
         self.lacks: Mapping[str, float] = _NOTHING  # what the backend cannot do -> until when that is believed
         self.taught: Mapping[str, Taught] = _NOTHING  # learned fact -> its source
         self.refused_window: RefusedWindow | None = None
         self.observed: Mapping[str, Observation] = _NOTHING  # check -> its result
+        self.pooled: PooledFacts = NO_POOLED_FACTS
         self.unconfirmed: dict[str, Unconfirmed] = {}  # fact -> the claim that waits for a second source
         self._backend = backend
         self._on_change = on_change
@@ -131,6 +134,7 @@ class LearnedFacts:
         self.lacks = self.observed = self.taught = _NOTHING
         self.unconfirmed.clear()
         self.refused_window = None
+        self.pooled = NO_POOLED_FACTS
         self._on_change("forgotten", None)
 
     def forget_window(self) -> None:

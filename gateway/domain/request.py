@@ -19,7 +19,9 @@ ToolChoice = Literal["none", "auto", "required", "named"]
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One inference path. `prompt` and `limits` name the body's fields that hold the prompt and cap the answer.
-    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/)."""
+    `becomes`: its requests are translated into those of another endpoint, and the answers back (dialects/). `pools`:
+    the field of the answer that lists one result for each input (vectors, scores); empty = it generates text. `also`:
+    further whole paths."""
 
     name: str
     path: str  # below the API path
@@ -28,6 +30,8 @@ class Endpoint:
     chunk_object: str = ""  # of a stream's events; empty = cannot stream
     id_prefix: str = ""
     becomes: Endpoint | None = None
+    pools: str = ""
+    also: tuple[str, ...] = ()
 
 
 CHAT = Endpoint(
@@ -39,13 +43,17 @@ CHAT = Endpoint(
     "chatcmpl-",
 )
 COMPLETIONS = Endpoint("completions", "/completions", ("prompt",), ("max_tokens",), "text_completion", "cmpl-")
-EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",))
+EMBEDDINGS = Endpoint("embeddings", "/embeddings", ("input",), pools="data")
+RERANK = Endpoint("rerank", "/rerank", ("query", "documents"), pools="results", also=("/v2/rerank",))
+SCORE = Endpoint(
+    "score", "/score", ("text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"), pools="data"
+)
 MESSAGES = Endpoint("messages", "/messages", CHAT.prompt, CHAT.limits, becomes=CHAT)  # Anthropic's
 RESPONSES = Endpoint("responses", "/responses", CHAT.prompt, CHAT.limits, becomes=CHAT)  # OpenAI's newer one
 SPEECH = Endpoint("speech", "/audio/speech", ("input",))
 TRANSCRIPTIONS = Endpoint("transcriptions", "/audio/transcriptions", ("file", "prompt"))
 TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"))
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, SPEECH)
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, SPEECH)
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them

@@ -13,7 +13,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.health_state import State
 from gateway.domain.reason import prefixed, quoting
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from gateway.domain.upstream import ConnectFailure, OwnFailure, UpstreamFailure
 from gateway.engines.base import authorized
 from gateway.health.checks import Reply, profile_of, requests
@@ -29,6 +29,13 @@ PATIENCE = 5.0  # seconds for the answer to a harmless request
 RETRY = 1.0  # seconds until a backend that did not answer is probed again
 TOKENS = 16  # max_tokens: only whether an answer comes counts
 CLOUD_EVERY = 60.0  # least seconds between two harmless requests to a cloud, because they cost money
+
+_PROBED = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE)
+_HARMLESS_INPUTS: dict[str, Body] = {
+    "embeddings": {"input": "hello"},
+    "rerank": {"query": "hello", "documents": ["hello"]},
+    "score": {"text_1": "hello", "text_2": "hello"},
+}
 
 RunningProbe = asyncio.Task["ProbeResult"]
 StartProbe = Callable[[], Coroutine[Any, Any, "ProbeResult"]]
@@ -106,7 +113,7 @@ class SuspectProbes:
         if (
             found.lives is False
             and endpoint is not CHAT
-            and state.traits.endpoints
+            and state.traits.chats
             and await _send(state, CHAT, stream=False) == ProbeResult(True)
         ):
             found = ProbeResult(True)  # one broken endpoint does not make the backend unhealthy
@@ -126,7 +133,7 @@ class SuspectProbes:
             self.probe(state, endpoint, stream=stream)
 
     async def _probe_credential(self, state: BackendState) -> ProbeResult:
-        found = await _send(state, CHAT, stream=False)
+        found = await _send(state, _usual(state), stream=False)
         log.info("%s refused a request; a harmless one: %s", state.name, found.reason or "answered")
         if found.refuses_us:
             state.evidence.misconfigured(found.reason)
@@ -166,9 +173,15 @@ async def _send(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Pro
     return result_of(await send_probe(state, body, PATIENCE, endpoint=endpoint), endpoint, stream=stream)
 
 
+def _usual(state: BackendState) -> Endpoint:
+    """An endpoint that it serves: chat, where it does."""
+    served = state.traits.endpoints
+    return CHAT if not served or CHAT.name in served else next(one for one in _PROBED if one.name in served)
+
+
 def _harmless_body(state: BackendState, endpoint: Endpoint, *, stream: bool) -> Body:
-    if endpoint is EMBEDDINGS:
-        return {"input": "hello"}
+    if endpoint.pools:
+        return _HARMLESS_INPUTS[endpoint.name]
     if endpoint is COMPLETIONS:
         body: Body = {"prompt": "Say hello.", "max_tokens": TOKENS}
     else:
@@ -184,7 +197,7 @@ def result_of(reply: Reply, endpoint: Endpoint, *, stream: bool) -> ProbeResult:
         reason = quoting("did not answer a harmless request", reply.failure)
         return ProbeResult(None if reply.ours or reply.silent else False, reason, gone=reply.gone)
     if reply.status == 200:
-        if endpoint is EMBEDDINGS:
+        if endpoint.pools:
             return ProbeResult(True)
         answer = read_stream(reply) if stream else read_whole(reply)
         if not isinstance(answer, str) or (stream and not isinstance(read_whole(reply), str)):

@@ -31,7 +31,9 @@ class App:
         self.gateway = Gateway(snapshot)
         self.api: FastAPI = build_api(self.gateway, self._lifespan)
         self._endpoints = {
-            (prefix + endpoint.path).encode(): endpoint for endpoint in ENDPOINTS for prefix in ("", "/v1")
+            path.encode(): endpoint
+            for endpoint in ENDPOINTS
+            for path in (endpoint.path, "/v1" + endpoint.path, *endpoint.also)
         }
         self._uploads = {prefix + endpoint.path: endpoint for endpoint in UPLOADS for prefix in ("", "/v1")}
 

@@ -19,6 +19,7 @@ from gateway.inspection.known_errors import (
     is_missing_path,
     is_missing_use,
     like_missing_model,
+    read_batch_limit,
     read_lack,
     read_missing_model,
 )
@@ -60,6 +61,7 @@ class Verdict:
     limit_only: bool = False  # too_long only because of the answer's limit
     least: bool = False
     unverified: bool = False
+    most_inputs: int | None = None  # the inputs that it takes in one request
 
 
 def judge(
@@ -89,9 +91,9 @@ def judge(
         return _server_fault(status, message, endpoint, echoed) or Verdict("failed", reason, status, message)
     if status < 400:
         return Verdict("failed", f"answered with a redirect ({status})", status, message)
-    if status == 400 and is_missing_use(message):
+    if status in (400, 424) and is_missing_use(message):
         reason, lack = "does not serve this endpoint", "endpoint:" + endpoint
-        return Verdict("unserved", reason, 400, message, lack=lack, unverified=echoed(message, True))
+        return Verdict("unserved", reason, status, message, lack=lack, unverified=echoed(message, True))
     if status in (400, 413, 422) and (meaning := _bad_request(status, message, code, echoed)) is not None:
         return meaning
     return Verdict("client", reason, status, message or f"The backend refused the request ({status}).", param, code)
@@ -135,6 +137,9 @@ def _bad_request(status: int, message: str, code: str | None, echoed: Echoed) ->
         return _incapable(status, message, lack, unverified=echoed(message, True))
     if (overflow := read_overflow(message)) is not None:
         return _too_long(status, message, overflow, unverified=not overflow.sound or echoed(message, True))
+    if (most := read_batch_limit(message)) is not None:
+        reason, unverified = f"takes at most {most:,} inputs in one request", echoed(message, True)
+        return Verdict("incapable", reason, status, message, most_inputs=most, unverified=unverified)
     if (like := guess_lack(message)) is not None and not echoed(like[0], False):
         return _incapable(status, message, like[1], unverified=True)
     if (guess := guess_overflow(message)) is not None and not echoed(guess[0], False):

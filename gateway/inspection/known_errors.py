@@ -41,7 +41,23 @@ _BUSY = re.compile(
     r"|The request queue is full\."  # SGLang
     r"|server busy, please try again\. +maximum pending requests exceeded"  # Ollama
 )
-_NO_SUCH_USE = re.compile(rf'"{_NAME}" does not support (?:chat|generate)')  # Ollama, of a model that only embeds
+_NO_SUCH_USE = re.compile(
+    rf'"{_NAME}" does not support (?:chat|generate)'  # Ollama, of a model that only embeds
+    r"|(?:Backend error: )?model is not an? (?:embedding|re-ranker|reranker) model",  # text-embeddings-inference
+    re.IGNORECASE,
+)
+_BATCH_LIMITS = (
+    re.compile(r"(?:input )?batch size [0-9]{1,9} > maximum allowed batch size ([0-9]{1,9})"),  # the same, SiliconFlow
+    re.compile(
+        r"Invalid 'input': array too long\. Expected an array with maximum length ([0-9]{1,9}), but got an array with "
+        r"length [0-9]{1,9} instead\."  # OpenAI
+    ),
+    re.compile(r"(?:invalid request: )?total number of texts must be at most ([0-9]{1,9}) - received [0-9]{1,9}\.?"),
+    re.compile(
+        r"(?:<400> )?(?:InternalError\.Algo\.InvalidParameter: )?Value error, batch size is invalid, it should not be "
+        r"larger than ([0-9]{1,9})\.: input\.contents"  # DashScope
+    ),
+)
 
 # -- guesses for unknown servers, which apply only to the refused request ---------------------------------------------
 
@@ -57,6 +73,12 @@ _LIKE_NO_MODEL = re.compile(r"\bmodel\b.*\b(?:does not exist|not found)", re.IGN
 def read_lack(message: str) -> str | None:
     """The missing capability, in a message that is as a whole a known text."""
     return next((lack for text, lack in _LACKS if text.fullmatch(message) is not None), None)
+
+
+def read_batch_limit(message: str) -> int | None:
+    """The inputs that a server takes in one request, in a message that is as a whole a known text."""
+    found = next((found for text in _BATCH_LIMITS if (found := text.fullmatch(message)) is not None), None)
+    return int(found[1]) or None if found is not None else None
 
 
 def guess_lack(message: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ from gateway.domain.request import InferenceRequest
 from gateway.inspection.answer import FIELDS, Delta
 from gateway.inspection.inspector import Inspector
 from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.pooled import prompt_usage
 from gateway.inspection.reasoning import Thoughts
 from gateway.inspection.shape import brief
 from gateway.transport.sse import Choice
@@ -29,6 +30,7 @@ class _Answer(msgspec.Struct):
 
     choices: list[_Choice] | None = None
     data: Raw = Raw()  # embeddings are large: not parsed (`Raw | None` would accept only null)
+    results: Raw = Raw()
     model: Any = None
     usage: Any = None
     error: Any = None
@@ -43,9 +45,10 @@ _OBJECTS = re.compile(rb"\[\s*[{\]]")  # the beginning of a list of objects
 
 
 class WholeAnswer(Inspector):
-    """`body`: as received, or mended; `model`: the name in it. The other attributes are the inspector's."""
+    """`body`: as received, or mended; `model`: the name in it. `results`: the list of vectors or scores in it, to be
+    checked by `PooledCheck`. The other attributes are the inspector's."""
 
-    __slots__ = ("body", "model")
+    __slots__ = ("body", "model", "results")
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class WholeAnswer(Inspector):
         super().__init__(request, policy, thoughts)
         self.body = body
         self.model: object = None
+        self.results = Raw()
 
     def read(self) -> None:
         """Check the body and mend it."""
@@ -69,8 +73,15 @@ class WholeAnswer(Inspector):
         self.usage = read.usage if isinstance(read.usage, dict) else None
         if self._request.endpoint.chunk_object:
             self._read_choices(read)
-        elif _OBJECTS.match(memoryview(read.data)) is None:
-            self.failure = _why(read, "data")
+        else:
+            self._read_results(read)
+
+    def _read_results(self, read: _Answer) -> None:
+        where = self._request.endpoint.pools or "data"
+        self.results = read.results if where == "results" else read.data
+        self.usage = prompt_usage(self.usage)
+        if _OBJECTS.match(memoryview(self.results)) is None:
+            self.failure = _why(read, where)
 
     def _read_choices(self, read: _Answer) -> None:
         if read.choices is None or read.error is not None:

@@ -24,7 +24,7 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
-from gateway.engines.outgoing import JSON, outgoing_fields, outgoing_headers
+from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
@@ -43,6 +43,7 @@ from gateway.proxy.feedback import count_found
 from gateway.proxy.joining import keep_answer
 from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
+from gateway.proxy.results import judge_results
 from gateway.proxy.stages import RequestContext
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenOff, may_continue
@@ -157,6 +158,11 @@ class Attempt:
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
         answer = read_whole(body, self.request, policy, thoughts)
         del body
+        if self.request.endpoint.pools and answer.failure is None:
+            states = self._context.services.fleet.states
+            inability = await judge_results(answer, self.request, self.alias, self.candidate.state, states)
+            if inability is not None:
+                raise self._unused(answer, "incapable", inability)
         await self._relay_whole(answer)
         return answer.violations
 
@@ -193,14 +199,7 @@ class Attempt:
             self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, self._headers_sent(up_id), up_id)
-
-    def _headers_sent(self, up_id: str) -> list[tuple[str, str]]:
-        """A trace changes the headers with every attempt; without one they are the same for all requests of a
-        connection."""
-        if self._context.services.tracer is not None:
-            return outgoing_headers(self.exchange.headers, up_id)
-        return [JSON, ("x-request-id", up_id), *self.exchange.caller.passed_on]
+        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), up_id)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

@@ -82,6 +82,8 @@ def learn(state: BackendState, feedback: Feedback, verdict: Verdict, now: float)
         source = feedback.source()
         if not _is_known(state, verdict.lack) or state.facts.is_confirmed(verdict.lack, True, source, now):
             state.facts.learn_lack(verdict.lack, now, source)
+    if verdict.most_inputs is not None:
+        state.facts.pooled = state.facts.pooled._replace(most_inputs=verdict.most_inputs)
     if verdict.kind == "too_long" and verdict.window is not None:
         return _learn_window(state, verdict.window, feedback, now)
     return False

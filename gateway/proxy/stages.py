@@ -11,6 +11,7 @@ from gateway.admission.joins import Running
 from gateway.config.snapshot import Alias, Snapshot
 from gateway.domain.request import InferenceRequest
 from gateway.domain.request_timer import RequestTimer
+from gateway.engines.outgoing import JSON, outgoing_headers
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.feedback import Feedback
 from gateway.proxy.services import Services
@@ -26,6 +27,13 @@ class RequestContext:
     timer: RequestTimer
     record: RequestRecord
     running: Running | None = None  # where repeats of the request may join it (joining.py)
+
+    def headers_sent(self, request_id: str) -> list[tuple[str, str]]:
+        """The headers of an attempt. A trace changes them with every attempt; without one they are the same for all
+        requests with this head."""
+        if self.services.tracer is not None:
+            return outgoing_headers(self.exchange.headers, request_id)
+        return [JSON, ("x-request-id", request_id), *self.exchange.caller.passed_on]
 
     def feedback(self, request: InferenceRequest) -> Feedback:
         return Feedback(request, self.record.id, several_clients=len(self.snapshot.clients) > 1)

@@ -31,6 +31,8 @@ def first_choice(
     client: Client | None,
 ) -> Candidate | None:
     """The first candidate of the plan, as long as no budget applies to the request. None = the plan has to be made."""
+    if request.endpoint.pools:  # the chain binds its members together
+        return None
     needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
     usable: list[BackendState] = []

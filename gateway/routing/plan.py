@@ -32,6 +32,7 @@ from gateway.routing.needs import (
     rescued,
     with_media,
 )
+from gateway.routing.pooled import Chain, chain_of
 from gateway.routing.unmet_needs import describe_lack
 from gateway.routing.window import fits_window, tokens
 
@@ -180,11 +181,15 @@ def make_plan(
     needs = needs_of(request, alias, client)
     room = room_needed(request, alias.min_max_tokens)
     has_starts = False
+    chain = chain_of(alias, states, request, now) if request.endpoint.pools else None
     for index, step in enumerate(alias.steps):
         usable: list[BackendState] = []
         for name in step:
             state = states[name]
-            why = why_not(state, request, needs, room, now, local_only=local_only) or _spent(state, over_budget)
+            why = why_not(state, request, needs, room, now, local_only=local_only)
+            if chain is not None and (why is None or why.kind in STARTS):
+                why = _out_of_chain(chain, state) or why
+            why = why or _spent(state, over_budget)
             if resort is not None:
                 why = _why_not_in_mode(why, state, request, needs, room, now, resort, plan.outcomes)
                 why = why or _spent(state, over_budget)
@@ -283,6 +288,8 @@ def why_not(
         return Why("local_only", "is outside the LAN, and this request may not leave it")
     endpoint = request.endpoint.name
     if endpoint not in state.traits.endpoints and endpoint not in backend.serves:
+        if backend.serves and state.traits.endpoints:
+            return Why("unserved", f"does not serve {request.endpoint.path} (serves: {', '.join(backend.serves)})")
         return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health
     away: Why | None = None
@@ -298,6 +305,11 @@ def why_not(
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
     return away if fits_window(state, request, room, now) else _too_long(state, request, now)
+
+
+def _out_of_chain(chain: Chain, state: BackendState) -> Why | None:
+    reason = chain.why_not(state)
+    return None if reason is None else Why("incapable", reason)
 
 
 def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
@@ -27,6 +27,7 @@ MISLEADING = re.compile(
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
 PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
+GENERATING = (CHAT.name, COMPLETIONS.name)
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
 
@@ -75,7 +76,7 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     if kinds - PERMANENT == {"budget"} and _would_serve_if_paid(plan):
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
-        return _incapable(plan, tried, request, why)
+        return _incapable(plan, tried, request, why, now)
     return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
 
 
@@ -152,7 +153,7 @@ def _size(state: BackendState, reported: Tried | None, request: InferenceRequest
     return window, max(probable, counted, 1)
 
 
-def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str) -> GatewayError:
+def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, why: str, now: float) -> GatewayError:
     """The error for a request that no backend can serve. Of several lacks, tools are reported first, then thinking,
     then the input."""
     name = plan.alias.name
@@ -171,7 +172,26 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
     if "thinking" in lacks:
         return GatewayError("thinking_unsupported", f"No backend of alias '{name}' can think so: {why}")
     what = "this input" if incapable else request.endpoint.path
-    return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}")
+    served = "" if incapable else _served(plan, now)
+    return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}{served}")
+
+
+def _served(plan: Plan, now: float) -> str:
+    """What the alias is known to serve instead, to follow the reasons."""
+    states = [*(c.state for c in plan.candidates), *(s.state for s in plan.skipped)]
+    found = [one.path for one in ENDPOINTS if any(_serves(state, one.name, now) for state in states)]
+    return f". It serves {', '.join(found)}" if found else ""
+
+
+def _serves(state: BackendState, endpoint: str, now: float) -> bool:
+    """Is it known to serve this endpoint? A server of models is expected to generate text until it shows otherwise, to
+    embed, rank or score only once it has."""
+    if endpoint not in state.traits.endpoints:
+        return False
+    if state.backend.serves or endpoint in state.facts.pooled.served:
+        return not state.facts.is_lacking("endpoint:" + endpoint, now)
+    silent = any(state.facts.is_lacking("endpoint:" + name, now) for name in GENERATING)
+    return endpoint in GENERATING and not silent and not state.facts.pooled.served
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:

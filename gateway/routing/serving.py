@@ -19,7 +19,7 @@ from gateway.config.snapshot import Alias, Backend, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import SERVING, State
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint, InferenceRequest, parse
+from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, Endpoint, InferenceRequest, parse
 from gateway.domain.token_ratio import room_needed
 from gateway.routing.needs import Resort, resort_of
 from gateway.routing.plan import (
@@ -152,7 +152,7 @@ def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float)
     if not any(state.traits.endpoints for state in states.values()):
         return _plan_by_health(alias, states, now)
     plans = []
-    for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS):
+    for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE):
         plan = make_plan(alias, states, _few_words(endpoint), now)
         out = {skip.kind for skip in plan.skipped}
         if plan.candidates or out - UNHEALTHY - {"unserved"}:
@@ -175,7 +175,8 @@ def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float
 
 def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
     words = [{"role": "user", "content": "hello"}] if endpoint is CHAT else "hello"
-    return parse(endpoint, msgspec.json.encode({"model": "alias", endpoint.prompt[0]: words, **more}))
+    said = dict.fromkeys(endpoint.prompt[:2] if endpoint.pools else endpoint.prompt[:1], words)
+    return parse(endpoint, msgspec.json.encode({"model": "alias", **said, **more}))
 
 
 # -- an alias, by routes.yaml alone -----------------------------------------------------------------------------------

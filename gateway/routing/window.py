@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.domain.backend import BackendState
+from gateway.domain.pooled import is_cut_to_fit
 from gateway.domain.request import EMBEDDINGS, NO_MEDIA, InferenceRequest, Media, Refusal
 from gateway.domain.token_pool import share_of
 from gateway.domain.token_ratio import TEMPLATE, Estimate, fits, surely_fits
@@ -66,8 +67,8 @@ def fits_window(state: BackendState, request: InferenceRequest, room: int, now: 
     if window is None or (not request.exact and surely_fits(request.prompt_bytes, room, window)):
         return True
     embeds = request.endpoint is EMBEDDINGS
-    if embeds and _has_many_texts(request):
-        return True  # many texts, each of which has the window to itself
+    if request.endpoint.pools and (not embeds or _has_many_texts(request) or is_cut_to_fit(request.fields)):
+        return True  # each of many texts or pairs has the window to itself, or they are cut
     # Where nothing but this check bounds the prompt. A text to embed is refused (Ollama's `truncate`), not cut.
     unsafe = (state.traits.cuts_silently or state.traits.computes_beyond) and not embeds
     if fits(text_estimate(state, request), room, window, careful=unsafe):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.routing.first_choice import first_choice
 from gateway.routing.plan import Candidate, make_plan
 from tests.routing.fleets import Case, cases
@@ -68,6 +68,11 @@ def test_where_the_plan_has_to_decide_there_is_no_choice() -> None:
     }
     for why, state in cases.items():
         assert chosen(request(max_tokens=200), alias("a", "b"), fleet(state, backend("b"))) is None, why
+
+
+def test_vectors_are_left_to_the_plan() -> None:
+    """A backend of another model may stand in the step."""
+    assert chosen(request(EMBEDDINGS, input="x"), alias("a"), fleet(backend("a"))) is None
 
 
 def test_a_prompt_near_the_window_is_left_to_the_plan() -> None:

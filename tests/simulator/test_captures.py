@@ -116,7 +116,11 @@ GEMMA = (
     "g4_named_text",
 )
 DEEPSEEK = ["ds4_auto_call_nothink_stream", "ds4_no_think_tags"]
-POOLING = ["embed", "embed_b64", "embed_dims", "embed_unknown", "embed_models", "embed_chat_on_pooling"]
+POOLING = [
+    *("embed", "embed_b64", "embed_dims", "embed_unknown", "embed_models", "embed_chat_on_pooling", "embed_none"),
+    *("embed_too_long", "rerank", "rerank_top", "rerank_none", "rerank_no_documents", "rerank_unknown"),
+    *("score", "score_queries", "score_lengths"),
+]
 
 tiny = partial(SimVllm, served=["tiny", "tiny-alias"], context=2048)
 

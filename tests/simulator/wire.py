@@ -18,6 +18,7 @@ CAPTURES = Path(__file__).parent.parent / "data" / "captures"
 # leaves that differ from run to run, or with the tokenizer
 MASKED = {
     *("id", "created", "system_fingerprint", "usage", "tokens", "token_strs", "count", "embedding", "root", "prompt"),
+    *("score", "relevance_score"),
 }
 
 

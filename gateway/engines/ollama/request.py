@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.pooled import is_cut_to_fit
 from gateway.engines.base import Refused
 from gateway.engines.ollama.calls import RequiredCall, read_required_call
 from gateway.engines.ollama.messages import read_messages
@@ -137,7 +138,7 @@ def completion_call(raw: Mapping[str, Raw], *, stream: bool, window: int | None)
 
 
 def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall:
-    """`/api/embed`. An input over the window is an error, not cut. Raises Refused."""
+    """`/api/embed`. An input over the window is an error, not cut, unless the client wants it cut. Raises Refused."""
     fields = Fields(raw)
     given = fields["input"]
     inputs = [given] if isinstance(given, str) else given
@@ -145,7 +146,7 @@ def embeddings_call(raw: Mapping[str, Raw], *, window: int | None) -> OllamaCall
         raise Refused("Ollama embeds text: `input` must be a string or a list of strings, not tokens.", "input")
     if fields["encoding_format"] not in (None, "float", "base64"):
         raise Refused("`encoding_format` must be float or base64.", "encoding_format")
-    body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": False}
+    body: dict[str, Any] = {"model": fields["model"], "input": inputs, "truncate": is_cut_to_fit(raw)}
     if fields["dimensions"] is not None:
         body["dimensions"] = fields["dimensions"]
     if fields["keep_alive"] is not None:
