@@ -171,12 +171,15 @@ async def test_a_picture_goes_to_the_model_that_sees(
     assert await answered(demo, "writer", "gemma4", "chat") == before + 1
 
 
-async def test_a_document_is_embedded_and_its_question_is_no_task(
-    browser: Browser, webui: OpenWebUI, demo: Demo, tmp_path: Path
+@pytest.mark.parametrize("calling", ["native", "legacy"])
+async def test_a_question_to_a_document_is_embedded_and_answered_by_the_alias_of_the_chat(
+    browser: Browser, webui: OpenWebUI, demo: Demo, tmp_path: Path, calling: str
 ) -> None:
+    """Its prompt begins as those of side calls do. In legacy mode it has no tools either."""
     note = tmp_path / "note.txt"
-    note.write_text("The lantern of the harbour is called Marigold.\n")
+    note.write_text(f"The lantern of the {calling} harbour is called Marigold.\n")
     before = await answered(demo, "embed", "qwen8b", "embeddings")
+    webui.set_params({"function_calling": calling})
     async with chatting(browser, webui, "writer") as chat:
         await chat.attach(note)
         await chat.ask("What is the lantern called?", "This is Qwen/Qwen3.6-35B-A3B")

@@ -75,6 +75,10 @@ class OpenWebUI:
         headers = {"authorization": f"Bearer {self.token}"}
         httpx.post(self.url + path, json=body, headers=headers, timeout=30, trust_env=False).raise_for_status()
 
+    def set_params(self, params: dict[str, str]) -> None:
+        """The user's parameters of chats in tabs that are opened from now on. (`version`: its news were read.)"""
+        self.post("/api/v1/users/user/settings/update", {"ui": {"version": VERSION, "params": params}})
+
     def add_tool(self, name: str, source: str) -> None:
         """As its workspace does."""
         meta = {"description": name, "manifest": {}}
@@ -97,7 +101,7 @@ def running_openwebui(folder: Path, gateway: str, key: str) -> Iterator[OpenWebU
         asked = {"email": "", "password": ""}
         signed_in = httpx.post(f"{url}/api/v1/auths/signin", json=asked, timeout=30, trust_env=False)
         running = OpenWebUI(url, signed_in.raise_for_status().json()["token"], log)
-        running.post("/api/v1/users/user/settings/update", {"ui": {"version": VERSION}})  # its news were read
+        running.set_params({})
         yield running
     finally:
         process.terminate()
