@@ -23,6 +23,7 @@ _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
 _AT_ONCE = re.compile(r"\bat once\b", re.I)  # in a prompt that asks for several calls in one answer
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # added to prompts by Claude Code
 _SCORE = re.compile(r"\bscore\b[^.?!\n]{0,80}\bfrom (\d{1,3}) to (\d{1,3})\b", re.I)
+_SHOWN = re.compile(r"^JSON format: (\{.*\})$", re.M)  # how Open WebUI asks for titles, tags and follow-ups
 _WORDS = re.compile(r"(\d{1,6})[ -]words?\b", re.I)
 
 
@@ -101,7 +102,9 @@ def think(thought: str, voice: Voice) -> str:
 
 def sentence(prompt: str, name: str) -> str:
     """A short answer to `prompt`; `N words` in it asks for a text of that length, `A*B` for a product, `score ... from
-    1 to 5` for a verdict."""
+    1 to 5` for a verdict, `JSON format: {...}` on a line of its own for that object."""
+    if shown := _SHOWN.search(prompt):
+        return shown[1]
     if product := _PRODUCT.search(prompt):
         return f"{product[1]}*{product[2]} is {int(product[1]) * int(product[2])}."
     if asked := _SCORE.search(prompt):

@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS usage (
   at REAL NOT NULL, span INTEGER NOT NULL,
   client TEXT NOT NULL, alias TEXT NOT NULL, backend TEXT NOT NULL, endpoint TEXT NOT NULL, outcome TEXT NOT NULL,
   requests INTEGER NOT NULL, seconds REAL NOT NULL, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
-  cached INTEGER NOT NULL, reasoning INTEGER NOT NULL, usd REAL NOT NULL, unpriced INTEGER NOT NULL
+  cached INTEGER NOT NULL, reasoning INTEGER NOT NULL, usd REAL NOT NULL, unpriced INTEGER NOT NULL,
+  audio_in_seconds REAL NOT NULL DEFAULT 0, audio_out_seconds REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS usage_at ON usage (span, at);
 CREATE TABLE IF NOT EXISTS spent (
@@ -35,7 +36,10 @@ CREATE TABLE IF NOT EXISTS spent (
 PRAGMA user_version = {VERSION};
 """
 _NAMES = "client, alias, backend, endpoint, outcome"
-_SUMS = "requests, seconds, prompt, completion, cached, reasoning, usd, unpriced"
+# Columns that older gateways did not write. They have a default, so that an older gateway can still write to the file
+# of a newer one (beside it, or after a step back); therefore the version of the tables stays.
+_ADDED = ("audio_in_seconds", "audio_out_seconds")
+_SUMS = f"requests, seconds, prompt, completion, cached, reasoning, usd, unpriced, {', '.join(_ADDED)}"
 NUMBER_MOST = 10**12  # a larger number in the file was not written by the gateway
 
 
@@ -50,13 +54,13 @@ _READABLE = (
     "typeof(day) = 'integer' AND typeof(backend) = 'text' AND typeof(client) = 'text' "
     f"AND typeof(usd) IN ('integer', 'real') AND usd BETWEEN 0 AND {NUMBER_MOST}"
 )  # valid rows of `spent`; the same rule as `_is_spent`
-_SUMMED_REST = ", ".join(f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])
 _DATED = "typeof(at) IN ('integer', 'real')"
 
 
 class Entry(NamedTuple):
     """One request that has ended, or (`requests` 0) an answer that was complete but not used. `at`: Unix seconds.
-    `unpriced` 1 = the cost of its tokens is unknown. In the order of the table's columns."""
+    `unpriced` 1 = the cost of its tokens is unknown. `audio_in_seconds`: of speech that was transcribed or translated,
+    `audio_out_seconds`: that was spoken; 0 also where unknown. In the order of the table's columns."""
 
     at: float
     client: str
@@ -72,6 +76,8 @@ class Entry(NamedTuple):
     reasoning: int
     usd: float
     unpriced: int
+    audio_in_seconds: float = 0.0
+    audio_out_seconds: float = 0.0
 
 
 class Spent(NamedTuple):
@@ -94,6 +100,8 @@ class Sums(NamedTuple):
     reasoning: int
     usd: float
     unpriced: int
+    audio_in_seconds: float = 0.0
+    audio_out_seconds: float = 0.0
 
 
 class LedgerFile:
@@ -176,6 +184,7 @@ class LedgerFile:
         connection.execute("PRAGMA journal_size_limit = 16777216")
         if _version(connection, self._path) == 0:
             connection.executescript(_SCHEMA)
+        _add_columns(connection)
         self._file = _identity(self._path)
         return connection
 
@@ -190,6 +199,21 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {row[1] for row in connection.execute("PRAGMA table_info(usage)")}
+
+
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Give the table of an older gateway the columns that it lacks; its rows stay as they are."""
+    if _columns(connection).issuperset(_ADDED):
+        return
+    connection.execute("BEGIN IMMEDIATE")  # another gateway may be adding them now
+    for name in _ADDED:
+        if name not in _columns(connection):
+            connection.execute(f"ALTER TABLE usage ADD COLUMN {name} REAL NOT NULL DEFAULT 0")
+    connection.execute("COMMIT")
 
 
 def read_spent(path: Path, day: int) -> Spent:
@@ -239,8 +263,10 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
         if not _version(connection, path):
             return []  # the file is being created
         errors = f"sum(CASE WHEN outcome IN ('200', 'joined') THEN 0 ELSE {_number('requests')} END)"
+        missing = set(_ADDED) - _columns(connection)  # no gateway of this version has written the file yet
+        rest = ", ".join("0.0" if name in missing else f"sum({_number(name)})" for name in _SUMS.split(", ")[1:])
         rows: Iterable[tuple[object, ...]] = connection.execute(
-            f"SELECT {groups}, sum({_number('requests')}), {errors}, {_SUMMED_REST} FROM usage "
+            f"SELECT {groups}, sum({_number('requests')}), {errors}, {rest} FROM usage "
             f"WHERE span IN (0, {HOUR}) AND at >= ? AND {_DATED} GROUP BY {groups} "
             f"ORDER BY sum({_number('prompt')}) + sum({_number('completion')}) DESC, {groups}",
             (since,),

@@ -11,6 +11,7 @@ from gateway.accounting.ledger_file import DAY, Entry
 from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
+from gateway.domain.request import SPEECH
 from gateway.domain.usage import is_beyond_belief
 from gateway.metrics.registry import Metrics, Route
 from gateway.routing.window import known_tokens
@@ -59,7 +60,7 @@ class Settler:
             self._metrics.audio_seconds.child(*labels).value += served.audio_seconds
         if served.usage is not None:
             return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
-        self._book(record, state, NO_TOKENS, record.outcome, record.seconds)
+        self._book(record, served, NO_TOKENS, record.outcome, record.seconds)
         return 0
 
     def _settle_unserved(self, record: RequestRecord) -> int:
@@ -101,20 +102,21 @@ class Settler:
         counted = used.prompt and not usage.get("estimated")  # an estimate teaches nothing
         if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
             state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
-        self._book(record, state, used, outcome, seconds)
+        self._book(record, attempt, used, outcome, seconds)
         return used.total
 
-    def _book(self, record: RequestRecord, state: BackendState, used: Tokens, outcome: str, seconds: float) -> None:
+    def _book(self, record: RequestRecord, attempt: AttemptRecord, used: Tokens, outcome: str, seconds: float) -> None:
+        state = attempt.state
         usd = self._accounts.cost(state.backend, record.client, used) if used.total else 0.0
         self._spend(record, state, usd)
-        self._enter(record, state.name, used, outcome, seconds, usd)
+        self._enter(record, state.name, used, outcome, seconds, usd, attempt.audio_seconds)
 
     def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:
         accounts, state = self._accounts, attempt.state
         estimate = accounts.probable_tokens(state, attempt.request)
         usd = accounts.cost(state.backend, record.client, estimate)
         self._spend(record, state, usd)
-        self._enter(record, state.name, NO_TOKENS, outcome, seconds, usd)
+        self._enter(record, state.name, NO_TOKENS, outcome, seconds, usd, attempt.audio_seconds)
         return record.charge.tokens if record.charge is not None else estimate.total
 
     def _spend(self, record: RequestRecord, state: BackendState, usd: float | None) -> None:
@@ -126,12 +128,20 @@ class Settler:
             self._metrics.cloud_usd.child(state.name, record.client_label).value += usd
 
     def _enter(
-        self, record: RequestRecord, backend: str, used: Tokens, outcome: str, seconds: float, usd: float | None
+        self,
+        record: RequestRecord,
+        backend: str,
+        used: Tokens,
+        outcome: str,
+        seconds: float,
+        usd: float | None,
+        audio_seconds: float = 0.0,
     ) -> None:
         """Add an entry to the ledger; an unused answer does not count as a request."""
         requests, unpriced = int(outcome != "unused"), int(usd is None)
         client, alias, endpoint = record.client_label, record.alias, record.endpoint.name
-        counts = (requests, seconds, *used, usd or 0.0, unpriced)
+        audio = (0.0, audio_seconds) if record.endpoint is SPEECH else (audio_seconds, 0.0)
+        counts = (requests, seconds, *used, usd or 0.0, unpriced, *audio)
         self._accounts.ledger.record(Entry(time.time(), client, alias, backend, endpoint, outcome, *counts))
 
     def _route(self, record: RequestRecord, state: BackendState) -> Route:

@@ -310,22 +310,45 @@ def recent(status: Fields, most: int) -> Table | None:
 
 def clients(usage: Fields) -> Table:
     """Today's clients, the busiest first."""
-    table = _table(("today", 10), ("requests", 8), ("failed", 6), ("prompt", 6), ("answer", 6), ("USD", 6))
     rows = sorted(records(mapping_of(usage, "today").get("clients")), key=lambda row: -count(row.get("requests")))
+    heads = [("today", 10), ("requests", 8), ("failed", 6), ("prompt", 6), ("answer", 6)]
+    spoken = any(map(_audio_seconds, rows))
+    table = _table(*heads, *([("audio s", 7)] if spoken else []), ("USD", 6))
     for row in rows[:CLIENTS_MOST]:
         usd = row.get("usd")
         cost = "?" if usd is None else figure(usd, ",.2f") if usd else ""
         cells = [figure(row.get(name), ",") for name in ("requests", "errors", "prompt", "completion")]
+        if spoken:
+            cells.append(figure(_audio_seconds(row), ",.0f"))
         table.add_row(Text(str(row.get("client") or "-")), *map(Text, cells), Text(cost))
     if len(rows) > CLIENTS_MOST:
         table.add_row(Text(f"and {len(rows) - CLIENTS_MOST} more", style="dim"))
     return table
 
 
+def _audio_seconds(row: Fields) -> float:
+    """Of speech, in and out; a gateway before these counts reports none."""
+    return count(row.get("audio_in_seconds")) + count(row.get("audio_out_seconds"))
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 _RIGHT = frozenset(
-    {"elsewhere", "share", "queue", "tok/s", "first", "KV", "requests", "failed", "prompt", "answer", "USD", "ago"}
+    {
+        "elsewhere",
+        "share",
+        "queue",
+        "tok/s",
+        "first",
+        "KV",
+        "requests",
+        "failed",
+        "prompt",
+        "answer",
+        "audio s",
+        "USD",
+        "ago",
+    }
 )
 
 

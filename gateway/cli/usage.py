@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import time
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.accounting.ledger_file import Sums
 
 _GROUPS = ("client", "alias", "backend")
-_WIDTH = 120  # columns at least; a narrower terminal wraps the lines
+_WIDTH = 132  # columns at least; a narrower terminal wraps the lines
 
 
 @examples(
@@ -31,7 +32,7 @@ _WIDTH = 120  # columns at least; a narrower terminal wraps the lines
 @click.option("--by", type=click.Choice(_GROUPS), help="Sum up by this only; default by all three.")
 @json_option
 def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
-    """Print requests, tokens, seconds and USD by client, alias and backend.
+    """Print requests, tokens, seconds, USD and seconds of speech by client, alias and backend.
 
     Exit code 0: printed; 1: there is no ledger, or it cannot be read.
     """
@@ -81,11 +82,12 @@ def _print(groups: tuple[str, ...], sums: list[Sums], since: str) -> None:
     everything = _total(sums)
     for name in groups:
         table.add_column(name, "all" if name == groups[0] else "", overflow="fold")
-    heads = ("requests", "failed", "seconds", "prompt", "cached", "completion", "reasoning", "USD")
-    for head, footer in zip(heads, _cells(everything), strict=True):
+    heads = ("requests", "failed", "seconds", "prompt", "cached", "completion", "reasoning", "audio s", "USD")
+    shown = [head != "audio s" or _audio(everything) > 0.0 for head in heads]
+    for head, footer in compress(zip(heads, _cells(everything), strict=True), shown):
         table.add_column(head, footer, justify="right", no_wrap=True)
     for row in sums:
-        table.add_row(*(Text(name or "-") for name in row.group), *_cells(row))
+        table.add_row(*(Text(name or "-") for name in row.group), *compress(_cells(row), shown))
     Console(width=max(Console().width, _WIDTH)).print(table)
     if everything.unpriced:
         click.echo("unknown, + ?: for some answers the price is not known; set `price` on the backend")
@@ -94,8 +96,12 @@ def _print(groups: tuple[str, ...], sums: list[Sums], since: str) -> None:
 def _cells(row: Sums) -> tuple[str, ...]:
     known = f"{row.usd:,.4f}" if row.usd else "0"
     usd = known if not row.unpriced else f"{known} + ?" if row.usd else "unknown"
-    tokens = (row.prompt, row.cached, row.completion, row.reasoning)
-    return (f"{row.requests:,}", f"{row.errors:,}", f"{row.seconds:,.0f}", *(f"{n:,}" for n in tokens), usd)
+    tokens = (f"{n:,}" for n in (row.prompt, row.cached, row.completion, row.reasoning))
+    return (f"{row.requests:,}", f"{row.errors:,}", f"{row.seconds:,.0f}", *tokens, f"{_audio(row):,.1f}", usd)
+
+
+def _audio(row: Sums) -> float:
+    return row.audio_in_seconds + row.audio_out_seconds
 
 
 def _total(sums: list[Sums]) -> Sums:

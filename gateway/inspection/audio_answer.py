@@ -1,5 +1,5 @@
-"""How long speech is, in seconds: by a WAV file's own head, or by what a server says. Untrusted: a value that cannot be
-is 0."""
+"""How long speech is, in seconds: by the head of a WAV or MP3 file, or by what a server says. Untrusted: a value that
+cannot be is 0."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from typing import Any
 from gateway.domain.usage import count_of
 
 SECONDS_MOST = 7 * 86400.0
+# Layer III of MP3, by the version bits of a frame: 3 = MPEG 1, 2 = MPEG 2, 0 = MPEG 2.5.
+_MP3_HERTZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_MP3_KBITS = {
+    3: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    2: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+
+
+def file_seconds(beginning: bytes, size: int) -> float:
+    """The length of a file of `size` bytes by its first bytes; 0 = its format is another one, or does not say."""
+    return wav_seconds(beginning, size) or mp3_seconds(beginning, size)
 
 
 def wav_seconds(beginning: bytes, size: int) -> float:
@@ -26,6 +37,26 @@ def wav_seconds(beginning: bytes, size: int) -> float:
             return _plausible(min(length or data, data) / rate) if rate else 0.0
         at += 8 + length + length % 2
     return 0.0
+
+
+def mp3_seconds(beginning: bytes, size: int) -> float:
+    """The length of an MP3 file of `size` bytes: by the number of its frames where the first one tells it, else by the
+    bit rate of the first one. 0 = it is none."""
+    at = 0
+    if beginning[:3] == b"ID3" and len(beginning) >= 10:
+        a, b, c, d = beginning[6:10]  # 7 bits each
+        at = 10 + (a << 21 | b << 14 | c << 7 | d)
+    if len(beginning) < at + 4 or beginning[at] != 0xFF or beginning[at + 1] & 0xE6 != 0xE2:
+        return 0.0
+    version, bit_rate, rate = beginning[at + 1] >> 3 & 3, beginning[at + 2] >> 4, beginning[at + 2] >> 2 & 3
+    if version not in _MP3_HERTZ or bit_rate in (0, 15) or rate == 3:
+        return 0.0
+    hertz, mono = _MP3_HERTZ[version][rate], beginning[at + 3] >> 6 == 3
+    side = (17 if mono else 32) if version == 3 else (9 if mono else 17)  # bytes of the frame before its first sound
+    told = beginning[at + 4 + side : at + 16 + side]
+    if len(told) == 12 and told[:4] in (b"Xing", b"Info") and told[7] & 1:
+        return _plausible(int.from_bytes(told[8:]) * (1152 if version == 3 else 576) / hertz)
+    return _plausible((size - at) / (125 * _MP3_KBITS[3 if version == 3 else 2][bit_rate - 1]))
 
 
 def said_seconds(answer: Any) -> float:

@@ -54,5 +54,7 @@ def row_json(groups: Sequence[str], row: Sums) -> dict[str, Any]:
     when no answer has a price."""
     fields = {**dict(zip(groups, row.group, strict=True)), **row._asdict()}
     del fields["group"]
+    for name in ("audio_in_seconds", "audio_out_seconds"):
+        fields[name] = round(fields[name], 3)
     fields["usd"] = None if row.unpriced and not row.usd else round(row.usd, 6)
     return fields

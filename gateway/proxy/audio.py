@@ -22,7 +22,7 @@ from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, re
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import Call
 from gateway.errors import GatewayError
-from gateway.inspection.audio_answer import said_seconds, said_tokens, wav_seconds
+from gateway.inspection.audio_answer import file_seconds, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -188,7 +188,7 @@ class AudioAttempt(Attempt):
             await exchange.write(data)
             timer.writing = 0.0
             data = await response.read_some()
-        self.record.audio_seconds = wav_seconds(beginning, size) or self._upload_seconds()
+        self.record.audio_seconds = file_seconds(beginning, size) or self._upload_seconds()
         await self._end_answer()
 
     async def _relay_text(self, response: Response, kind: str) -> None:
@@ -225,7 +225,7 @@ class AudioAttempt(Attempt):
         await self.exchange.finish(rest, self.timer.last_write)
 
     def _upload_seconds(self) -> float:
-        return wav_seconds(self._upload.beginning, self._upload.size) if self._upload is not None else 0.0
+        return file_seconds(self._upload.beginning, self._upload.size) if self._upload is not None else 0.0
 
 
 def _listed(value: str | list[str]) -> list[str]:

@@ -22,9 +22,10 @@ def task_alias(request: InferenceRequest, client: Client | None) -> str | None:
 
 
 def is_task(request: InferenceRequest) -> bool:
-    """True for a request without tools whose last user message begins with the mark of a side call."""
+    """True for a request without tools whose last user message begins with the mark of a side call. Streams are chats:
+    Open WebUI puts the mark before a question to documents too, and side calls do not stream."""
     messages = request.fields.get("messages")
-    if request.tools or messages is None or MARK.encode() not in bytes(messages):
+    if request.tools or request.stream or messages is None or MARK.encode() not in bytes(messages):
         return False
     try:
         parsed = _decode(messages)

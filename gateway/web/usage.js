@@ -1,7 +1,7 @@
 // Usage by client, and recent events.
 
 import { cell, h, rowHead, table } from "./dom.js";
-import { number, percent, short, time, usd } from "./format.js";
+import { number, percent, short, span, time, usd } from "./format.js";
 
 const HEAD = ["Client", "Requests", "Failed", "Prompt", "Cached", "Answer", "USD"];
 
@@ -16,10 +16,19 @@ export function usageOf(usage, budgets) {
   ];
 }
 
+const audioOf = (row) => row.audio_in_seconds + row.audio_out_seconds;
+
+function audioCell(row) {
+  const title = `${number(row.audio_in_seconds)} s transcribed or translated, ${number(row.audio_out_seconds)} s spoken`;
+  return cell("Audio", { class: "num", title }, span(audioOf(row)));
+}
+
 function part(title, rows) {
   if (!rows.length) return h("p", { class: "muted", "data-key": title }, `${title}: no request.`);
+  const audio = rows.some(audioOf);
+  const head = audio ? [...HEAD.slice(1, -1), "Audio", "USD"] : HEAD.slice(1);
   return table(
-    { class: "usage", "data-key": title, "aria-label": `Usage, ${title}` }, [title, ...HEAD.slice(1)],
+    { class: "usage", "data-key": title, "aria-label": `Usage, ${title}` }, [title, ...head],
     h("tbody", { role: "rowgroup" }, rows.map((row) =>
       h("tr", { role: "row", "data-key": row.client },
         rowHead({ class: "name" }, row.client),
@@ -28,6 +37,7 @@ function part(title, rows) {
         cell("Prompt", { class: "num", title: number(row.prompt) }, short(row.prompt)),
         cell("Cached", { class: "num", title: number(row.cached) }, row.prompt ? percent(row.cached / row.prompt) : "–"),
         cell("Answer", { class: "num", title: number(row.completion) }, short(row.completion)),
+        audio ? audioCell(row) : null,
         cell("USD", { class: "num" }, usd(row.usd).replace(" USD", "") + (row.unpriced && row.usd ? " + ?" : ""))))),
   );
 }

@@ -10,10 +10,26 @@ import pytest_asyncio
 
 from gateway.proxy.audio import UploadHandler
 from gateway.proxy.handler import RequestHandler
-from tests.audio.forms import BOUNDARY, LARGE, TYPE, WAV, House, fails, form, heard, house, part, received, usual
+from simulator.audio import silence
+from tests.audio.forms import (
+    BOUNDARY,
+    LARGE,
+    SPEECH,
+    TYPE,
+    WAV,
+    House,
+    fails,
+    form,
+    heard,
+    house,
+    part,
+    received,
+    usual,
+)
 from tests.listening import later, limit
 from tests.raw_client import raw_client
 from tests.scripted import Turn, answer, chunked, json_answer, read_reply
+from tests.waiting import until_said
 
 
 def size_of(request: RequestHandler) -> int:
@@ -198,6 +214,29 @@ async def test_text_is_passed_on_with_its_type_and_the_length_of_the_file_is_cou
     pair.a.play(heard)
     await pair.transcribe(usual())
     assert pair.seconds("transcriptions") == 3.0
+
+
+async def test_seconds_that_were_transcribed_and_spoken_are_in_the_clients_usage() -> None:
+    clients = "clients: {webui: {key: webui-key}, other: {key: other-key}}"
+    async with house(clients) as pair:
+        webui = {"authorization": "Bearer webui-key"}
+        pair.a.play(heard)
+        assert (await pair.transcribe(usual(), "authorization: Bearer webui-key")).status == 200
+        pair.a.play(lambda turn: turn.send(answer(silence(1.5), content_type="audio/wav")))
+        spoken = {"model": "pair", "input": "hello", "voice": "alloy"}
+        for key in ("webui-key", "other-key"):
+            reply = await pair.gateway.client.post(SPEECH, json=spoken, headers={"authorization": f"Bearer {key}"})
+            assert reply.status_code == 200
+
+        async def used() -> bool:
+            pair.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
+            told = (await pair.gateway.client.get("/status/usage", headers=webui)).json()
+            return [
+                (row["client"], row["requests"], row["audio_in_seconds"], row["audio_out_seconds"])
+                for row in told["today"]["clients"]
+            ] == [("webui", 2, 2.5, 1.5)]
+
+        assert await until_said(used)
 
 
 async def test_an_error_of_the_server_comes_in_the_envelope(pair: House) -> None:

@@ -135,13 +135,17 @@ def test_the_last_events_come_first() -> None:
 
 
 def test_clients_of_today() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"client": f"c{n}", "requests": n, "errors": 1, "prompt": 1234, "completion": 5, "usd": None} for n in range(6)
     ]
     lines = "\n".join(drawn(View("u", status(), {"today": {"clients": rows}})))
     assert re.search(r"c5 +5 +1 +1,234 +5 +\?", lines)
     assert "and 2 more" in lines
     assert not re.search(r"^c1 ", lines, re.M)
+    assert "audio" not in lines
+    rows[5] |= {"audio_in_seconds": 1800.25, "audio_out_seconds": 60.0}
+    lines = "\n".join(drawn(View("u", status(), {"today": {"clients": rows}})))
+    assert re.search(r"c5 +5 +1 +1,234 +5 +1,860 +\?", lines)
 
 
 def test_trouble_is_what_is_left_when_there_is_no_room() -> None:
@@ -178,7 +182,7 @@ COURSES = st.sampled_from(["home", "fallback", "cloud", "nothing", "parked"])
 ALIAS = some("serving", "why", "since", "step", "usd", "implicit", course=COURSES, now=NUMBERS)
 EVENT = some("at", "kind", "backend", "after", "result", "reason")
 NODE = some("state", "memory", "memory_used", "memory_total", "temperature")
-CLIENT = some("client", "requests", "errors", "prompt", "completion", "usd")
+CLIENT = some("client", "requests", "errors", "prompt", "completion", "usd", "audio_in_seconds", "audio_out_seconds")
 TOLD = some(
     *("version", "started", "now", "stopping"),
     backends=named(BACKEND),

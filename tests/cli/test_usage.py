@@ -68,6 +68,7 @@ def test_by_client_alias_and_backend(config: str) -> None:
     ]
     first = {"client": "webui", "alias": "writer", "backend": "qwen36", "requests": 1, "errors": 0, "seconds": 2.0}
     first |= {"prompt": 5000, "completion": 200, "cached": 300, "reasoning": 50, "usd": 0.0, "unpriced": 0}
+    first |= {"audio_in_seconds": 0.0, "audio_out_seconds": 0.0}
     assert rows[0] == first
     assert [(r["usd"], r["unpriced"]) for r in rows[1:]] == [(0.0125, 1), (0.0, 0), (None, 1)]
 
@@ -100,6 +101,20 @@ def test_the_table_is_for_people(config: str) -> None:
     assert ["webui", "writer", "claude", "1", "0", "2", "1,000", "300", "200", "50", "unknown"] in lines
     assert ["all", "6", "1", "12", "9,000", "1,500", "1,000", "250", "0.0125", "+", "?"] in lines
     assert "the price is not known" in done.stdout
+
+
+def test_seconds_of_speech_have_a_column_where_there_is_speech(config: str, tmp_path: Path) -> None:
+    assert "audio" not in run("--config", filled(config)).stdout
+    file = LedgerFile(tmp_path / "state" / NAME)
+    nothing = {"prompt": 0, "completion": 0, "cached": 0, "reasoning": 0}
+    heard = used("webui", "parakeet", endpoint="transcriptions", audio_in_seconds=1800.25, **nothing)
+    file.write([heard, used("webui", "chatterbox", endpoint="speech", audio_out_seconds=2.5, **nothing)])
+    file.close()
+    lines = [line.split() for line in run("--config", config).stdout.splitlines()]
+    assert ["webui", "writer", "parakeet", "1", "0", "2", "0", "0", "0", "0", "1,800.2", "0"] in lines
+    assert ["webui", "writer", "chatterbox", "1", "0", "2", "0", "0", "0", "0", "2.5", "0"] in lines
+    rows = {row["client"]: row for row in told("--config", config, "--by", "client")["usage"]}
+    assert (rows["webui"]["audio_in_seconds"], rows["webui"]["audio_out_seconds"]) == (1800.25, 2.5)
 
 
 def test_it_can_be_asked_while_the_ledger_is_written(config: str, tmp_path: Path) -> None:

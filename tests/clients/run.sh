@@ -19,6 +19,21 @@ fi
 if [ ! -x "$CLIENTS/node_modules/.bin/claude" ]; then
   npm install --silent --prefix "$CLIENTS" "@anthropic-ai/claude-code@$(version claude-code claude-code)"
 fi
+# Open WebUI without its own models for speech and documents, which are some 3 GB of packages and are not asked here.
+webui=$CLIENTS/openwebui
+if [ ! -f "$webui/needs.txt" ]; then
+  "${PYTHON:-python3}" -m venv "$webui"
+  "$webui/bin/pip" install --quiet --no-deps "open-webui==$(version open-webui open-webui)"
+  "$webui/bin/python" - > "$webui/needs.txt.new" <<'END'
+import re
+from importlib.metadata import requires
+own = "accelerate|einops|faster-whisper|opencv-python-headless|rapidocr|sentence-transformers|sentencepiece|transformers"
+print(*(need for need in requires("open-webui") if ";" not in need and not re.match(f"({own})==", need)), sep="\n")
+END
+  "$webui/bin/pip" install --quiet -r "$webui/needs.txt.new"
+  mv "$webui/needs.txt.new" "$webui/needs.txt"
+fi
+
 paths=                                 # without one pytest would run every test of the repository
 for argument; do [ -e "${argument%%::*}" ] && paths=given; done
 [ -n "$paths" ] || set -- tests/clients "$@"

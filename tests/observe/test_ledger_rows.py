@@ -260,4 +260,4 @@ def test_logs_are_quiet_about_a_good_file(tmp_path: Path, caplog: pytest.LogCapt
     written(tmp_path)
     assert len(opened(tmp_path)[1]) == 2
     assert not caplog.records
-    assert Entry._fields[-1] == "unpriced"
+    assert Entry._fields[-1] == "audio_out_seconds"

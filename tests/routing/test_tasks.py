@@ -53,6 +53,11 @@ def test_with_tools_it_is_a_chat() -> None:
     assert task_alias(request(messages=[user(TASK)], tools=[{"type": "function"}]), WEBUI) is None
 
 
+def test_a_streamed_question_to_documents_is_a_chat() -> None:
+    asked = "### Task:\nRespond to the user query using the provided context."
+    assert task_alias(request(messages=[user(asked)], stream=True), WEBUI) is None
+
+
 def test_only_for_a_client_that_has_tasks() -> None:
     asked = request(messages=[user(TASK)])
     assert task_alias(asked, None) is None

@@ -51,6 +51,12 @@ def test_a_tool_with_a_name_of_its_own_is_called_when_it_is_named(text: str) -> 
     assert '"name": "apply_patch"' in say(user(text))
 
 
+def test_a_title_comes_in_the_json_that_the_prompt_shows() -> None:
+    shown = '{ "title": "your concise title here" }'
+    task = user(f"### Task:\nGenerate a concise title.\n### Output:\nJSON format: {shown}\n### Chat\nWhat is 12*17?")
+    assert say(task, tools=()) == shown
+
+
 def test_two_places_asked_for_at_once_are_two_calls() -> None:
     def calls(text: str, **more: Any) -> int:
         place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -92,9 +92,10 @@ aliases:
 
 
 @asynccontextmanager
-async def chromium() -> AsyncIterator[Browser]:
+async def chromium(*more: str) -> AsyncIterator[Browser]:
+    """`more`: further arguments of its command line."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGS, *more])
         yield browser
         await browser.close()
 

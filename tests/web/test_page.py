@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
+from gateway.accounting.ledger_file import Entry, sums_since
 from gateway.api import status
 from gateway.domain.health_state import State
 from gateway.observe import history
@@ -73,6 +75,22 @@ async def test_the_fleet_is_there_at_a_glance_and_nobody_else_is_asked(browser: 
             await page.wait_for_selector("#chart-decode .u-over")
             await shows(page, "#chart-memory_used", "spark1 52")
             seen.quiet(h.url)
+
+
+async def test_seconds_of_speech_are_beside_the_tokens_of_clients_that_have_some(browser: Browser) -> None:
+    async with house() as h, looking(browser, h.url) as (page, seen):
+        await shows(page, "#usage", "Today (UTC): no request.")
+        ledger = h.gateway.gateway.accounts.ledger
+        speech = Entry(time.time(), "webui", "transcribe", "a", "transcriptions", "200", 1, 2.0, 0, 0, 0, 0, 0.0, 0)
+        ledger.record(speech._replace(audio_in_seconds=1800.0))
+        ledger.record(speech._replace(endpoint="speech", audio_out_seconds=60.0))
+        await h.gateway.until(lambda: ledger.path.exists() and len(sums_since(ledger.path, 0.0)) == 1)
+        h.gateway.gateway.usage._read_at = float("-inf")  # the sums are kept for some seconds
+        await page.reload()
+        await shows(page, '#usage [data-label="Audio"]', "31 min")
+        title = await page.locator('#usage [data-label="Audio"]').first.get_attribute("title")
+        assert title == "1,800 s transcribed or translated, 60 s spoken"
+        seen.quiet(h.url)
 
 
 async def test_a_backend_that_dies_and_returns_is_seen_without_a_reload(browser: Browser) -> None:
