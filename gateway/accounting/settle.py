@@ -102,7 +102,7 @@ class Settler:
         for kind, count in zip(_KINDS, used, strict=True):
             route.count_tokens(kind, count)
         counted = used.prompt and not usage.get("estimated")  # an estimate teaches nothing
-        if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
+        if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.pictures:
             state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
         self._book(record, state, used, outcome, seconds)
         return used.total

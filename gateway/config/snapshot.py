@@ -139,6 +139,9 @@ class Backend:
     )
     vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
     audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
+    pdf: k.Yes | None = setting(
+        None, "Takes PDFs (`file` parts); omitted = what its server does, else tried and learned."
+    )
     serves: tuple[Literal["transcriptions", "translations", "speech"], ...] = setting(
         (), "What an `engine: http` backend does."
     )

@@ -23,9 +23,10 @@ def drift(state: BackendState, now: float) -> list[str]:
         *_tool_drift(backend, facts.observed, facts.lacks),
     ]
     found += _thinking_drift(backend, facts.observed)
-    for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
+    media = {"images": ("vision", backend.vision), "audio": ("audio", backend.audio), "pdf": ("pdf", backend.pdf)}
+    for what, (key, declared) in media.items():
         if declared and what in facts.lacks:
-            found.append(f"{key}: true is declared, but it refused {what}")
+            found.append(f"{key}: true is declared, but it refused {'a PDF' if what == 'pdf' else what}")
     return found
 
 

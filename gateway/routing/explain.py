@@ -23,7 +23,7 @@ from gateway.routing.window import near_limit, prompt_estimate
 # What a request of this client and alias would have started now (fleet/starting.py).
 DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
 
-_SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
+_SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "pdf", "continues", "thinking", "switch")
 
 
 def explain_asked(
@@ -132,6 +132,8 @@ def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> 
         "json_schema": needs.json_schema,
         "images": needs.images,
         "audio": needs.audio,
+        "pdf": needs.pdf,
+        "continues": needs.continues,
         "thinking": needs.thinking,
         "thinking_is_a_wish": needs.wish,
         "room": room_needed(request, alias.min_max_tokens),

@@ -293,7 +293,7 @@ def why_not(
     if state.cooldown_until > now:
         return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
     asked = needs is not NO_NEEDS or bool(state.facts.lacks)
-    if not asked and (backend.vision is False or backend.audio is False):
+    if not asked and (backend.vision is False or backend.audio is False or backend.pdf is False):
         asked = request.media is not NO_MEDIA
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
@@ -341,7 +341,7 @@ def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now:
     if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
         return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
     able = state.capabilities(now)
-    if able.images is False or able.audio is False:
+    if able.images is False or able.audio is False or able.sources.get("pdf") in ("declared", "learned"):
         needs = with_media(needs, request)
     lacks = lacking(needs, able)
     if not lacks:

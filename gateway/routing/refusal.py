@@ -170,6 +170,9 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
         return GatewayError("tool_choice_unsupported", f"No backend of alias '{name}' {what}: {why}", param=param)
     if "thinking" in lacks:
         return GatewayError("thinking_unsupported", f"No backend of alias '{name}' can think so: {why}")
+    if "pdf" in lacks and request.file_at:
+        message = f"`{request.file_at}` is a PDF, and no backend of alias '{name}' takes it: {why}"
+        return GatewayError("input_unsupported", message, param=request.file_at)
     what = "this input" if incapable else request.endpoint.path
     return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}")
 

@@ -88,7 +88,7 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
 
 def can_go_on(state: BackendState, left: BackendState) -> bool:
     """Can this backend continue what `left` has begun? It has to have the same model, on the LAN."""
-    return state.traits.continues_text and not state.backend.cloud and same_model(state, left)
+    return state.traits.continues_text is True and not state.backend.cloud and same_model(state, left)
 
 
 def same_model(one: BackendState, other: BackendState) -> bool:

@@ -24,6 +24,7 @@ HINTS = (
     "parallel_tool_calls", "reasoning_effort", "service_tier",
 )  # fmt: skip
 EFFORTS = {"enabled": "medium", "disabled": "none"}
+_ADDRESSES = {"image_url": ("image_url", "url"), "file": ("file", "file_data")}  # kind of part -> where its data is
 _PARTS = ("text", "refusal", "thinking", "redacted_thinking", "input_audio")
 
 
@@ -84,11 +85,12 @@ def _refuse_remote_parts(messages: Any) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _PARTS:
                 continue
-            image = part.get("image_url") if kind == "image_url" else None
-            url = image.get("url") if isinstance(image, dict) else image
+            field, name = _ADDRESSES.get(kind, ("", "")) if isinstance(kind, str) else ("", "")
+            holder = part.get(field) if field else None
+            url = holder.get(name) if isinstance(holder, dict) else holder
             if not (isinstance(url, str) and url.startswith("data:")):
                 raise Refused(
-                    f"`messages[{index}].content`: send pictures as data URLs (data:image/png;base64,...), everything "
-                    f"else as text; a part of type {kind!r} with an address is not fetched.",
+                    f"`messages[{index}].content`: send pictures and PDFs as data URLs (data:image/png;base64,...), "
+                    f"everything else as text; a part of type {kind!r} with an address is not fetched.",
                     "messages",
                 )
