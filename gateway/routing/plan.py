@@ -16,6 +16,7 @@ from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
+from gateway.fleet.starting import Decision
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,
@@ -70,9 +71,8 @@ TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 # Returns which budget forbids a backend now, as text for people; None = none does.
 OverBudget = Callable[[BackendState], str | None]
 
-# Returns why a request of this client (None = `clients` is not used) and alias cannot have a parked backend started
-# now; None = it can.
-RefusesStart = Callable[[BackendState, Client | None, Alias], str | None]
+# Returns whether a request of this client (None = `clients` is not used) and alias has a parked backend started now.
+DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
 
 
 class Candidate(NamedTuple):
@@ -86,21 +86,24 @@ class Candidate(NamedTuple):
 
 
 class Why(NamedTuple):
-    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable."""
+    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable.
+    `wait`: seconds after which the reason may be gone; None = not known."""
 
     kind: str
     reason: str
     lacks: tuple[Lack, ...] = ()
+    wait: float | None = None
 
 
 class Skip(NamedTuple):
-    """A backend that is not used, and why."""
+    """A backend that is not used, and why (`Why`)."""
 
     state: BackendState
     step: int
     kind: str
     reason: str
     lacks: tuple[Lack, ...] = ()
+    wait: float | None = None
 
 
 @dataclass(slots=True)
@@ -169,7 +172,7 @@ def make_plan(
     resort: Resort | None = None,
     outcomes: Mapping[str, str] | None = None,
     over_budget: OverBudget | None = None,
-    refuses_start: RefusesStart | None = None,
+    refuses_start: DecidesStart | None = None,
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
@@ -209,8 +212,9 @@ def make_plan(
     return plan
 
 
-def _unless_refused(why: Why, refusal: str | None) -> Why:
-    return why if refusal is None else Why("parked", f"is parked: {refusal}")
+def _unless_refused(why: Why, decision: Decision) -> Why:
+    refusal = decision.refusal
+    return Why("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
 
 
 def _plan_starts(plan: Plan) -> None:

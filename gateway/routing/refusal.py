@@ -27,6 +27,7 @@ MISLEADING = re.compile(
 # Permanent reasons; ignored when deciding whether only the budget is in the way.
 PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
+UNKNOWN_WAIT = 30.0  # seconds of Retry-After where nothing tells a better number
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
 
@@ -76,7 +77,11 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why)
-    return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
+    waits = [skip.wait for skip in skipped if skip.wait is not None]  # of backends that only requests start
+    retry_after = max(1.0, min(waits, default=UNKNOWN_WAIT))
+    return GatewayError(
+        "no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=retry_after
+    )
 
 
 def _would_serve_if_paid(plan: Plan) -> bool:
@@ -115,7 +120,7 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
         warming = [s.state.health for s in plan.skipped if s.kind in ("warming", STARTING)]
         warming += [state.health for state in gone]
         return GatewayError("backend_warming", message, retry_after=min(_expected(h, now) for h in warming))
-    return GatewayError("no_backend_available", message, retry_after=30)
+    return GatewayError("no_backend_available", message, retry_after=UNKNOWN_WAIT)
 
 
 def _expected(health: Health, now: float) -> float:
