@@ -10,6 +10,7 @@ from gateway.domain.capabilities import result_of
 from gateway.domain.engine_traits import declared_server
 from gateway.domain.facts import Observation
 from gateway.domain.reason import quoting
+from gateway.launch.command import with_changes
 
 
 def drift(state: BackendState, now: float) -> list[str]:
@@ -62,10 +63,17 @@ def _window_drift(state: BackendState, now: float) -> list[str]:
         serves = window  # the window that its refusals name
     if state.traits.takes_window and serves and serves > declared:
         return []
-    profiles = state.backend.profiles.values()  # which of them it was launched with is not known here
-    if serves and any(serves in (p.get("max-model-len"), p.get("max_model_len")) for p in profiles):
+    if serves and serves in _windows_of_profiles(state.backend):
         return []
     return [f"{key}: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
+
+
+def _windows_of_profiles(backend: Backend) -> set[object]:
+    """The windows, as vLLM reads them (128K), that its profiles give it: with which it was launched is not known."""
+    if backend.launch is None:
+        return set()
+    command = backend.launch.parsed
+    return {with_changes(command, changes).flags.get("max-model-len") for changes in backend.profiles.values()}
 
 
 def _declared_window(backend: Backend) -> tuple[str, int | None]:

@@ -80,6 +80,9 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
     sent = broken.sent
     if suspected or not sent.is_plain or not sent.text.strip():
         return False
+    messages = value_of(broken.fields.get("messages"))
+    if not isinstance(messages, list) or not messages:  # a server that answers without them has nothing to continue
+        return False
     if any(tag in sent.text for tag in _THOUGHT_TAGS):
         return False
     limits = (value_of(broken.fields[name]) for name in CHAT.limits if name in broken.fields)
