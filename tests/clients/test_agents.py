@@ -161,7 +161,8 @@ def test_claude_code_calls_a_tool_and_reads_its_result(claude: ClaudeCode) -> No
 
 def test_claude_code_goes_on_when_a_web_search_is_refused(claude: ClaudeCode) -> None:
     """The refusal of the request behind the call is the call's result."""
-    said = claude.ask("Call the tool WebSearch", "right-key", "--allowedTools", "WebSearch")
+    options = ("--tools", "WebSearch", "--allowedTools", "WebSearch")
+    said = claude.ask("Call the tool WebSearch", "right-key", *options, ENABLE_TOOL_SEARCH="false")
     assert "The tool answered:" in said
     assert "'web_search' of type 'web_search_2" in said
     assert "--disallowedTools WebSearch" in said
