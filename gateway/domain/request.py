@@ -332,9 +332,7 @@ def _take_file_at(request: InferenceRequest, raw: Raw) -> None:
     del request.fields[FILE_AT]
 
 
-_MEDIA = re.compile(
-    rb'"(?:image_url|input_audio)"|"file"\s*:\s*\{'
-)  # one pass over the text; a search for each word takes two
+_MEDIA = re.compile(rb'"(?:image_url|input_audio|file)"')  # one pass over the text; a search for each word takes two
 
 
 def find_media(messages: Raw | None) -> Media:

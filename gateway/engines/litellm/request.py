@@ -24,7 +24,6 @@ HINTS = (
     "parallel_tool_calls", "reasoning_effort", "service_tier",
 )  # fmt: skip
 EFFORTS = {"enabled": "medium", "disabled": "none"}
-_ADDRESSES = {"image_url": ("image_url", "url"), "file": ("file", "file_data")}  # kind of part -> where its data is
 _PARTS = ("text", "refusal", "thinking", "redacted_thinking", "input_audio")
 
 
@@ -74,6 +73,16 @@ def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
     return chosen
 
 
+def _data_of(part: dict[str, Any]) -> Any:
+    """Where the picture or the file of a part is; None = it is neither, or has a `file_id`, which litellm fetches."""
+    kind = part.get("type")
+    if kind == "file":
+        file = part.get("file")
+        return file.get("file_data") if isinstance(file, dict) and not file.get("file_id") else None
+    image = part.get("image_url") if kind == "image_url" else None
+    return image.get("url") if isinstance(image, dict) else image
+
+
 def _refuse_remote_parts(messages: Any) -> None:
     """Raise Refused for a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs
     pass."""
@@ -85,9 +94,7 @@ def _refuse_remote_parts(messages: Any) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _PARTS:
                 continue
-            field, name = _ADDRESSES.get(kind, ("", "")) if isinstance(kind, str) else ("", "")
-            holder = part.get(field) if field else None
-            url = holder.get(name) if isinstance(holder, dict) else holder
+            url = _data_of(part) if isinstance(part, dict) else None
             if not (isinstance(url, str) and url.startswith("data:")):
                 raise Refused(
                     f"`messages[{index}].content`: send pictures and PDFs as data URLs (data:image/png;base64,...), "
