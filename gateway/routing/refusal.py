@@ -176,10 +176,16 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
     if "thinking" in lacks:
         return GatewayError("thinking_unsupported", f"No backend of alias '{name}' can think so: {why}")
     if "pdf" in lacks and request.file_at:
-        message = f"`{request.file_at}` is a PDF, and no backend of alias '{name}' takes it: {why}"
-        return GatewayError("input_unsupported", message, param=request.file_at)
+        return pdf_refused(request, name, f": {why}")
     what = "this input" if incapable else request.endpoint.path
     return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}")
+
+
+def pdf_refused(request: InferenceRequest, alias: str, why: str = ".") -> GatewayError:
+    """The error for a request with a PDF that no backend of the alias takes. `why` ends the message."""
+    where = request.file_at
+    message = f"`{where}` is a PDF, and no backend of alias '{alias}' takes it{why}"
+    return GatewayError("input_unsupported", message, param=where)
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:
