@@ -153,13 +153,21 @@ def check_messages(body: Mapping[str, Any], model: str, vision: bool) -> None:
             "Chat template is passed with request, but --trust-request-chat-template is not set. "
             "Refused request with untrusted chat template.",
         )
+    kinds = {part["type"] for message in messages for part in _parts(message) if isinstance(part.get("type"), str)}
+    if "file" in kinds:
+        text = "Unsupported chat content part type: 'file'. Supported types: audio_url, image_url, input_audio, text."
+        raise _parameter("type", text, "file")
     if not vision and any(_has_media(m) for m in messages):
         raise ApiError(400, f"{model} is not a multimodal model")
 
 
 def _has_media(message: Any) -> bool:
+    return any(part.get("type", "text") != "text" for part in _parts(message))
+
+
+def _parts(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
-    return isinstance(content, list) and any(isinstance(p, dict) and p.get("type", "text") != "text" for p in content)
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
 def check_tools(body: Mapping[str, Any], parser: str | None, auto: bool) -> Schemas:

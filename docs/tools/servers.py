@@ -55,6 +55,7 @@ ROWS: dict[str, Callable[[EngineTraits], str]] = {
     "`stop`": lambda t: "yes" if t.enforces_stop else "no: the gateway cuts",
     "`n` above 1": lambda t: _yes(t.many_choices),
     "`logprobs`": lambda t: _yes(t.logprobs),
+    "the beginning of an answer": lambda t: "continued" if t.continues_text else "no",
     "a list of prompts": lambda t: _yes(t.list_prompts),
     "`max_tokens` absent": lambda t: "short: filled in" if t.short_answers else "to the window",
     "thinking is switched by": lambda t: _THINKING.get(t.thinking_field) or f"`{t.thinking_field}`",

@@ -125,7 +125,7 @@ class Limits:
 def estimate(request: InferenceRequest) -> int:
     """Tokens of prompt and answer, before any backend has counted them."""
     media = request.media
-    prompt = int((request.prompt_bytes - media.bytes) / PRIOR_USUAL) + media.images * IMAGE_TOKENS
+    prompt = int((request.prompt_bytes - media.bytes) / PRIOR_USUAL) + media.pictures * IMAGE_TOKENS
     if not request.endpoint.limits:
         return max(1, prompt)
     return max(1, prompt + request.choices * min(request.limit() or ANSWER_MOST, ANSWER_MOST))

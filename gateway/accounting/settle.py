@@ -100,7 +100,7 @@ class Settler:
             return self._book_estimate(record, attempt, outcome, seconds)
         route.count_tokens(used)
         counted = used.prompt and not usage.get("estimated")  # an estimate teaches nothing
-        if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.images:
+        if counted and state.ratio.due(request.known_text_bytes, request.sender) and not request.media.pictures:
             state.ratio.learn(request.known_text_bytes, used.prompt, request.sender)
         self._book(record, attempt, used, outcome, seconds)
         return used.total

@@ -14,6 +14,7 @@ from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.request import InferenceRequest
+from gateway.fleet.starting import Decision
 from gateway.metrics.registry import Metrics
 from gateway.routing.plan import Candidate
 
@@ -61,8 +62,9 @@ class Lease:
 class Starts(Protocol):
     """Starts parked backends for requests (runtime/starts/). `client` None = routes.yaml has no `clients`."""
 
-    def refusal(self, state: BackendState, client: Client | None, alias: Alias) -> str | None:
-        """Why a request of this client and alias cannot have the backend started now; None = it can."""
+    def decision(self, state: BackendState, client: Client | None, alias: Alias) -> Decision:
+        """Whether a request of this client and alias has the backend started now."""
+        ...
 
     def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
         """Begin to start it, once for all requests. False = it is not started."""

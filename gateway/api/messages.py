@@ -19,6 +19,7 @@ from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.proxy.reply import base_headers, request_id
+from gateway.routing.refusal import pdf_refused
 from gateway.routing.window import tokens
 from gateway.runtime.gateway import Gateway
 
@@ -68,9 +69,11 @@ async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequ
 
 async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
     """(backend, its count) of the first backend of the alias that can count; ("", an estimate) if none can. Clouds
-    are not asked."""
+    are not asked. Raises `input_unsupported` for a PDF that none takes."""
     now = time.monotonic()
     states = [gateway.fleet.states[name] for step in alias.steps for name in step]
+    if request.file_at and all(state.capabilities(now).pdf is False for state in states):
+        raise pdf_refused(request, alias.name)
     for state in states:
         if not state.backend.cloud and state.health.usable(now):
             exact = await count_tokens(state, request)

@@ -180,7 +180,7 @@ def _start(start: dict[str, Any]) -> str:
 def _request(asked: dict[str, Any]) -> str:
     words = [asked["endpoint"]]
     words += [f"tools {asked['tools']}"] if asked["tools"] else []
-    words += [name for name in ("json_schema", "images", "audio") if asked[name]]
+    words += [name for name in ("json_schema", "images", "audio", "pdf", "continues") if asked[name]]
     if asked["thinking"]:
         words.append(f"thinking {asked['thinking']}{' (a wish)' if asked['thinking_is_a_wish'] else ''}")
     return ", ".join([*words, f"room for {asked['room']:,} tokens of answer"])

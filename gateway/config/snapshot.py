@@ -140,6 +140,7 @@ class Backend:
     )
     vision: k.Yes | None = setting(None, "Takes images; omitted = tried and learned.")
     audio: k.Yes | None = setting(None, "Takes audio in chat messages; omitted = tried and learned.")
+    pdf: k.Yes | None = setting(None, "Takes PDFs (`file` parts); omitted = as its server does, else learned.")
     serves: tuple[Serves, ...] = setting((), "What it serves; omitted = all that its engine can; engine http needs it.")
     dimensions: k.Count | None = setting(None, "Numbers in one of its embeddings; omitted = learned.")
     embedding_model: k.Text | None = setting(None, "The model that embeds, where servers call one model differently.")

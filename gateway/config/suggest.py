@@ -40,6 +40,7 @@ FOREIGN = {
     "max_parallel_requests": "backends.*.slots",
     "concurrency": "backends.*.slots",
     "parallel": "backends.*.slots",
+    "supports_pdf_input": "backends.*.pdf",
     "supports_vision": "backends.*.vision",
     "reasoning": "backends.*.thinking",
     "timeout": "backends.*.timeouts",

@@ -1,7 +1,8 @@
-"""Durations, sizes and budgets as people write them."""
+"""Numbers, durations, sizes and budgets as people write them."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,17 @@ class Budget:
 
     usd: float
     per: Literal["day", "week", "month"]
+
+
+def number_of(value: object) -> float | None:
+    """A finite number, also written as text; None for anything else, such as a reference (${WINDOW})."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def parse_duration(text: str) -> float:

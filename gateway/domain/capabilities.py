@@ -25,7 +25,9 @@ Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown
 
 PARSER_FREE = (0, 12)  # up to here vLLM forced a call without any parser
 _CAN = ("yes", "mended")
-_RELEVANT = frozenset({"tools", "tool_parser", "images", "audio", "thinking"})  # learned limitations that count here
+_RELEVANT = frozenset(
+    {"tools", "tool_parser", "images", "audio", "pdf", "thinking"}
+)  # learned limitations that count here
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Capabilities:
 
     `tools`: tools can be offered with tool_choice auto. `required`, `named`: a call on demand is "enforced" by the
     parser; "tried" = not enforced or not known, so the answer has to be verified; "emulated" by the engine; "no".
+    `pdf`: it takes files in chats. `continues`: it continues the text of the last message.
     `thinks`, `silent`: thinking can be switched on, and off; `thinking` is the short form of both. `doubtful`: the
     model always thinks, and was never seen to call a tool. `mendable`: the backend cannot call tools, but is a vLLM,
     which renders them into the prompt all the same."""
@@ -45,6 +48,8 @@ class Capabilities:
     logprobs: bool | None = None
     images: bool | None = None
     audio: bool | None = None
+    pdf: bool | None = None
+    continues: bool | None = None
     thinking: Thinking | None = None
     thinks: bool | None = None
     silent: bool | None = None
@@ -99,6 +104,7 @@ def conclude(
     json_schema, json_from = facts.json_schema()
     images, images_from = facts.takes("images", backend.vision)
     audio, audio_from = facts.takes("audio", backend.audio)
+    pdf, pdf_from = facts.takes("pdf", backend.pdf, traits.takes_pdf)
     switch, switch_from = facts.switch()
     unseen = tools is not False and result_of(observed, "tool_auto") not in _CAN
     return Capabilities(
@@ -109,6 +115,8 @@ def conclude(
         logprobs=None if traits.logprobs else False,
         images=images,
         audio=audio,
+        pdf=pdf,
+        continues=traits.continues_text,
         thinking=thinking,
         thinks=thinks,
         silent=silent,
@@ -123,6 +131,8 @@ def conclude(
             "logprobs": "unknown" if traits.logprobs else "engine",
             "images": images_from,
             "audio": audio_from,
+            "pdf": pdf_from,
+            "continues": "unknown" if traits.continues_text is None else "engine",
             "thinking": thinking_from,
             "switch": switch_from,
         },
@@ -177,9 +187,12 @@ class _Facts:
             return self.traits.enforces_schema, "engine"
         return (True, "observed") if seen in _CAN else (None, "unknown")
 
-    def takes(self, what: str, declared: bool | None) -> tuple[bool | None, Origin]:
+    def takes(self, what: str, declared: bool | None, usual: bool | None = None) -> tuple[bool | None, Origin]:
+        """`usual`: what its server does, where nothing is declared."""
         if declared is not False and what in self.learned:
             return False, "learned"
+        if declared is None and usual is not None:
+            return usual, "engine"
         return declared, "unknown" if declared is None else "declared"
 
     def thinking(self) -> tuple[Thinking | None, bool | None, bool | None, Origin]:

@@ -10,6 +10,7 @@ from gateway.domain.capabilities import result_of
 from gateway.domain.engine_traits import declared_server
 from gateway.domain.facts import Observation
 from gateway.domain.reason import quoting
+from gateway.launch.command import with_changes
 
 
 def drift(state: BackendState, now: float) -> list[str]:
@@ -23,9 +24,10 @@ def drift(state: BackendState, now: float) -> list[str]:
         *_tool_drift(backend, facts.observed, facts.lacks),
     ]
     found += _thinking_drift(backend, facts.observed)
-    for what, declared, key in (("images", backend.vision, "vision"), ("audio", backend.audio, "audio")):
+    media = {"images": ("vision", backend.vision), "audio": ("audio", backend.audio), "pdf": ("pdf", backend.pdf)}
+    for what, (key, declared) in media.items():
         if declared and what in facts.lacks:
-            found.append(f"{key}: true is declared, but it refused {what}")
+            found.append(f"{key}: true is declared, but it refused {'a PDF' if what == 'pdf' else what}")
     return found
 
 
@@ -61,10 +63,17 @@ def _window_drift(state: BackendState, now: float) -> list[str]:
         serves = window  # the window that its refusals name
     if state.traits.takes_window and serves and serves > declared:
         return []
-    profiles = state.backend.profiles.values()  # which of them it was launched with is not known here
-    if serves and any(serves in (p.get("max-model-len"), p.get("max_model_len")) for p in profiles):
+    if serves and serves in _windows_of_profiles(state.backend):
         return []
     return [f"{key}: {declared} is declared, it serves {serves}"] if serves and serves != declared else []
+
+
+def _windows_of_profiles(backend: Backend) -> set[object]:
+    """The windows, as vLLM reads them (128K), that its profiles give it: with which it was launched is not known."""
+    if backend.launch is None:
+        return set()
+    command = backend.launch.parsed
+    return {with_changes(command, changes).flags.get("max-model-len") for changes in backend.profiles.values()}
 
 
 def _declared_window(backend: Backend) -> tuple[str, int | None]:

@@ -114,7 +114,9 @@ class EngineTraits:
     `list_prompts`: a list of prompts is one request; else it is split.
     `integer_bias`: it takes whole numbers in `logit_bias`; else they are sent as floats.
     `checks_limits`: it answers a limit below 1 with a 400, if it wants none; else the gateway does.
-    `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`).
+    `continues_text`: it continues the last message of a chat where its text ends (`continue_final_message`), and does
+    not repeat that text in its answer; None = not known.
+    `takes_pdf`: it takes PDFs in chats, as parts of type `file`; None = not known.
     `thinking_field`: the field of a request that switches thinking; None = only what routes.yaml declares.
 
     Answers:
@@ -158,7 +160,8 @@ class EngineTraits:
     list_prompts: bool = True
     integer_bias: bool = True
     checks_limits: bool = True
-    continues_text: bool = False
+    continues_text: bool | None = False
+    takes_pdf: bool | None = False
     thinking_field: ThinkingField | None = None
     thoughts: Literal["reasoning", "reasoning_content", "content"] | None = None
     streams_usage: Literal["asked", "always", "never"] = "asked"
@@ -207,7 +210,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         ),
         # Any server that is not recognised: what OpenAI's API promises is tried.
         "openai": EngineTraits(
-            _SCORES, calls_on_demand=True, probe=Probe(liveness="models", models="models", version=None)
+            _SCORES,
+            calls_on_demand=True,
+            continues_text=None,
+            takes_pdf=None,
+            probe=Probe(liveness="models", models="models", version=None),
         ),
         # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
         "llamacpp": EngineTraits(
@@ -351,7 +358,11 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         ),
         # No probe: every request to a cloud is billed.
         "litellm": EngineTraits(
-            frozenset({"chat", "embeddings"}), calls_on_demand=True, thinking_field="reasoning_effort", library=True
+            frozenset({"chat", "embeddings"}),
+            calls_on_demand=True,
+            takes_pdf=None,
+            thinking_field="reasoning_effort",
+            library=True,
         ),
         # What one of these serves is in routes.yaml (`serves`). Speech servers have no path in common, so any answer
         # counts as alive.

@@ -67,16 +67,30 @@ VALUES_MOST = 8_000_000
 # Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 
+# Where the client's body has a file, which a translation (dialects/) knows, and a chat would have to be searched for.
+FILE_AT = "x_gateway_file_at"
+_PLACE_MOST = 200  # characters of such a place
+
+# Of the base64 of a PDF one page takes about so many bytes. A page is counted as an image.
+PAGE_BYTES = 64 * 1024
+
 # The tokens of an image depend on its dimensions, not on its base64. This is a usual number for vision models.
 IMAGE_TOKENS = 1500
 
 
 class Media(NamedTuple):
-    """The images and the audio in a prompt. `bytes`: their size in the request body."""
+    """The images, the audio and the files in a prompt. `bytes`: their size in the request body. `pages`: of the files,
+    guessed from their size."""
 
     images: int = 0
     audio: bool = False
     bytes: int = 0
+    pages: int = 0
+
+    @property
+    def pictures(self) -> int:
+        """What counts as a number of images where tokens are estimated."""
+        return self.images + self.pages
 
 
 NO_MEDIA = Media()
@@ -110,6 +124,8 @@ class InferenceRequest:
     logprobs: bool = False
     thinking: Literal["on", "off"] | None = None  # whether it asks for thinking, in any of the known fields
     thinking_wish: bool = False  # `thinking` is a wish, not a demand
+    continues: bool = False  # the answer is to begin where the text of the last message ends
+    file_at: str = ""  # where a body that was translated has a file (a PDF); empty = it has none, or is no such body
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # identifies the client (access.Identity.name)
@@ -121,8 +137,8 @@ class InferenceRequest:
 
     @property
     def media(self) -> Media:
-        """The images and audio in the prompt. Finding them reads the whole body again, so the result is cached, and
-        only requests for which they matter are searched."""
+        """The images, audio and files in the prompt. Finding them reads the whole body again, so the result is cached,
+        and only requests for which they matter are searched."""
         if self._media is None:
             self._media = find_media(self.fields.get("messages"))
         return self._media
@@ -175,8 +191,8 @@ def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
     for name, read in _READERS.items():
         if name in fields:
             read(request, fields[name])
-    if not _ASKS_THINKING.isdisjoint(fields):
-        for name, read in _THINKING_READERS.items():
+    if not _RARE.isdisjoint(fields):
+        for name, read in _RARE_READERS.items():
             if name in fields:
                 read(request, fields[name])
     for name in endpoint.limits:
@@ -313,22 +329,35 @@ def _read_effort(request: InferenceRequest, raw: Raw) -> None:
         _ask_thinking(request, effort != "none", wish=True)
 
 
-_MEDIA = re.compile(rb'"(?:image_url|input_audio)"')  # one pass over the text; a search for each word takes two
+def _read_continue(request: InferenceRequest, raw: Raw) -> None:
+    request.continues = request.endpoint is CHAT and value_of(raw) is True
+
+
+def _take_file_at(request: InferenceRequest, raw: Raw) -> None:
+    """The field is the gateway's own, so no backend gets it."""
+    where = value_of(raw)
+    request.file_at = where if isinstance(where, str) and len(where) <= _PLACE_MOST else ""
+    del request.fields[FILE_AT]
+
+
+_MEDIA = re.compile(rb'"(?:image_url|input_audio|file)"')  # one pass over the text; a search for each word takes two
 
 
 def find_media(messages: Raw | None) -> Media:
-    """Images and audio among the parts of the messages; their base64 is not prompt text."""
+    """Images, audio and files among the parts of the messages; their base64 is not prompt text."""
     if messages is None or _MEDIA.search(memoryview(messages)) is None:
         return NO_MEDIA
-    images, audio, size = 0, False, 0
+    images, audio, size, pages = 0, False, 0, 0
     with contextlib.suppress(*UNREADABLE):
         for part in _content_parts(value_of(messages)):
             kind = part.get("type")
-            if kind in ("image_url", "input_audio"):
+            if kind in ("image_url", "input_audio", "file"):
                 images += kind == "image_url"
                 audio = audio or kind == "input_audio"
-                size += len(msgspec.json.encode(part))
-    return Media(images, audio, size) if size else NO_MEDIA
+                bytes_ = len(msgspec.json.encode(part))
+                size += bytes_
+                pages += -(-bytes_ // PAGE_BYTES) if kind == "file" else 0
+    return Media(images, audio, size, pages) if size else NO_MEDIA
 
 
 def _content_parts(messages: Any) -> list[dict[str, Any]]:
@@ -349,11 +378,13 @@ _READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "logprobs": _read_logprobs,
 }
 
-_THINKING_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
+_RARE_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "think": _read_think,
     "chat_template_kwargs": _read_template_kwargs,
     "thinking": _read_thinking,
     "reasoning_effort": _read_effort,
     "reasoning": _read_effort,
+    "continue_final_message": _read_continue,
+    FILE_AT: _take_file_at,
 }
-_ASKS_THINKING = frozenset(_THINKING_READERS)
+_RARE = frozenset(_RARE_READERS)

@@ -18,7 +18,6 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from gateway.admission.caller import Caller
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.http.app import App
@@ -27,10 +26,9 @@ from gateway.http.client_connection import Answering, ClientConnection
 from gateway.http.direct import CONTINUE, DirectExchange, last_answer
 from gateway.http.flow_control import Flow, SlowReaderTimeout
 from gateway.http.listener import Listener, address_of
-from gateway.http.request_head import Head, repeated_head
+from gateway.http.request_head import Head
 from gateway.http.request_reader import BODY, HEAD, NOTHING, PIPELINED, RequestReader
 from gateway.proxy.exchange import too_large
-from gateway.proxy.header_map import header_map
 
 _APP_MARGIN = 256 * 1024  # bytes beyond `max_body` within which the app itself may refuse the body
 
@@ -230,21 +228,13 @@ class Connection(RequestReader, asyncio.Protocol):
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _begin_direct(self, endpoint: Endpoint, head: Head) -> None:
-        exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint, self._caller(head))
+        caller = self.caller_of(head, self.client[0] if self.client else "local")
+        exchange = self.cycle = DirectExchange(self, self.app.gateway, endpoint, caller)
         limit = self.app.gateway.snapshot.server.max_body
         if head.length is not None and head.length > limit:
             exchange.refuse(too_large(limit))
         elif exchange.authenticate() and head.expects_continue:
             self.transport.write(CONTINUE)
-
-    def _caller(self, head: Head) -> Caller:
-        if head.repeated is not None:
-            return head.repeated.caller
-        headers = header_map(head.headers)
-        headers.pop(b"content-length", None)  # of this request only
-        caller = Caller(headers, self.client[0] if self.client else "local")
-        self.repeated = repeated_head(self.raw_head, head, caller)
-        return caller
 
     def _begin_asgi(self, head: Head) -> None:
         """Anything but an inference POST, as in uvicorn."""

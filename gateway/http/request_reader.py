@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.admission.caller import Caller
 from gateway.http.chunked import ChunkedBody
 from gateway.http.request_head import (
     END,
@@ -11,8 +12,10 @@ from gateway.http.request_head import (
     check_lines,
     parse_head,
     parse_request_line,
+    repeated_head,
     too_large,
 )
+from gateway.proxy.header_map import header_map
 
 # What the next byte belongs to: a head, a body, a pipelined request (behind the one that is answered), or nothing.
 HEAD, BODY, PIPELINED, NOTHING = range(4)
@@ -30,8 +33,8 @@ class RequestReader:
         self._blank = False  # an empty line came before it
         self._left = 0  # bytes of the body to come
         self._chunked: ChunkedBody | None = None
-        self.raw_head = b""  # of the last request whose head was parsed
-        self.repeated: RepeatedHead | None = None  # recognises that head when it comes again
+        self._raw_head = b""  # of the last request whose head was parsed
+        self._repeated: RepeatedHead | None = None  # recognises that head when it comes again
 
     def head_began(self) -> None:
         raise NotImplementedError
@@ -52,6 +55,16 @@ class RequestReader:
 
     def next_request(self) -> None:
         self.state = HEAD
+
+    def caller_of(self, head: Head, peer: str) -> Caller:
+        """Whose request has this head, the latest one: the same object for a head that is repeated."""
+        if head.repeated is not None:
+            return head.repeated.caller
+        headers = header_map(head.headers)
+        headers.pop(b"content-length", None)  # of this request only
+        caller = Caller(headers, peer)
+        self._repeated = repeated_head(self._raw_head, head, caller)
+        return caller
 
     def read_nothing(self) -> None:
         """From now on no byte is read as a request."""
@@ -106,11 +119,11 @@ class RequestReader:
         self._checked = end
 
     def _parse_head(self, raw: bytes) -> None:
-        repeated = self.repeated
+        repeated = self._repeated
         head = repeated.match(raw) if repeated is not None else None
         if head is None:
             head = parse_head(raw)
-            self.raw_head = raw
+            self._raw_head = raw
         self._blank = False
         self.received = 0
         if head.length is None:

@@ -133,7 +133,7 @@ def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[
     for key, value in service.items():
         flag = _OTHER_NAMES.get(key, f"--{key.replace('_', '-')}")
         if key in _TEXTS:
-            yield f"{flag}={_text(value)}"
+            yield from [] if (text := _text(value)) is None else [f"{flag}={text}"]
         elif key in _LISTS:
             yield from (f"{flag}={text}" for one in listed(value) or [value] if (text := _text(one)) is not None)
         elif key in _SWITCHES:
@@ -151,9 +151,11 @@ def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[
 def _ulimits(limits: dict[str, Any]) -> Iterator[str]:
     for name, value in limits.items():
         if isinstance(value, dict):
-            yield f"--ulimit={name}={_text(value.get('soft'))}:{_text(value.get('hard'))}"
+            texts = [text for key in ("soft", "hard") if (text := _text(value.get(key))) is not None]
         else:
-            yield f"--ulimit={name}={_text(value)}"
+            texts = [text] if (text := _text(value)) is not None else []
+        if texts:
+            yield f"--ulimit={name}={':'.join(texts)}"
 
 
 def _gpus(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:

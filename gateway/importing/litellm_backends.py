@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.problems import Path
+from gateway.config.units import number_of
 from gateway.importing.draft import Entry, Notes, backend_name, tail_of, unique
 from gateway.importing.litellm_providers import Provider, provider_of
 from gateway.importing.litellm_settings import DEPLOYMENT, INFO_ONLY
-from gateway.importing.source import Source, count_of, is_true, listed, mapping, number_of, text_of
+from gateway.importing.source import Source, count_of, is_true, listed, mapping, text_of
 from gateway.importing.values import (
     Keys,
     host_words,

@@ -12,7 +12,8 @@ from gateway.config.problems import Report
 from gateway.launch.command import ServeCommand, parse
 from gateway.launch.docker import read_docker_flags
 
-_ADDRESS = re.compile(r"(?m)^(  \w+: \{address: )[^,}]+")
+_ADDRESS = re.compile(r"(?m)^(  \w+: \{address: )([^,}]+)([^}\n]*)")
+_SSH = re.compile(r", ssh: [^,}\n]+")  # the recipe's own: at another address it would be another machine's
 
 
 def recipe_files() -> dict[str, Path]:
@@ -28,10 +29,16 @@ def recipe_nodes(name: str) -> int:
 
 
 def recipe_text(name: str, hosts: Sequence[str] = ()) -> str:
-    """A recipe as a routes.yaml. `hosts` replace the addresses of its nodes, in order. Raises KeyError."""
+    """A recipe as a routes.yaml. `hosts` replace the addresses of its nodes, in order; where ssh reaches those is not
+    known, so their `ssh` is left out. Raises KeyError."""
     text = recipe_files()[name].read_text("utf-8")
     addresses = iter(hosts)
-    return _ADDRESS.sub(lambda match: match[1] + next(addresses, match[0].removeprefix(match[1])), text)
+
+    def node(match: re.Match[str]) -> str:
+        host = next(addresses, None)
+        return match[0] if host is None else f"{match[1]}{host}{_SSH.sub('', match[3])}"
+
+    return _ADDRESS.sub(node, text)
 
 
 def recipe_for(model: str) -> str | None:

@@ -264,7 +264,7 @@ class Variables:
                 at = end + 1
                 continue
             text = self.text(value)
-            self.values[name] = ["".join(before) + text] if adds else [text]
+            self.values[name] = [("".join(before) + text)[: max(_MOST_TEXT, len(text))]] if adds else [text]
             at += 1
         return at
 

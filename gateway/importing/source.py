@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.document import read_document
 from gateway.config.problems import Path, Report
+from gateway.config.units import number_of
 from gateway.importing.draft import Notes
 
 MOST = 10**12  # the largest count in routes.yaml
@@ -71,17 +71,6 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return str(value).strip() or None
-
-
-def number_of(value: Any) -> float | None:
-    """A finite number, in quotes or not; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def count_of(value: Any) -> int | None:

@@ -155,6 +155,7 @@ _CANNOT = {
     "thinking": "cannot think: {}",
     "images": "takes no images: it serves a text model",
     "audio": "takes no sound: it serves a text model",
+    "pdf": "takes no PDF",
 }
 
 

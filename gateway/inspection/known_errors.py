@@ -21,6 +21,7 @@ _LACKS = (
     (re.compile(rf'"?{_NAME}"? does not support tools'), "tools"),  # Ollama
     (re.compile(rf'"?{_NAME}"? does not support thinking'), "thinking"),
     (re.compile(rf"{_NAME} is not a multimodal model"), "images"),  # vLLM
+    (re.compile(r"Unsupported chat content part type: 'file'\. Supported types: [\w, ]{1,400}\."), "pdf"),  # vLLM
     (re.compile(r"(?:this model is )?missing data required for image input"), "images"),  # Ollama
 )
 _NO_SUCH_MODEL = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from typing import Any
+
+from gateway.config.units import number_of
 
 FindScore = Callable[[str], float | None]
 
@@ -25,13 +26,13 @@ def usual_score(text: str) -> float | None:
     value = _json_in(text)
     if isinstance(value, dict):
         for key in _KEYS:
-            if (found := _number(value.get(key))) is not None:
+            if (found := number_of(value.get(key))) is not None:
                 return found
     named = _NAMED.findall(text)
     if named:
-        return _number(named[-1])
+        return number_of(named[-1])
     alone = _ALONE.fullmatch(text)
-    return _number(alone[1]) if alone is not None else None
+    return number_of(alone[1]) if alone is not None else None
 
 
 def by_path(path: str) -> FindScore:
@@ -57,7 +58,7 @@ def by_path(path: str) -> FindScore:
                 value = value[step]
             except (KeyError, IndexError, TypeError):
                 return None
-        return _number(value)
+        return number_of(value)
 
     return find
 
@@ -75,7 +76,7 @@ def by_pattern(pattern: str) -> FindScore:
         found = None
         for found in compiled.finditer(text[-TEXT_MOST:]):  # noqa: B007
             pass
-        return _number(found[1]) if found is not None else None
+        return number_of(found[1]) if found is not None else None
 
     return find
 
@@ -94,13 +95,3 @@ def _json_in(text: str) -> Any:
         if isinstance(value, dict | list):
             return value
     return None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None

@@ -369,7 +369,9 @@ class Attempt:
 
     def _count_empty(self, answer: WholeAnswer | StreamTrack) -> None:
         """Count an empty answer, even if another backend answers in its place. One other candidate is tried; if its
-        answer is no better, this one is delivered."""
+        answer is no better, this one is delivered. To a text that the client began, nothing may be missing."""
+        if self.request.continues:
+            return
         if "nothing_said" not in answer.violations:  # an answer of thoughts alone is counted already
             self.metrics.violations.inc(self.candidate.state.name, empty_kind(answer.usage))
         if not self._admitted.final:

@@ -57,7 +57,7 @@ def within_reason(verdict: Verdict, state: BackendState, request: InferenceReque
     if verdict.kind != "too_long" or (verdict.window is None and verdict.prompt_tokens is None):
         return verdict
     media = request.media
-    longest = request.prompt_bytes - media.bytes + media.images * IMAGE_MOST + TEMPLATE_MOST
+    longest = request.prompt_bytes - media.bytes + media.pictures * IMAGE_MOST + TEMPLATE_MOST
     limit = max([sent for sent in outgoing_limits(request, alias, state) if type(sent) is int], default=0)
     window, prompt = verdict.window, verdict.prompt_tokens
     if window is not None and window > longest + limit:
@@ -127,7 +127,7 @@ def _may_teach(request: InferenceRequest, lack: str) -> bool:
     """Did this request use the ability whose lack was reported?"""
     if lack in ("tools", "tool_parser"):
         return request.tools
-    if lack in ("images", "audio"):
+    if lack in ("images", "audio", "pdf"):
         return request.media is not NO_MEDIA
     return True
 
@@ -140,7 +140,8 @@ def _is_known(state: BackendState, lack: str) -> bool:
     elif lack == "thinking":
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
     else:
-        return (backend.audio if lack == "audio" else backend.vision) is True
+        declared_by = {"audio": backend.audio, "pdf": backend.pdf}
+        return declared_by.get(lack, backend.vision) is True
     seen = state.facts.observed.get(check)
     return declared or (seen is not None and seen.result in ("yes", "mended"))
 

@@ -68,7 +68,7 @@ class Planner:
             resort=resort,
             over_budget=services.accounts.over_budget(context.snapshot, client.client),
             outcomes=outcomes,
-            refuses_start=None if starts is None else starts.refusal,
+            refuses_start=None if starts is None else starts.decision,
         )
 
     def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:

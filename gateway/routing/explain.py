@@ -15,15 +15,14 @@ from gateway.errors import GatewayError, model_not_found
 from gateway.fleet.starting import Decision
 from gateway.launch.families import family_of
 from gateway.routing.needs import Adaptation, needs_of, with_media
-from gateway.routing.plan import STARTING, STARTS, Candidate, OverBudget, Plan, RefusesStart
+from gateway.routing.plan import STARTING, STARTS, Candidate, DecidesStart, OverBudget, Plan
 from gateway.routing.refusal import refusal
 from gateway.routing.serving import NOT_ENTERED, Need, Service, request_with, who_serves, with_tokens
 from gateway.routing.window import near_limit, prompt_estimate
 
 # What a request of this client and alias would have started now (fleet/starting.py).
-DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
 
-_SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "thinking", "switch")
+_SHOWN = ("tools", "required", "named", "json_schema", "images", "audio", "pdf", "continues", "thinking", "switch")
 
 
 def explain_asked(
@@ -79,7 +78,7 @@ def explain(
     request = replace(request, sender=client.name if client is not None else "")
     service = who_serves(
         alias, states, request, now, local_only=local_only, client=client, over_budget=over_budget,
-        refuses_start=_refuses(decides_start),
+        refuses_start=decides_start,
     )  # fmt: skip
     start = _start(service, client, decides_start)
     error = None if service.order or start is not None else refusal(service.plan, [], request, now)
@@ -97,10 +96,6 @@ def explain(
         "start": start,
         "error": None if error is None else {"status": error.status, "code": error.code, "message": error.message},
     }
-
-
-def _refuses(decides: DecidesStart | None) -> RefusesStart | None:
-    return None if decides is None else lambda state, client, alias: decides(state, client, alias).refusal or None
 
 
 def _start(service: Service, client: Client | None, decides: DecidesStart | None) -> dict[str, Any] | None:
@@ -132,6 +127,8 @@ def _request(request: InferenceRequest, alias: Alias, client: Client | None) -> 
         "json_schema": needs.json_schema,
         "images": needs.images,
         "audio": needs.audio,
+        "pdf": needs.pdf,
+        "continues": needs.continues,
         "thinking": needs.thinking,
         "thinking_is_a_wish": needs.wish,
         "room": room_needed(request, alias.min_max_tokens),

@@ -16,7 +16,7 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.token_ratio import room_needed, surely_fits
 from gateway.routing.balance import order
 from gateway.routing.needs import NO_NEEDS, Needs, needs_of
-from gateway.routing.plan import Candidate, adapted, why_not
+from gateway.routing.plan import Candidate, adapted, declines_media, why_not
 
 
 def first_choice(
@@ -55,7 +55,6 @@ def first_choice(
 
 def _is_plain(state: BackendState, request: InferenceRequest, needs: Needs, room: int, now: float) -> bool:
     """Can this backend serve the request, beyond doubt? (Where this is False, `why_not` decides.)"""
-    backend = state.backend
     if state.health.state is not State.READY or state.cooldown_until > now or state.facts.lacks:
         return False
     if request.endpoint.name not in state.traits.endpoints:
@@ -63,6 +62,6 @@ def _is_plain(state: BackendState, request: InferenceRequest, needs: Needs, room
     window = state.window(now)
     if window is not None and not surely_fits(request.prompt_bytes, room, window):
         return False  # the backend may have to count the prompt
-    if needs is NO_NEEDS and backend.vision is not False and backend.audio is not False:
+    if needs is NO_NEEDS and not declines_media(state.backend):
         return True
     return why_not(state, request, needs, room, now, local_only=False) is None

@@ -12,7 +12,7 @@ from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
 Resort = Literal["mend", "strip"]
-Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking", "logprobs"]
+Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "pdf", "continues", "thinking", "logprobs"]
 
 
 class Needs(NamedTuple):
@@ -25,6 +25,8 @@ class Needs(NamedTuple):
     thinking: Switch | None = None
     wish: bool = False
     logprobs: bool = False
+    pdf: bool = False
+    continues: bool = False
 
     @property
     def on_demand(self) -> bool:
@@ -61,13 +63,15 @@ ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED)
 
 
 def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = None) -> Needs:
-    """What this request needs, except pictures and sound, which are expensive to find (`with_media`). For thinking,
-    the client's `tasks` win over the alias, and the alias over the request."""
+    """What this request needs, except pictures, sound and a chat's files, which are expensive to find (`with_media`).
+    For thinking, the client's `tasks` win over the alias, and the alias over the request."""
     forced = alias.thinking
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
         forced = client.tasks.thinking
+    if request.continues and request.thinking == "off":  # behind the beginning of an answer there are no thoughts
+        forced = None
     wanted = forced or request.thinking
-    if not (request.tools or request.json_schema or wanted or request.logprobs):
+    if not (request.tools or request.json_schema or wanted or request.logprobs or request.continues or request.file_at):
         return NO_NEEDS
     if "tools" not in request.endpoint.prompt:
         return Needs(logprobs=True) if request.logprobs else NO_NEEDS
@@ -75,6 +79,8 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     return Needs(
         tools=None if choice == "none" else choice,
         json_schema=request.json_schema,
+        pdf=bool(request.file_at),
+        continues=request.continues,
         thinking=wanted,
         wish=forced is None and request.thinking_wish,
         logprobs=request.logprobs,
@@ -86,7 +92,7 @@ def with_media(needs: Needs, request: InferenceRequest) -> Needs:
     media = request.media
     if media is NO_MEDIA:
         return needs
-    return needs._replace(images=bool(media.images), audio=media.audio)
+    return needs._replace(images=bool(media.images), audio=media.audio, pdf=needs.pdf or media.pages > 0)
 
 
 def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
@@ -103,6 +109,10 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("images")
     if needs.audio and able.audio is False:
         lacks.append("audio")
+    if needs.pdf and able.pdf is False:
+        lacks.append("pdf")
+    if needs.continues and able.continues is False:
+        lacks.append("continues")
     if needs.thinking is not None and not needs.wish and not can_switch_thinking(needs, able):
         lacks.append("thinking")
     if needs.logprobs and able.logprobs is False:

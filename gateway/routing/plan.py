@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.config.snapshot import Alias, Client
+from gateway.config.snapshot import Alias, Backend, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.domain.reason import kind_of
 from gateway.domain.request import NO_MEDIA, InferenceRequest
 from gateway.domain.token_ratio import room_needed
+from gateway.fleet.starting import Decision
 from gateway.routing.balance import order
 from gateway.routing.needs import (
     FORCED,
@@ -71,9 +72,8 @@ TEMPORARY = frozenset({"down", "warming", "cooldown", STARTING})
 # Returns which budget forbids a backend now, as text for people; None = none does.
 OverBudget = Callable[[BackendState], str | None]
 
-# Returns why a request of this client (None = `clients` is not used) and alias cannot have a parked backend started
-# now; None = it can.
-RefusesStart = Callable[[BackendState, Client | None, Alias], str | None]
+# Returns whether a request of this client (None = `clients` is not used) and alias has a parked backend started now.
+DecidesStart = Callable[[BackendState, Client | None, Alias], Decision]
 
 
 class Candidate(NamedTuple):
@@ -87,21 +87,24 @@ class Candidate(NamedTuple):
 
 
 class Why(NamedTuple):
-    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable."""
+    """Why a backend is not used. `kind` is a key of KINDS, `reason` is for people; `lacks` with kind incapable.
+    `wait`: seconds after which the reason may be gone; None = not known."""
 
     kind: str
     reason: str
     lacks: tuple[Lack, ...] = ()
+    wait: float | None = None
 
 
 class Skip(NamedTuple):
-    """A backend that is not used, and why."""
+    """A backend that is not used, and why (`Why`)."""
 
     state: BackendState
     step: int
     kind: str
     reason: str
     lacks: tuple[Lack, ...] = ()
+    wait: float | None = None
 
 
 @dataclass(slots=True)
@@ -170,7 +173,7 @@ def make_plan(
     resort: Resort | None = None,
     outcomes: Mapping[str, str] | None = None,
     over_budget: OverBudget | None = None,
-    refuses_start: RefusesStart | None = None,
+    refuses_start: DecidesStart | None = None,
 ) -> Plan:
     """Candidates and skips for one request, `now` in the fleet's monotonic seconds.
 
@@ -214,8 +217,9 @@ def make_plan(
     return plan
 
 
-def _unless_refused(why: Why, refusal: str | None) -> Why:
-    return why if refusal is None else Why("parked", f"is parked: {refusal}")
+def _unless_refused(why: Why, decision: Decision) -> Why:
+    refusal = decision.refusal
+    return Why("parked", f"is parked: {refusal}", wait=decision.wait) if refusal else why
 
 
 def _plan_starts(plan: Plan) -> None:
@@ -300,7 +304,7 @@ def why_not(
     if state.cooldown_until > now:
         return Why("cooldown", f"asked for a pause of {state.cooldown_until - now:.0f} more seconds")
     asked = needs is not NO_NEEDS or bool(state.facts.lacks)
-    if not asked and (backend.vision is False or backend.audio is False):
+    if not asked and declines_media(backend):
         asked = request.media is not NO_MEDIA
     if asked and (lack := incapable(state, request, needs, now)) is not None:
         return lack
@@ -310,6 +314,11 @@ def why_not(
 def _out_of_chain(chain: Chain, state: BackendState) -> Why | None:
     reason = chain.why_not(state)
     return None if reason is None else Why("incapable", reason)
+
+
+def declines_media(backend: Backend) -> bool:
+    """Does routes.yaml say that it takes no pictures, no sound or no files? Then the prompt is searched for them."""
+    return backend.vision is False or backend.audio is False or backend.pdf is False
 
 
 def _spent(state: BackendState, over_budget: OverBudget | None) -> Why | None:
@@ -353,7 +362,7 @@ def incapable(state: BackendState, request: InferenceRequest, needs: Needs, now:
     if state.facts.is_lacking("endpoint:" + request.endpoint.name, now):
         return Why("unserved", f"does not serve {request.endpoint.path} (it answered 404)")
     able = state.capabilities(now)
-    if able.images is False or able.audio is False:
+    if able.images is False or able.audio is False or able.sources.get("pdf") in ("declared", "learned"):
         needs = with_media(needs, request)
     lacks = lacking(needs, able)
     if not lacks:

@@ -28,6 +28,7 @@ MISLEADING = re.compile(
 PERMANENT = frozenset({"incapable", "unserved", "disobeyed", "local_only", "empty", "outside"})
 
 GENERATING = (CHAT.name, COMPLETIONS.name)
+UNKNOWN_WAIT = 30.0  # seconds of Retry-After where nothing tells a better number
 LONGEST_WAIT = 120.0  # seconds of Retry-After for a backend that is not reachable
 
 
@@ -77,7 +78,11 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
         return GatewayError("budget_exceeded", f"Only a budget keeps alias '{alias.name}' from an answer: {why}")
     if kinds & {"incapable", "unserved", "disobeyed"}:
         return _incapable(plan, tried, request, why, now)
-    return GatewayError("no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=30)
+    waits = [skip.wait for skip in skipped if skip.wait is not None]  # of backends that only requests start
+    retry_after = max(1.0, min(waits, default=UNKNOWN_WAIT))
+    return GatewayError(
+        "no_backend_available", f"No healthy backend for alias '{alias.name}': {why}", retry_after=retry_after
+    )
 
 
 def _would_serve_if_paid(plan: Plan) -> bool:
@@ -116,7 +121,7 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
         warming = [s.state.health for s in plan.skipped if s.kind in ("warming", STARTING)]
         warming += [state.health for state in gone]
         return GatewayError("backend_warming", message, retry_after=min(_expected(h, now) for h in warming))
-    return GatewayError("no_backend_available", message, retry_after=30)
+    return GatewayError("no_backend_available", message, retry_after=UNKNOWN_WAIT)
 
 
 def _expected(health: Health, now: float) -> float:
@@ -171,6 +176,8 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
         return GatewayError("tool_choice_unsupported", f"No backend of alias '{name}' {what}: {why}", param=param)
     if "thinking" in lacks:
         return GatewayError("thinking_unsupported", f"No backend of alias '{name}' can think so: {why}")
+    if "pdf" in lacks and request.file_at:
+        return pdf_refused(request, name, f": {why}")
     what = "this input" if incapable else request.endpoint.path
     served = "" if incapable else _served(plan, now)
     return GatewayError("input_unsupported", f"No backend of alias '{name}' takes {what}: {why}{served}")
@@ -192,6 +199,13 @@ def _serves(state: BackendState, endpoint: str, now: float) -> bool:
         return not state.facts.is_lacking("endpoint:" + endpoint, now)
     silent = any(state.facts.is_lacking("endpoint:" + name, now) for name in GENERATING)
     return endpoint in GENERATING and not silent and not state.facts.pooled.served
+
+
+def pdf_refused(request: InferenceRequest, alias: str, why: str = ".") -> GatewayError:
+    """The error for a request with a PDF that no backend of the alias takes. `why` ends the message."""
+    where = request.file_at
+    message = f"`{where}` is a PDF, and no backend of alias '{alias}' takes it{why}"
+    return GatewayError("input_unsupported", message, param=where)
 
 
 def _missing(plan: Plan, attempt: Tried) -> str:

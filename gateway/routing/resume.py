@@ -80,6 +80,9 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
     sent = broken.sent
     if suspected or not sent.is_plain or not sent.text.strip():
         return False
+    messages = value_of(broken.fields.get("messages"))
+    if not isinstance(messages, list) or not messages:  # a server that answers without them has nothing to continue
+        return False
     if any(tag in sent.text for tag in _THOUGHT_TAGS):
         return False
     limits = (value_of(broken.fields[name]) for name in CHAT.limits if name in broken.fields)
@@ -88,7 +91,7 @@ def can_resume(broken: BrokenOff, *, suspected: bool) -> bool:
 
 def can_go_on(state: BackendState, left: BackendState) -> bool:
     """Can this backend continue what `left` has begun? It has to have the same model, on the LAN."""
-    return state.traits.continues_text and not state.backend.cloud and same_model(state, left)
+    return state.traits.continues_text is True and not state.backend.cloud and same_model(state, left)
 
 
 def same_model(one: BackendState, other: BackendState) -> bool:

@@ -27,9 +27,9 @@ from gateway.routing.plan import (
     OUTSIDE,
     STARTS,
     Candidate,
+    DecidesStart,
     OverBudget,
     Plan,
-    RefusesStart,
     Skip,
     Why,
     make_plan,
@@ -58,7 +58,7 @@ def who_serves(
     local_only: bool = False,
     client: Client | None = None,
     over_budget: OverBudget | None = None,
-    refuses_start: RefusesStart | None = None,
+    refuses_start: DecidesStart | None = None,
 ) -> Service:
     """The planner's result for this request at `now` (the fleet's monotonic seconds), `on_unsupported` included."""
 

@@ -22,6 +22,10 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         return "did not keep to a JSON schema when it was checked"
     if lack == "logprobs":
         return f"has no logprobs to give: it is a {state.server}"
+    if lack == "pdf":
+        return "takes no PDF: send its text, or ask a backend that reads PDFs (pdf: true)"
+    if lack == "continues":
+        return f"does not continue a text that the client began: a {state.server} begins its answer anew"
     flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"

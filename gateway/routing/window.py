@@ -22,7 +22,7 @@ def text_estimate(state: BackendState, request: InferenceRequest) -> Estimate:
 def _estimate(state: BackendState, request: InferenceRequest, media: Media) -> Estimate:
     if (exact := request.exact.get(state.name)) is not None:
         return Estimate(exact, exact, exact)
-    guess = state.ratio.estimate(request.prompt_bytes - media.bytes, media.images, request.sender)
+    guess = state.ratio.estimate(request.prompt_bytes - media.bytes, media.pictures, request.sender)
     refused = refusal_of(state, request)
     if refused is None or not refused.least:
         return guess

@@ -159,6 +159,15 @@ def test_claude_code_calls_a_tool_and_reads_its_result(claude: ClaudeCode) -> No
     assert "The tool answered:" in claude.ask(*BASH)
 
 
+def test_claude_code_goes_on_when_a_web_search_is_refused(claude: ClaudeCode) -> None:
+    """The refusal of the request behind the call is the call's result."""
+    options = ("--tools", "WebSearch", "--allowedTools", "WebSearch")
+    said = claude.ask("Call the tool WebSearch", "right-key", *options, ENABLE_TOOL_SEARCH="false")
+    assert "The tool answered:" in said
+    assert "'web_search' of type 'web_search_2" in said
+    assert "--disallowedTools WebSearch" in said
+
+
 def test_claude_code_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, claude: ClaudeCode) -> None:
     dies_in_the_middle(demo)
     assert "The tool answered:" in claude.ask(*BASH)

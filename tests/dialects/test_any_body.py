@@ -176,9 +176,18 @@ def conversations(draw: st.DrawFn) -> Conversation:
         if role == "assistant" and made.waiting and made.messages[-1]["role"] != "assistant":
             role = "user"  # first the results
         add(draw, made, role)
-    if made.waiting:
+    if made.waiting or not ends_well(made.messages):
         add(draw, made, "user")
     return made
+
+
+def ends_well(messages: list[dict[str, Any]]) -> bool:
+    """The assistant's last turn begins the answer, so it ends with a text, and that with no white space."""
+    if not messages or messages[-1]["role"] != "assistant":
+        return True
+    said = messages[-1]["content"]
+    last = said if isinstance(said, str) else said[-1].get("text", "") if said else ""
+    return bool(last) and not last[-1].isspace()
 
 
 def add(draw: st.DrawFn, made: Conversation, role: str) -> None:

@@ -67,6 +67,17 @@ def test_a_tool_that_only_anthropic_knows_is_refused(kind: str) -> None:
     refused(where, user("hi"), later, tools=[tool("now")], code="input_unsupported")
 
 
+def test_one_error_names_every_such_tool_and_what_claude_code_calls_it() -> None:
+    search, fetch = {"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_20250910", "name": "get"}
+    said = refused("tools.0", user("hi"), tools=[search, tool("now"), fetch], code="input_unsupported")
+    assert "'web_search' of type 'web_search_20250305'" in said
+    assert "`tools.2` is 'get' of type 'web_fetch_20250910'" in said
+    assert said.endswith("Leave it out. In Claude Code: --disallowedTools WebFetch,WebSearch.")
+    many = refused("tools.0", user("hi"), tools=[{"type": "x" * 99, "name": "y" * 99}] * 99, code="input_unsupported")
+    assert len(many) < 500
+    assert many.endswith("Leave it out, or add `input_schema`.")
+
+
 def test_one_whose_parameters_are_told_is_a_tool_like_any_other() -> None:
     assert offered(user("hi"), tools=[tool("bash", type="bash_20250124")]) == ["bash"]
 

@@ -306,6 +306,8 @@ def test_an_effort_that_was_asked_for_wins_over_that_of_thinking() -> None:
         {"type": "image_url", "image_url": {"url": "http://192.168.1.1/admin"}},
         {"type": "image_url", "image_url": "https://example.invalid/cat.png"},
         {"type": "file", "file": {"file_id": "http://192.168.1.1/admin"}},
+        {"type": "file", "file": {"file_id": "http://192.168.1.1/admin", "file_data": "data:application/pdf;base64,A"}},
+        {"type": "file", "file": "data:application/pdf;base64,AAAA"},
         "text",
     ],
 )
@@ -314,9 +316,10 @@ def test_nothing_is_fetched_for_a_client(part: object) -> None:
         arguments(messages=[{"role": "user", "content": [part]}])
 
 
-def test_pictures_as_data_go_through() -> None:
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert arguments(messages=[{"role": "user", "content": [part]}])["messages"][0]["content"] == [part]
+def test_pictures_and_pdfs_as_data_go_through() -> None:
+    image, file = {"url": "data:image/png;base64,AAAA"}, {"file_data": "data:application/pdf;base64,AAAA"}
+    parts = [{"type": "image_url", "image_url": image}, {"type": "file", "file": file}]
+    assert arguments(messages=[{"role": "user", "content": parts}])["messages"][0]["content"] == parts
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "openai/gpt-4o", "nobodys-model", "hosted_vllm/x"])

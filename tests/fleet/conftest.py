@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.machine import Machine
+from tests.fleet.spark import Spark
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Spark:
+    return Spark(tmp_path)

@@ -136,3 +136,12 @@ class Spark:
 
     def _of(self, check: str, node: ExpectedNode) -> Iterator[Check]:
         return CHECKS[check](node, self.host())
+
+
+def one(checks: list[Check]) -> Check:
+    (check,) = checks
+    return check
+
+
+def is_mended(check: Check, verdict: str, words: str, mend: str) -> None:
+    assert (check.verdict, words in check.seen, mend in (check.mend or "")) == (verdict, True, True), check

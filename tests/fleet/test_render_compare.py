@@ -194,6 +194,18 @@ def test_every_secret_of_every_file_is_masked_and_references_are_not() -> None:
             assert text.count("${KEY") == file.text.count("${KEY")
 
 
+def test_the_default_of_a_reference_is_a_secret_too() -> None:
+    env = {"HF_TOKEN": "${HF_TOKEN:-hf_abc123}", "EMPTY_TOKEN": "${EMPTY_TOKEN:-}"}
+    rendering = render(one_backend("m --api-key ${KEY:-k3y-of-ours}", image="vllm/vllm-openai:v1", env=env))
+    assert rendering.secrets == {"hf_abc123", "k3y-of-ours"}
+    assert any("hf_abc123" in file.text for file in rendering.files)
+    for file in rendering.files:
+        for text in (masked(file.text, rendering.secrets), masked(file.text)):
+            assert "hf_abc123" not in text, file.path
+            assert "k3y-of-ours" not in text, file.path
+        assert "hf_abc123" not in file.text or file.mode & 0o077 == 0, file.path
+
+
 def test_nothing_else_is_masked() -> None:
     rendering = render(fleet())
     for file in rendering.files:

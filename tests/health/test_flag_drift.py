@@ -154,12 +154,21 @@ def test_the_window_is_named_by_where_it_is_written() -> None:
         assert drift(state, NOW) == [f"{key}: 131072 is declared, it serves 65536"]
 
 
-def test_the_window_of_a_profile_is_as_good_as_that_of_the_command() -> None:
-    state = state_of(launched({"max-model-len": 131072}, profiles={"latency": {"max-model-len": 200000}}))
-    state.saw_model("m", 200000)
+@pytest.mark.parametrize(
+    ("name", "written", "tokens"),
+    [
+        ("max-model-len", 200000, 200000),
+        ("max_model_len", 200000, 200000),
+        ("max-model-len", "128K", 131072),
+        ("max-model-len", "200k", 200000),
+    ],
+)
+def test_the_window_of_a_profile_is_as_good_as_that_of_the_command(name: str, written: object, tokens: int) -> None:
+    state = state_of(launched({"max-model-len": 131000}, profiles={"latency": {name: written}}))
+    state.saw_model("m", tokens)
     assert drift(state, NOW) == []
     state.saw_model("m", 65536)
-    assert drift(state, NOW) == ["max-model-len: 131072 is declared, it serves 65536"]
+    assert drift(state, NOW) == ["max-model-len: 131000 is declared, it serves 65536"]
 
 
 def test_a_profile_of_a_command_whose_image_starts_vllm_is_read_too() -> None:

@@ -38,6 +38,16 @@ def test_hosts_become_the_addresses_of_the_nodes() -> None:
     assert "192.168.1.12" in recipe_text("ds4", ["10.1.0.1"])
 
 
+def test_a_node_of_another_address_is_not_reached_by_the_recipes_ssh() -> None:
+    assert [node.ssh for node in load_text(recipe_text("ds4"), environ={}).snapshot.nodes.values()] == [
+        "ops@spark1",
+        "ops@spark2",
+    ]
+    moved = load_text(recipe_text("ds4", ["10.1.0.1"]), environ={}).snapshot.nodes
+    assert [node.ssh for node in moved.values()] == [None, "ops@spark2"]
+    assert all(node.memory for node in moved.values())
+
+
 def test_a_recipe_is_found_by_the_model_that_a_server_names() -> None:
     assert recipe_for("nvidia/Qwen3.6-35B-A3B-NVFP4") == "qwen36-35b"
     assert recipe_for("deepseek-v4-flash") == "ds4"

@@ -52,6 +52,14 @@ def test_every_word_knows_its_line() -> None:
     assert [(word.text, word.line) for word in command] == [("a", 1), ("b", 2), ("c\nd", 2), ("e", 4)]
 
 
+def test_text_that_is_added_again_and_again_stays_small() -> None:
+    piece = "x" * 1000
+    variables = Variables()
+    for command in read_commands(f"A+={piece}\n" * 200):
+        variables.assign(command)
+    assert len(variables.values["A"][0]) == 64 * 1024
+
+
 @given(st.lists(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Co"]), min_size=1), min_size=1)))
 def test_quoted_words_are_read_as_they_were(commands: list[list[str]]) -> None:
     text = "\n".join(shlex.join(command) for command in commands)

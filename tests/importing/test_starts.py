@@ -115,6 +115,13 @@ def test_an_image_that_decides_its_command_is_a_backend_without_a_launch_block(g
     assert 'api_key: "${VLLM_API_KEY}"' in guide.text
 
 
+def test_a_compose_key_without_a_value_is_no_flag() -> None:
+    keys = "ipc: null, shm_size: , ulimits: {nofile: null, memlock: {soft: -1, hard: null}}"
+    text = f"services: {{a: {{image: vllm/vllm-openai, command: m, {keys}}}}}"
+    (found,) = started("compose", text).snapshot.backends.values()
+    assert launch_of(found).docker == "--ulimit=memlock=-1"
+
+
 def test_a_compose_file() -> None:
     found = started_file("compose.yaml")
     writer, reviewer = found.snapshot.backends["writer"], found.snapshot.backends["reviewer"]

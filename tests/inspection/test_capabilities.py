@@ -161,12 +161,21 @@ def test_a_schema_is_kept_to_by_the_engines_that_enforce_it(engine: Any, can: bo
     assert able(saw(json_schema="yes"), engine=engine).json_schema is True
 
 
-@pytest.mark.parametrize("what", ["images", "audio"])
+@pytest.mark.parametrize("what", ["images", "audio", "pdf"])
 @pytest.mark.parametrize("declared", [True, False, None])
 def test_media_are_as_declared_unless_refused(what: str, declared: bool | None) -> None:
-    keys: dict[str, Any] = {{"images": "vision", "audio": "audio"}[what]: declared}
+    keys: dict[str, Any] = {{"images": "vision"}.get(what, what): declared, "engine": "openai"}
     assert getattr(able(**keys), what) is declared
     assert getattr(able(learned=(what,), **keys), what) is False
+
+
+@pytest.mark.parametrize(
+    ("engine", "pdf", "continues"), [("vllm", False, True), ("llamacpp", False, False), ("openai", None, None)]
+)
+def test_what_a_server_takes_and_continues_follows_from_its_kind(engine: str, pdf: Any, continues: Any) -> None:
+    found = able(engine=engine)
+    assert (found.pdf, found.continues) == (pdf, continues)
+    assert able(engine=engine, pdf=True).pdf is True
 
 
 @pytest.mark.parametrize(
@@ -325,7 +334,9 @@ def test_a_window_that_is_not_as_declared_is_drift() -> None:
 
 
 def test_a_refusal_of_what_is_declared_is_drift() -> None:
-    state = backend_state(tool_parser="hermes", vision=True)
+    state = backend_state(tool_parser="hermes", vision=True, pdf=True)
     state.facts.learn_lack("tools", NOW)
     state.facts.learn_lack("images", NOW)
-    assert len(drift(state, NOW)) == 2
+    state.facts.learn_lack("pdf", NOW)
+    assert len(drift(state, NOW)) == 3
+    assert "pdf: true is declared, but it refused a PDF" in drift(state, NOW)

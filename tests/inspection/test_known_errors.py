@@ -157,6 +157,7 @@ def test_what_a_server_lacks_is_told_by_whole_messages_only() -> None:
         "registry.ollama.ai/library/gemma3:4b does not support tools": "tools",
         '"gemma3:4b" does not support thinking': "thinking",
         "/models/x is not a multimodal model": "images",
+        "Unsupported chat content part type: 'file'. Supported types: audio_url, image_url, text.": "pdf",
         "this model is missing data required for image input": "images",
     }
     for text, lack in texts.items():

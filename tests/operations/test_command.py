@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -65,3 +66,12 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_gateway_without_open_files_says_so_and_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used_up() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", used_up)
+    ended = await run(("echo", "a"), 20.0)
+    assert ended.problem.startswith("echo cannot be run: the gateway itself is short of open files")

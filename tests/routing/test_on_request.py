@@ -10,6 +10,7 @@ import pytest
 from gateway.config.snapshot import Alias, Client, CloudWhen
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
+from gateway.fleet.starting import Decision
 from gateway.health.warm_standby import is_taken
 from gateway.routing.alias_status import view_alias
 from gateway.routing.plan import Plan, make_plan
@@ -27,9 +28,11 @@ def called(name: str, *, starting: bool = False, **keys: Any) -> BackendState:
     return state
 
 
-def planned(of: Alias, *states: BackendState, refused: str | None = None, **body: Any) -> Plan:
-    def refuses(state: BackendState, client: Client | None, of: Alias) -> str | None:
-        return refused
+def planned(
+    of: Alias, *states: BackendState, refused: str | None = None, wait: float | None = None, **body: Any
+) -> Plan:
+    def refuses(state: BackendState, client: Client | None, of: Alias) -> Decision:
+        return Decision(refused or "", wait=wait)
 
     return make_plan(of, fleet(*states), request(**body), NOW, refuses_start=refuses)
 
@@ -52,6 +55,13 @@ def test_or_nothing_does_if_the_alias_waits() -> None:
     plan = planned(waiting, called("a"), backend("b"), refused="it does not fit")
     assert names(plan) == (["b"], [])
     assert plan.detour(plan.candidates[0]) == ("fallback", "parked")
+
+
+@pytest.mark.parametrize(("wait", "told"), [(240.0, 240.0), (0.2, 1.0), (None, 30.0)])
+def test_a_refused_start_says_when_it_is_worth_asking_again(wait: float | None, told: float) -> None:
+    plan = planned(alias("a"), called("a"), refused="b runs for less than its min_run (300 s)", wait=wait)
+    error = refusal(plan, [], request(), NOW)
+    assert (error.code, error.retry_after) == ("no_backend_available", told)
 
 
 @pytest.mark.parametrize("while_starting", ["wait", "next"])

@@ -205,6 +205,13 @@ def test_pictures_and_sound_are_found_and_their_data_is_no_prompt() -> None:
     assert 50 < asked.known_text_bytes < 500
 
 
+def test_a_file_is_counted_by_the_pages_that_it_may_have() -> None:
+    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64," + "A" * 150_000}}
+    asked = request(messages=[{"role": "user", "content": [file]}])
+    assert (asked.media.images, asked.media.pages, asked.media.pictures) == (0, 3, 3)
+    assert asked.known_text_bytes < 500
+
+
 def test_the_prompt_is_messages_and_tools_and_nothing_else() -> None:
     messages = [{"role": "user", "content": "hello"}]
     tools = [{"type": "function", "function": {"name": "f"}}]

@@ -49,6 +49,16 @@ def test_the_text_becomes_the_last_message_and_the_rest_stays() -> None:
     assert (fields["max_tokens"], fields["seed"], repeated) == (8, 3, "")
 
 
+@pytest.mark.parametrize("messages", [None, [], "hi"])
+def test_without_messages_there_is_nothing_to_continue(messages: object) -> None:
+    fields = dict(asking().fields)
+    del fields["messages"]
+    if messages is not None:
+        fields["messages"] = msgspec.Raw(msgspec.json.encode(messages))
+    assert can_resume(BrokenOff(asking().fields, sent("Hello")), suspected=False)
+    assert not can_resume(BrokenOff(fields, sent("Hello")), suspected=False)
+
+
 def test_line_breaks_at_the_end_are_written_again() -> None:
     fields, repeated = continued(sent("a", ":\n", "\n", "  "), max_tokens=10)
     assert fields["messages"][1]["content"] == "a:"

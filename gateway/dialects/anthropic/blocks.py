@@ -9,9 +9,16 @@ import msgspec
 from gateway.dialects.fields import brief, expected, invalid, string, text_part
 
 Block = dict[str, Any]
-Part = dict[str, Any]  # {"type": "text", "text"} or {"type": "image_url", "image_url": {"url"}}
+Part = dict[str, Any]  # {"type": "text", "text"}, {"type": "image_url", "image_url": {"url"}} or `_pdf`'s
 
 _encode = msgspec.json.Encoder().encode
+
+
+# What the gateway would have to fetch.
+_ELSEWHERE = {
+    "url": "an address, and the gateway fetches nothing for a client",
+    "file": "a file that Anthropic keeps",
+}
 
 
 def blocks_of(content: Any, where: str) -> list[tuple[str, Block]]:
@@ -77,11 +84,25 @@ def _document(block: Block, where: str) -> list[Part]:
         raise expected(f"{where}.source", "an object", source)
     kind = source.get("type")
     head = _strings(block, "title", "context")
+    if kind == "base64":
+        return [*head, _pdf(block, source, where)]
     if kind == "text":
         return [*head, text_part(string(source, "data", f"{where}.source"))]
     if kind == "content":
         inner = blocks_of(source.get("content"), f"{where}.source.content")
         return [*head, *(part for place, one in inner for part in parts_of(one, place))]
-    raise invalid(
-        f"{where}.source", f"is of type {brief(kind)}: no backend reads that. Send its text.", unsupported=True
-    )
+    if kind in _ELSEWHERE:
+        what = f"is {_ELSEWHERE[kind]}. Send the document itself (source.type base64), or its text."
+        raise invalid(f"{where}.source", what, unsupported=True)
+    raise expected(f"{where}.source.type", "base64, text or content", kind)
+
+
+def _pdf(block: Block, source: dict[str, Any], where: str) -> Part:
+    """The part of a chat that is a PDF, in OpenAI's form. Whether a backend takes it is for the plan to say."""
+    media, data = (string(source, name, f"{where}.source") for name in ("media_type", "data"))
+    if media != "application/pdf":
+        what = f"is {brief(media)}: a document is application/pdf, or text (source.type text)."
+        raise invalid(f"{where}.source.media_type", what, unsupported=True)
+    title = block.get("title")
+    name = title if isinstance(title, str) and title else "document.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": f"data:{media};base64,{data}"}}

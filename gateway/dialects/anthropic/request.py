@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from gateway.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.dialects.anthropic.turns import Turns
 from gateway.dialects.fields import expected, invalid, list_in, put, value_in
-from gateway.domain.request import read_fields
+from gateway.domain.request import FILE_AT, read_fields
 from gateway.errors import GatewayError
 
 # Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.
@@ -23,6 +23,13 @@ _REFUSED = ("mcp_servers", "container")
 # Claude Code's attribution differs between versions; at the beginning of every prompt it would defeat the prefix cache.
 _BILLING = "x-anthropic-billing-header"
 _USAGE = Raw(b'{"include_usage":true}')
+# A last message of the assistant is continued, as engines with `continues_text` (domain/engine_traits.py) are asked to.
+# A thought would come behind text: the template has it before, and the reasoning parser takes the text for a thought.
+_CONTINUED = {
+    "continue_final_message": Raw(b"true"),
+    "add_generation_prompt": Raw(b"false"),
+    "thinking": Raw(b'{"type":"disabled"}'),
+}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,15 +49,20 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
             raise invalid(name, "is run by Anthropic's servers; no backend here can. Leave it out.", unsupported=True)
     for name in _DROPPED:
         fields.pop(name, None)
-    turns = Turns(list_in(fields.pop("messages", None), "messages"))
+    given = list_in(fields.pop("messages", None), "messages")
+    turns = Turns(given)
+    begun = turns.begun()
     messages = [*_system(fields.pop("system", None)), *turns.chat]
     fields["messages"] = Raw(_encode(messages))
+    put(fields, FILE_AT, turns.file_at or None)
     tools = list_in(fields.pop("tools"), "tools") if "tools" in fields else []
     put(fields, "tools", chat_tools(tools, turns))
     for name, translate in _TRANSLATED.items():
         if name in fields:
             for becomes, value in translate(value_in(fields.pop(name), name)).items():
                 put(fields, becomes, value)
+    if begun is not None:
+        fields |= _continued(fields, begun, f"messages.{len(given) - 1}.content")
     if b'"disabled"' in bytes(fields.get("thinking", b"")):
         fields.pop("reasoning_effort", None)  # thinking is switched off
     if "tools" not in fields:
@@ -59,6 +71,20 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     if fields.get("stream") == Raw(b"true"):
         fields["stream_options"] = _USAGE  # the end of a message has its token counts
     return fields
+
+
+def _continued(fields: Mapping[str, Raw], begun: Mapping[str, Any], where: str) -> dict[str, Raw]:
+    """The chat's fields with which `begun`, the last message, is continued. `where`: its content. Raises where
+    Anthropic's API refuses it too."""
+    if not begun["content"]:
+        raise invalid(where, "ends with thoughts. Add the text that the model is to continue, or leave it out.")
+    if begun["content"][-1].isspace():
+        raise invalid(where, "ends with white space, behind which a model does not continue. Remove that white space.")
+    if b'"enabled"' in bytes(fields.get("thinking", b"")) and "reasoning_content" not in begun:
+        raise invalid("thinking", "is enabled, and the last message is the beginning of the answer: disable one.")
+    if "response_format" in fields:
+        raise invalid(where, "begins the answer, and a JSON format begins anew behind it. Leave one of them out.")
+    return _CONTINUED
 
 
 def _system(raw: Raw | None) -> list[dict[str, Any]]:

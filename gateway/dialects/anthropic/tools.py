@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.dialects.anthropic.blocks import Block
@@ -9,6 +10,9 @@ from gateway.dialects.anthropic.turns import Turns
 from gateway.dialects.fields import brief, expected, invalid, string
 
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
+# Prefixes of the types of tools that Anthropic's servers run -> Claude Code's name for the tool, "" = it has none.
+_RUN_BY_ANTHROPIC = {"web_search_": "WebSearch", "web_fetch_": "WebFetch", "code_execution_": "", "mcp_toolset": ""}
+_TOLD_MOST = 300  # characters of the tools that one error names
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -17,20 +21,19 @@ def chat_tools(tools: list[Any], turns: Turns) -> list[dict[str, Any]]:
     it, and then comes last, so that the beginning of the prompt stays the same. With Anthropic's own tool search no
     tool is deferred, because no other server can search."""
     declared = [_checked(tool, f"tools.{i}") for i, tool in enumerate(tools)]
+    added = [(where, tool) for where, tool in turns.added.values()]
+    own = [(f"tools.{i}", tool) for i, tool in enumerate(declared) if not _kind(tool).startswith(_SEARCH)]
+    _refuse_foreign([*own, *added])
     searched = any(_kind(tool).startswith(_SEARCH) for tool in declared)
     offered: dict[str, Block] = {}
     deferred: dict[str, Block] = {}
     for i, tool in enumerate(declared):
-        where = f"tools.{i}"
         if _kind(tool).startswith(_SEARCH):
             continue
-        _refuse_foreign(tool, where)
         waits = tool.get("defer_loading") is True and not searched
-        (deferred if waits else offered)[string(tool, "name", where)] = tool
+        (deferred if waits else offered)[string(tool, "name", f"tools.{i}")] = tool
     offered |= {name: deferred[name] for name in turns.loaded if name in deferred}
-    for name, (where, tool) in turns.added.items():
-        _refuse_foreign(tool, where)
-        offered[name] = tool
+    offered |= {name: tool for name, (_, tool) in turns.added.items()}
     return [_function(name, tool) for name, tool in offered.items() if name not in turns.removed]
 
 
@@ -62,12 +65,32 @@ def _kind(tool: Block) -> str:
     return kind if isinstance(kind, str) else "custom"
 
 
-def _refuse_foreign(tool: Block, where: str) -> None:
-    """Raises for a tool that only Anthropic runs, or whose parameters only its models know."""
-    kind = _kind(tool)
-    if kind != "custom" and "input_schema" not in tool:
-        what = f"is of type {brief(kind)}, which Anthropic alone runs or defines. Leave it out, or add `input_schema`."
-        raise invalid(where, what, unsupported=True)
+def _refuse_foreign(tools: Iterable[tuple[str, Block]]) -> None:
+    """Raises one error for all tools that only Anthropic runs, or whose parameters only its models know: told of one
+    after the other, a client would need as many attempts. `tools`: (where, tool)."""
+    foreign = [(where, tool) for where, tool in tools if _is_foreign(tool)]
+    if not foreign:
+        return
+    first, _ = foreign[0]
+    told = "; ".join([_described(foreign[0][1]), *(f"`{where}` {_described(tool)}" for where, tool in foreign[1:])])
+    if len(told) > _TOLD_MOST:
+        told = told[:_TOLD_MOST] + "..."
+    kinds = [_kind(tool) for _, tool in foreign]
+    run = [next((p for p in _RUN_BY_ANTHROPIC if kind.startswith(p)), None) for kind in kinds]
+    do = "Leave it out, or add `input_schema`." if None in run else "Leave it out."
+    if names := sorted({_RUN_BY_ANTHROPIC[prefix] for prefix in run if prefix} - {""}):
+        do += f" In Claude Code: --disallowedTools {','.join(names)}."
+    raise invalid(first, f"{told}: only Anthropic's servers run or define that. {do}", unsupported=True)
+
+
+def _is_foreign(tool: Block) -> bool:
+    return _kind(tool) != "custom" and "input_schema" not in tool
+
+
+def _described(tool: Block) -> str:
+    """`is 'web_search' of type 'web_search_20250305'`"""
+    name = tool.get("name")
+    return f"is {brief(name) if isinstance(name, str) else 'a tool'} of type {brief(_kind(tool))}"
 
 
 def _function(name: str, tool: Block) -> dict[str, Any]:

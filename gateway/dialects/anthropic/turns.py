@@ -8,29 +8,50 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.anthropic.blocks import Block, Part, blocks_of, parts_of
-from gateway.dialects.fields import expected, reminder, string
+from gateway.dialects.fields import expected, invalid, reminder, string, text_part
+from gateway.errors import GatewayError
 
 _SIDES = {"user": "user", "assistant": "assistant", "system": "user"}
 _IMAGE_ONLY = "The result is the picture in the next message."
+_FILE_ONLY = "The result is the file in the next message."
+_OWN_PICTURES = "What follows belongs to your own message before this one."
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Turns:
     """`chat`: the messages. `loaded`: deferred tools (`defer_loading`) that the conversation has loaded, in that order.
-    `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools."""
+    `added`: name -> (where, definition) of tools that were added later. `removed`: names of removed tools. `file_at`:
+    where the first file is, empty = there is none."""
 
     def __init__(self, messages: list[Any]) -> None:
         self.loaded: dict[str, None] = {}
         self.added: dict[str, tuple[str, Block]] = {}
         self.removed: set[str] = set()
+        self.file_at = ""
         self.chat: list[dict[str, Any]] = []
-        for side, blocks in _merged(messages):
+        self._shown: list[Part] = []  # of the assistant's last turn: chat templates have pictures in users' turns only
+        turns = _merged(messages)
+        for side, blocks in turns:
             self.chat += self._assistant(blocks) if side == "assistant" else self._user(blocks)
+        if self._shown:
+            raise _no_turn_behind(turns[-1][1])
+
+    def begun(self) -> dict[str, Any] | None:
+        """The last message, if it is the assistant's and so the beginning of the answer; None = there is none. An empty
+        one, as Anthropic's API allows, is taken away: it begins nothing. Nothing follows a call but its result."""
+        last = self.chat[-1] if self.chat else {"role": None}
+        if last["role"] != "assistant" or "tool_calls" in last:
+            return None
+        if not last["content"] and "reasoning_content" not in last:
+            self.chat.pop()
+            return None
+        return last
 
     def _user(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
         """First the results of calls, as chats require, then the user's text and pictures."""
-        parts: list[Part] = []
+        parts: list[Part] = [text_part(reminder(_OWN_PICTURES)), *self._shown] if self._shown else []
+        self._shown = []
         spoken = False
         for where, block in blocks:
             kind = block["type"]
@@ -41,14 +62,15 @@ class Turns:
             elif kind in ("tool_addition", "tool_removal"):
                 self._change(kind, block.get("tool"), where)
             else:
-                parts += parts_of(block, where)
+                parts += self._parts(block, where)
             spoken = spoken or kind == "tool_result"
         if parts or not spoken:  # an empty turn is kept: else two assistant turns would follow each other
             alone = len(parts) == 1 and parts[0]["type"] == "text"
             yield {"role": "user", "content": parts[0]["text"] if alone else parts or ""}
 
     def _assistant(self, blocks: list[tuple[str, Block]]) -> Iterator[dict[str, Any]]:
-        """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts."""
+        """Text, calls and thoughts of an assistant turn; models that reason between calls need their thoughts. Its
+        pictures are kept for the user's turn behind it."""
         texts, thought, calls = [], [], []
         for where, block in blocks:
             kind = block["type"]
@@ -59,13 +81,21 @@ class Turns:
                 function = {"name": string(block, "name", where), "arguments": arguments}
                 calls.append({"id": string(block, "id", where), "type": "function", "function": function})
             elif kind != "redacted_thinking":  # encrypted for Anthropic
-                texts += [part["text"] for part in parts_of(block, where) if part["type"] == "text"]
+                parts = self._parts(block, where)
+                texts += [part["text"] for part in parts if part["type"] == "text"]
+                self._shown += [part for part in parts if part["type"] != "text"]
         message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
         if thoughts := "".join(thought):
             message["reasoning_content"] = thoughts
         if calls:
             message["tool_calls"] = calls
         yield message
+
+    def _parts(self, block: Block, where: str) -> list[Part]:
+        parts = parts_of(block, where)
+        if not self.file_at and any(part["type"] == "file" for part in parts):
+            self.file_at = where
+        return parts
 
     def _result(self, block: Block, where: str) -> tuple[str, list[Part]]:
         """A call's result: (its text, its pictures, which a tool message cannot hold)."""
@@ -78,12 +108,13 @@ class Turns:
                 self.removed.discard(name)
                 texts.append(f"The tool {name} can be called from now on.")
                 continue
-            for part in parts_of(inner, place):
+            for part in self._parts(inner, place):
                 if part["type"] == "text":
                     texts.append(part["text"])
                 else:
                     pictures.append(part)
-        text = "\n".join(texts) or (_IMAGE_ONLY if pictures else "")
+        alone = _FILE_ONLY if any(part["type"] == "file" for part in pictures) else _IMAGE_ONLY
+        text = "\n".join(texts) or (alone if pictures else "")
         if block.get("is_error") is True and "error" not in text.lower():
             text = f"Error: {text}"
         return text, pictures
@@ -128,6 +159,13 @@ def _merged(messages: list[Any]) -> list[tuple[str, list[tuple[str, Block]]]]:
         else:
             turns.append((side, blocks))
     return turns
+
+
+def _no_turn_behind(blocks: list[tuple[str, Block]]) -> GatewayError:
+    """The error for a picture or file in the last message, where that is the assistant's."""
+    shown = (where for where, block in blocks if any(part["type"] != "text" for part in parts_of(block, where)))
+    what = "is in the last message of the assistant, behind which a model cannot be shown anything."
+    return invalid(next(shown), f"{what} Send it in the user's message.", unsupported=True)
 
 
 def _reminder(block: Block) -> Block:

@@ -73,6 +73,16 @@ def _chosen(raw: Mapping[str, Raw], names: tuple[str, ...]) -> dict[str, Any]:
     return chosen
 
 
+def _data_of(part: dict[str, Any]) -> Any:
+    """Where the picture or the file of a part is; None = it is neither, or has a `file_id`, which litellm fetches."""
+    kind = part.get("type")
+    if kind == "file":
+        file = part.get("file")
+        return file.get("file_data") if isinstance(file, dict) and not file.get("file_id") else None
+    image = part.get("image_url") if kind == "image_url" else None
+    return image.get("url") if isinstance(image, dict) else image
+
+
 def _refuse_remote_parts(messages: Any) -> None:
     """Raise Refused for a part with a URL: litellm would fetch it from inside the LAN for any client. Data URLs
     pass."""
@@ -84,11 +94,10 @@ def _refuse_remote_parts(messages: Any) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             if kind in _PARTS:
                 continue
-            image = part.get("image_url") if kind == "image_url" else None
-            url = image.get("url") if isinstance(image, dict) else image
+            url = _data_of(part) if isinstance(part, dict) else None
             if not (isinstance(url, str) and url.startswith("data:")):
                 raise Refused(
-                    f"`messages[{index}].content`: send pictures as data URLs (data:image/png;base64,...), everything "
-                    f"else as text; a part of type {kind!r} with an address is not fetched.",
+                    f"`messages[{index}].content`: send pictures and PDFs as data URLs (data:image/png;base64,...), "
+                    f"everything else as text; a part of type {kind!r} with an address is not fetched.",
                     "messages",
                 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.config.units import number_of
 from gateway.fleet.memory.geometry import Geometry
 from gateway.launch.command import ServeCommand
 
@@ -86,21 +87,10 @@ def _drafts(config: object) -> tuple[int, str | None]:
 
 
 def _share(value: object) -> float:
-    number = _number(value)
+    number = number_of(value)
     return number if number is not None and 0 < number <= 1 else UTILIZATION
 
 
 def _count(flags: Mapping[str, Any], name: str, default: int, most: int = _MOST) -> int:
-    number = _number(flags.get(name))
+    number = number_of(flags.get(name))
     return int(number) if number is not None and 1 <= number <= most else default
-
-
-def _number(value: object) -> float | None:
-    """A number, also written as text; a reference such as ${WINDOW} is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if number == number and abs(number) != float("inf") else None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gateway.config.snapshot import Backend, Launch, Node, Snapshot
 from gateway.config.urls import is_address
-from gateway.fleet.render.words import NotAReference, pieces, referenced
+from gateway.fleet.render.words import NotAReference, literals, pieces, referenced
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
 from gateway.launch.words import assignments
@@ -107,9 +107,10 @@ class NodeLaunch:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Names of variables and flags whose secret value is written out in the launch block."""
-        found = [name for name, value in self.env.items() if SECRET.search(name) and value and "${" not in value]
-        flags = [flag for flag in SECRET_FLAGS if "${" not in str(self.command.flags.get(flag, "${"))]
+        """Names of variables and flags whose secret value is written out in the launch block, also as the default of a
+        reference."""
+        found = [name for name, value in self.env.items() if SECRET.search(name) and literals(value)]
+        flags = [flag for flag in SECRET_FLAGS if literals(self.command.flags.get(flag))]
         further = (name for variant in self.variants for name in variant.secrets)
         return tuple(dict.fromkeys([*found, *(f"--{flag}" for flag in flags), *further]))
 
@@ -118,8 +119,7 @@ class NodeLaunch:
         """The values of `secrets`."""
         every = (self, *self.variants)
         found = [one.env.get(name) or one.command.flags.get(name[2:]) for one in every for name in one.secrets]
-        texts = (text for value in found for text in (value if isinstance(value, list) else [value]))
-        return frozenset(str(text) for text in texts if text is not None)
+        return frozenset(text for value in found for text in literals(value))
 
 
 def unit_name(backend: str) -> str:

@@ -1,7 +1,7 @@
 """Texts of rendered files as they may be shown: without the secrets that are written out in them.
 
-References (`${NAME}`) are shown. A secret of an installed file need not be the one of routes.yaml, so secrets are found
-by their place too: the value of a variable whose name speaks of one, and of a flag that takes one."""
+References without a default (`${NAME}`) are shown. A secret of an installed file need not be the one of routes.yaml, so
+secrets are found by their place too: the value of a variable whose name speaks of one, and of a flag that takes one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from gateway.fleet.render.launches import SECRET, SECRET_FLAGS
 
 MASK = "********"
 _FLAGS = "|".join(SECRET_FLAGS)
+_NO_REFERENCE = r"(?!\"?\$\{\w+(?:\}|:\?))"  # `:?` = compose asks for it
 _PLACES = (
     # NAME=value of the script and of units, NAME: "value" of compose; two words name no secret
     re.compile(
-        rf"(?im)(?<![\w-])(?!NOPASSWD: |LoadCredential=)(\w*(?:{SECRET.pattern})\w*(?:=|: ))(?!\"?\$\{{)(\S.*?)( \\)?$"
+        rf"(?im)(?<![\w-])(?!NOPASSWD: |LoadCredential=)(\w*(?:{SECRET.pattern})\w*(?:=|: ))"
+        rf"{_NO_REFERENCE}(\S.*?)( \\)?$"
     ),
-    re.compile(rf"(?m)^(\s*--(?:{_FLAGS})[ =])(?!\"?\$\{{)(\S.*?)( \\)?$"),
-    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})\"\n\s*- )(?!\"\$\{{)(\S.*)()$"),
-    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})=)(?!\$\{{)(.*)(\")$"),
-    re.compile(r"(?m)(Bearer %s\\n' )(?!\"\$\{)(\S.*?)( \|)$"),
+    re.compile(rf"(?m)^(\s*--(?:{_FLAGS})[ =]){_NO_REFERENCE}(\S.*?)( \\)?$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})\"\n\s*- ){_NO_REFERENCE}(\S.*)()$"),
+    re.compile(rf"(?m)^(\s*- \"--(?:{_FLAGS})=){_NO_REFERENCE}(.*)(\")$"),
+    re.compile(rf"(?m)(Bearer %s\\n' ){_NO_REFERENCE}(\S.*?)( \|)$"),
 )
 
 

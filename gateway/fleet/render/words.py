@@ -67,6 +67,20 @@ def referenced(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name is not None))
 
 
+def literals(value: object) -> list[str]:
+    """What a secret's value (a text, several of them, or None) says itself: a text without references, and of one with
+    references their defaults. What is no reference at all is an error elsewhere, and says nothing."""
+    if isinstance(value, list):
+        return [text for one in value for text in literals(one)]
+    try:
+        parts = list(pieces("" if value is None else str(value)))
+    except NotAReference:
+        return []
+    if any(part.name is not None for part in parts):
+        return [part.default for part in parts if part.default]
+    return [part.text for part in parts]
+
+
 def shell_word(text: str) -> str:
     """One word of a bash script that has the text as its value, references replaced when the script runs. The script
     has the function OTHERWISE."""

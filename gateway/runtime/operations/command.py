@@ -9,6 +9,7 @@ import signal
 from typing import NamedTuple
 
 from gateway.printable import visible
+from gateway.shortage import WORDS, shortage_of
 
 OUTPUT_MOST = 4096  # bytes of the output that are kept, the last ones
 _READ = 65536
@@ -26,7 +27,10 @@ class Ended(NamedTuple):
 async def run(argv: tuple[str, ...], seconds: float) -> Ended:
     """Run a command in a session of its own, without input. It is killed with its children after `seconds`, and when
     the caller is cancelled. What it leaves behind in the background is not waited for."""
-    reading, writing = os.pipe()
+    try:
+        reading, writing = os.pipe()
+    except OSError as error:
+        return _not_run(argv, error)
     os.set_blocking(reading, False)
     tail = _Tail(reading)
     loop = asyncio.get_running_loop()
@@ -37,7 +41,7 @@ async def run(argv: tuple[str, ...], seconds: float) -> Ended:
                 *argv, stdin=asyncio.subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            return Ended(f"{argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}", "")
+            return _not_run(argv, error)
         finally:
             os.close(writing)
         problem = await _outcome(process, seconds)
@@ -46,6 +50,13 @@ async def run(argv: tuple[str, ...], seconds: float) -> Ended:
     finally:
         loop.remove_reader(reading)
         os.close(reading)
+
+
+def _not_run(argv: tuple[str, ...], error: OSError | ValueError) -> Ended:
+    kind = shortage_of(error)
+    if kind is not None:
+        return Ended(f"{argv[0]} cannot be run: the gateway itself is short of {WORDS[kind]}", "")
+    return Ended(f"{argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}", "")
 
 
 async def _outcome(process: asyncio.subprocess.Process, seconds: float) -> str:

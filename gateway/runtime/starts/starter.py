@@ -136,16 +136,12 @@ class Starter:
 
     # -- for requests ---------------------------------------------------------------------------------------------
 
-    def refusal(self, state: BackendState, client: Client | None, alias: Alias) -> str | None:
-        """Why a request of this client and alias cannot have the backend started now; None = it can."""
-        return self.decision(state, client, alias).refusal or None
-
     def decision(self, state: BackendState, client: Client | None, alias: Alias) -> Decision:
         """What a request of this client and alias would cause now."""
         if client is not None and not client.may_start:
             return Decision(f"client '{client.name}' may start no backend (clients.{client.name}.may_start)")
         if why := self._why_not_now(state):
-            return Decision(why)
+            return Decision(why, wait=self._pause(state.name) or None)
         return self._decide(state.name, may_stop=not _is_batch(client, alias))
 
     def begin(self, state: BackendState, client: Client | None, alias: Alias) -> bool:
@@ -163,9 +159,13 @@ class Starter:
             return "it has no `start` command"
         if (mode := self._operations.switching_to) is not None:
             return f"nothing is started during the switch to {mode}"
-        failed = self.failed.get(state.name)
-        left = failed.until - time.monotonic() if failed is not None else 0.0
-        return f"{failed.why}; it is started again in {left:.0f} s" if failed is not None and left > 0 else ""
+        left = self._pause(state.name)
+        return f"{self.failed[state.name].why}; it is started again in {left:.0f} s" if left else ""
+
+    def _pause(self, name: str) -> float:
+        """Seconds until a backend whose last start has failed is started again; 0 = no start of it has failed."""
+        failed = self.failed.get(name)
+        return 0.0 if failed is None else max(0.0, failed.until - time.monotonic())
 
     def _decide(self, name: str, *, may_stop: bool) -> Decision:
         snapshot, states = self._gateway.snapshot, self._gateway.fleet.states
