@@ -6,7 +6,7 @@ import time
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from gateway.admission.access import identify
@@ -57,7 +57,12 @@ def router(gateway: Gateway) -> APIRouter:
     async def content(request: Request, name: str) -> Response:
         """The bytes of the file."""
         record = await batches.file(owner_of(gateway, request), name)
-        return FileResponse(batches.path_of(record), media_type="application/octet-stream")
+        path, kind = batches.path_of(record), "application/octet-stream"
+        if path is not None:
+            return FileResponse(path, media_type=kind)
+        return StreamingResponse(
+            batches.content(record), media_type=kind, headers={"content-length": str(record.bytes)}
+        )
 
     async def delete_file(request: Request, name: str) -> Response:
         await batches.delete_file(owner_of(gateway, request), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -71,6 +71,12 @@ class BatchRecord:
     @property
     def unfinished(self) -> bool:
         return self.status in UNFINISHED
+
+    def moved(self, status: Status, now: int, **changes: Any) -> BatchRecord:
+        """The same batch with another status and these changes."""
+        stamp = STAMPS.get(status)
+        stamps = self.stamps if stamp is None else {**self.stamps, stamp: now}
+        return replace(self, status=status, stamps=stamps, **changes)
 
     def as_json(self) -> dict[str, Any]:
         return {
