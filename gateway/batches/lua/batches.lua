@@ -161,14 +161,18 @@ local function move(id)
   return record(id)
 end
 
+-- Does this gateway lead? Then it does so for another while.
 local function leads(id)
-  return redis.call('GET', key('lead', id)) == me
+  if redis.call('GET', key('lead', id)) ~= me then
+    return false
+  end
+  redis.call('PEXPIRE', key('lead', id), lease)
+  return true
 end
 
 -- Answer: 1 = this gateway does what only one may do.
 local function lead(id)
   if leads(id) then
-    redis.call('PEXPIRE', key('lead', id), lease)
     return 1
   end
   return redis.call('SET', key('lead', id), me, 'NX', 'PX', lease) and 1 or 0
