@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.admission.memory import Memory
 from gateway.batches.lines import URLS
-from gateway.batches.records import BatchRecord, FileRecord
+from gateway.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
 from gateway.batches.store import DAY, BatchStore, FileWriter, StoreAway
 from gateway.errors import GatewayError
@@ -76,23 +76,33 @@ class Batches:
         self._runner.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """For `/status`: the batches under way, then the last ones that have ended."""
+        """For `/status`: the batches under way, then the last ones that have ended. `rate`: lines per second over the
+        last minute; `left`: seconds until the last one is done at that rate; None = not known."""
         records = [run.record for run in self._runs.values()] + self._latest
         shown = {record.id: record for record in reversed(records)}
+        clock = time.monotonic()
         return [
             {
                 "id": record.id,
                 "client": record.owner,
                 "status": record.status,
                 "endpoint": record.endpoint,
+                "models": list(record.models),
                 "total": record.total,
                 "completed": record.completed,
                 "failed": record.failed,
                 "created_at": record.created_at,
                 "expires_at": record.expires_at,
+                **self._pace(record, clock),
             }
             for record in sorted(shown.values(), key=lambda one: (not one.unfinished, -one.created_at))[:SHOWN_MOST]
         ]
+
+    def _pace(self, record: BatchRecord, clock: float) -> dict[str, float | None]:
+        run, done = self._runs.get(record.id), record.completed + record.failed
+        rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
+        left = (record.total - done) / rate if rate else None
+        return {"rate": _rounded(rate, 2), "left": _rounded(left, 0)}
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -326,6 +336,10 @@ class Upload:
             await asyncio.to_thread(work, *args)
         except StoreAway as error:
             raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _refused(message: str) -> GatewayError:

@@ -48,7 +48,8 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch. `ending`: the status that follows when it is finalized. `stamps`: field of `STAMPS` -> time."""
+    """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
+    `stamps`: field of `STAMPS` -> time."""
 
     id: str
     owner: str
@@ -65,6 +66,7 @@ class BatchRecord:
     completed: int = 0
     failed: int = 0
     metadata: dict[str, str] | None = None
+    models: tuple[str, ...] = ()
     errors: list[dict[str, Any]] = field(default_factory=list)
     stamps: dict[str, int] = field(default_factory=dict)
 

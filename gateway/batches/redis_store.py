@@ -29,7 +29,7 @@ from gateway.batches.redis_files import (
     asking,
     grouped,
 )
-from gateway.batches.store import EMPTY_FILE, EXPIRED, BatchGone, StoreAway, Usage, duplicate, output_files
+from gateway.batches.store import EMPTY_FILE, EXPIRED, BatchGone, StoreAway, Usage, duplicate, output_files, with_model
 
 LINES_MOST = 1_000_000  # of one batch
 LINES_AT_ONCE = 200  # of a validation
@@ -138,7 +138,7 @@ class RedisBatchStore(RedisFiles):
             self._lead(record.id)
             self._led("restart", record.id)
             file = self.file(record.input_file_id)
-            total = self._index(record, file, line_most) if file is not None else 0
+            total, models = self._index(record, file, line_most) if file is not None else (0, ())
             if total > LINES_MOST:
                 message = f"The input file has more than {LINES_MOST} lines: divide it."
                 error = {"code": "too_many_lines", "message": message, "param": None, "line": None}
@@ -146,12 +146,13 @@ class RedisBatchStore(RedisFiles):
             elif not total:
                 self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
             else:
-                self.move(record.id, ("validating",), "in_progress", now, total=total)
+                self.move(record.id, ("validating",), "in_progress", now, total=total, models=models)
         return _found(self.batch(record.id))
 
-    def _index(self, record: BatchRecord, file: FileRecord, line_most: int) -> int:
-        """Returns how many lines there are; no more than one above `LINES_MOST`."""
+    def _index(self, record: BatchRecord, file: FileRecord, line_most: int) -> tuple[int, tuple[str, ...]]:
+        """Returns how many lines there are, and the models that they name; ends where there are too many."""
         total = 0
+        models: tuple[str, ...] = ()
         content = io.BufferedReader(ChunkReader(self, file), CHUNK)
         for some in grouped(read_lines(content, record.endpoint, line_most), LINES_AT_ONCE):
             total += len(some)
@@ -159,6 +160,8 @@ class RedisBatchStore(RedisFiles):
                 break
             failed = [(number, found) for number, _, _, found in some if isinstance(found, LineError)]
             kept = {number: (at, size, one) for number, at, size, one in some if isinstance(one, BatchLine)}
+            for _, _, one in kept.values():
+                models = with_model(models, one.model)
             rows = [
                 (n, _digest(one), _encode((at, size, one.custom_id, one.model))) for n, (at, size, one) in kept.items()
             ]
@@ -167,7 +170,7 @@ class RedisBatchStore(RedisFiles):
                 twice = self._led("index", record.id, *(part for row in rows for part in row))
                 failed += [(int(number), duplicate(kept[int(number)][2].custom_id)) for number in twice]
             self._fail(record.id, ((n, error.custom_id, error.code, error.message) for n, error in failed))
-        return total
+        return total, models
 
     def _fail(self, batch: str, lines: Iterator[tuple[int, str, str, str]]) -> None:
         """Give each of these (number, custom_id, code, message) its row of the error file."""

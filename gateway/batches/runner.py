@@ -24,6 +24,7 @@ from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Memory, Share
 from gateway.batches.lanes import Lanes, lines_at_a_time
 from gateway.batches.lines import URLS, LineError, answered_row, failed_row, read_line
+from gateway.batches.progress import Progress
 from gateway.batches.records import RUNNING, BatchRecord, LineRecord, Status
 from gateway.batches.store import BatchGone, BatchStore, StoreAway
 from gateway.domain.request import Endpoint
@@ -73,6 +74,7 @@ class BatchRun:
 
     def __init__(self, record: BatchRecord) -> None:
         self.record = record
+        self.progress = Progress()
         self.over = asyncio.Event()
         self.stopping = False  # no line is asked any more
         self.lines: dict[asyncio.Task[None], int] = {}  # those that wait or run -> their numbers
@@ -87,6 +89,7 @@ class BatchRun:
     def follow(self, record: BatchRecord) -> None:
         """The batch as the store has it."""
         self.record = record
+        self.progress.note(record.completed + record.failed, time.monotonic())
         if record.status not in ("validating", "in_progress"):
             self.over.set()
 
@@ -158,8 +161,7 @@ class BatchRunner:
         elif record.status == "finalizing":
             run.record = await self.patiently(store.finalize, record, now())
         else:
-            if record.status == "cancelling":
-                run.over.set()
+            run.follow(record)
             ending, errors = await self._run_lines(run)
             changes = {"ending": ending, "errors": errors}
             run.record = await self.patiently(store.move, record.id, RUNNING, "finalizing", now(), **changes)
@@ -278,7 +280,8 @@ class BatchRunner:
             kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
-        run.record = await self.patiently(self._store.add_result, run.record.id, line.number, row, ok=ok)
+        record = await self.patiently(self._store.add_result, run.record.id, line.number, row, ok=ok)
+        run.follow(record)
         self._services.metrics.batch_lines.inc("completed" if ok else "failed")
 
     def knows(self, owner: str) -> bool:

@@ -29,6 +29,7 @@ from gateway.batches.store import (
     Usage,
     duplicate,
     output_files,
+    with_model,
 )
 
 NAME = "batches.db"
@@ -177,6 +178,7 @@ class SqliteBatchStore(BatchStore):
     def index(self, record: BatchRecord, line_most: int, now: int) -> BatchRecord:
         self._forget_lines(record.id)
         total = failed = 0
+        models: tuple[str, ...] = ()
         with self.path_of(record.input_file_id).open("rb") as file:
             for some in _grouped(read_lines(file, record.endpoint, line_most)):
                 self._db.execute("BEGIN")
@@ -185,6 +187,8 @@ class SqliteBatchStore(BatchStore):
                     error = (
                         found if isinstance(found, LineError) else self._add_line(record.id, number, at, size, found)
                     )
+                    if isinstance(found, BatchLine):
+                        models = with_model(models, found.model)
                     if error is not None:
                         failed += 1
                         row = failed_row(record.id, number, error.custom_id, error.code, error.message)
@@ -192,7 +196,7 @@ class SqliteBatchStore(BatchStore):
                 self._db.execute("COMMIT")
         if not total:
             return self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
-        return self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed)
+        return self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed, models=models)
 
     def _add_line(self, batch: str, number: int, at: int, size: int, line: BatchLine) -> LineError | None:
         row = (batch, number, at, size, line.custom_id, line.model)

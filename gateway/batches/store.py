@@ -13,6 +13,7 @@ from gateway.batches.records import BatchRecord, FileRecord, LineRecord, Status
 
 DAY = 86400
 OUTPUT_DAYS = 30  # days until the files that a batch wrote expire
+MODELS_MOST = 8  # models of a batch that are named
 EMPTY_FILE = {"code": "empty_file", "message": "The input file has no lines.", "param": None, "line": None}
 EXPIRED = "batch_expired", "The batch expired before this line was run."  # code and message of a row
 
@@ -164,6 +165,11 @@ class BatchStore(ABC):
     def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
         """Write the output and error files, and end the batch with its `ending`. May be repeated. Returns the batch as
         `index` does."""
+
+
+def with_model(models: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The models of a batch with one more, as long as that is one of the first few."""
+    return models if name in models or len(models) >= MODELS_MOST else (*models, name)
 
 
 def duplicate(custom_id: str) -> LineError:
