@@ -316,7 +316,7 @@ class EventStream(Response):
         self._batches = batches
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        left = asyncio.create_task(_until_left(receive))
+        left = asyncio.create_task(until_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with Subscription(self._gateway.on_event) as subscription:
@@ -363,6 +363,7 @@ def _sse(name: str, value: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
-async def _until_left(receive: Receive) -> None:
+async def until_left(receive: Receive) -> None:
+    """Until the reader of the answer has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -378,6 +378,8 @@ def _batch_store(snapshot: Snapshot) -> BatchStore:
         return SqliteBatchStore(Path(snapshot.server.data))
     from gateway.batches.redis_store import RedisBatchStore
 
+    if SqliteBatchStore(Path(snapshot.server.data)).there:
+        log.warning("batches in %s stay as they are while `server.shared` is set", snapshot.server.data)
     return RedisBatchStore(snapshot.server.shared)
 
 

@@ -282,3 +282,16 @@ async def test_several_clients_at_several_gateways_at_once(redis: RedisServer) -
         for n, one in enumerate(done):
             output, _ = await results(clients[(n + 2) % 3], one)
             assert list(output) == [f"{n}-{i}" for i in range(10)]
+
+
+async def test_a_large_file_comes_back_whole_at_another_gateway(redis: RedisServer) -> None:
+    content = random.Random(7).randbytes(5_300_000)
+    async with several(redis, SimVllm("a", served=["m"])) as (_, (first, second)):
+        file = await first.files.create(file=("large", content), purpose="batch")
+        empty = await first.files.create(file=("empty", b""), purpose="batch")
+        assert (file.bytes, empty.bytes) == (len(content), 0)
+        assert (await second.files.content(file.id)).content == content
+        assert (await second.files.content(empty.id)).content == b""
+        answer = await second.files.with_raw_response.content(file.id)
+        assert answer.headers["content-length"] == str(len(content))
+        assert [one.id async for one in second.files.list(limit=1)] == [empty.id, file.id]
