@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from importlib.resources import files
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from gateway.batches.records import FileRecord
@@ -29,29 +29,35 @@ CONNECT = 1.0  # seconds to connect
 CHUNK = 1024 * 1024  # bytes of one value of a file
 UPLOAD_KEPT = 6 * 3600  # seconds after which parts of a file that was never complete are dropped
 KEYS_AT_ONCE = 200
+QUIET = 0.4  # seconds for which a Redis that did not answer is not asked again
 SHARE, SHARE_UNBOUNDED = 0.75, 0.5  # of Redis' `maxmemory`, or of its machine's memory, from which on nothing is added
 ROOM_FOR = 1.0  # seconds that what Redis says of its memory holds
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _decode_file = msgspec.json.Decoder(FileRecord).decode
 
 
-def asking(work: Callable[P, T]) -> Callable[P, T]:
-    """Every failure of Redis is StoreAway, or StoreFull."""
+def asking(work: F) -> F:
+    """A method for which a Redis that does not answer is StoreAway, and one that is full StoreFull. For a moment after
+    that nothing is asked at all, so that no thread waits for what another one has just waited for in vain."""
 
     @wraps(work)
-    def asks(*args: P.args, **more: P.kwargs) -> T:
+    def asks(store: RedisFiles, *args: Any, **more: Any) -> Any:
+        if time.monotonic() < store.away_until:
+            raise StoreAway(store.away)
         try:
-            return work(*args, **more)
-        except (RedisError, OSError) as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            if words.startswith(("OOM", "command not allowed when used memory")):
+            return work(store, *args, **more)
+        except ResponseError as error:
+            if "OOM" in str(error):
                 raise StoreFull("Redis is full (`maxmemory`): files and batches are kept there.") from None
-            message = f"Redis is away ({words}): files and batches are kept there. Try again in a moment."
-            raise StoreAway(message) from None
+            raise
+        except (ConnectionError, TimeoutError, OSError) as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            store.away = f"Redis is away ({words}): files and batches are kept there. Try again in a moment."
+            store.away_until = time.monotonic() + QUIET
+            raise StoreAway(store.away) from None
 
-    return asks
+    return cast(F, asks)
 
 
 class RedisFiles(BatchStore):
@@ -66,6 +72,7 @@ class RedisFiles(BatchStore):
         settings["socket_timeout"] = max(PATIENCE, float(settings.get("socket_timeout") or 0))
         source = (files("gateway.batches") / "lua" / "batches.lua").read_text()
         self._script = self.redis.register_script(source)
+        self.away, self.away_until = "", 0.0  # why Redis does not answer; until when it is not asked
         self._room, self._room_at = 0, float("-inf")
 
     def ask(self, *command: Any) -> Any:

@@ -280,7 +280,14 @@ class BatchRunner:
             kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
-        record = await self.patiently(self._store.add_result, run.record.id, line.number, row, ok=ok)
+        while True:
+            try:
+                record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+                break
+            except StoreAway:
+                if run.stopping:
+                    return  # it has no result, and runs again when the batch goes on
+                await asyncio.sleep(AWAY)
         run.follow(record)
         self._services.metrics.batch_lines.inc("completed" if ok else "failed")
 

@@ -25,6 +25,7 @@ from tests.gateway_process import gateway_process
 from tests.support import RunningGateway, from_clients
 from tests.waiting import until, until_said
 
+SOON = 15.0  # seconds for two answers, although each of many lines waits for Redis, which is asked for 2 s at a time
 KEYS = 'clients: {one: {key: "sk-one-0123456789"}, two: {key: "sk-two-0123456789"}}'
 
 
@@ -173,22 +174,30 @@ async def shown(gateway: RunningGateway, key: str) -> list[str]:
 
 
 async def goes_on_without_a_loss(redis: RedisServer, away: Any, back: Any) -> None:
-    sim = SimVllm("a", served=["m"], decode=100.0)
-    async with several(redis, sim) as (both, (first, second)):
-        names = [f"r{n}" for n in range(60)]
+    sim = SimVllm("a", served=["m"], slots=60, decode=10.0)
+    async with several(redis, sim, slots=60) as (both, (first, second)):
+        names = [f"r{n}" for n in range(200)]
         batch = await begin(first, jsonl([line(name, f"{name}: 4 words please") for name in names]))
-        await until(lambda: len(asked(sim)) > 10)
+        await until(lambda: len(asked(sim)) > 40)
         away()
+        await until(lambda: sim.inflight == 0)  # all answers wait now
         form: Any = {"files": {"file": ("f", b"x")}, "data": {"purpose": "batch"}}
-        answers = [await gateway.client.post("/v1/files", **form) for gateway in both]
+        async with asyncio.timeout(SOON):
+            answers = [await gateway.client.post("/v1/files", **form) for gateway in both]
         assert {refusal(answer) for answer in answers} == {(503, "resources_exhausted")}
         assert all("Redis is away" in answer.text for answer in answers)
         back()
+        for gateway in both:
+            await until_said(lambda g=gateway: serves_files(g))  # type: ignore[misc]  # binds it
         done = await ended(second, batch.id)
         assert done.status == "completed"
         output, errors = await results(second, done)
         assert (list(output), errors) == (names, {})
         assert (await first.files.create(file=("f", b"x"), purpose="batch")).bytes == 1
+
+
+async def serves_files(gateway: RunningGateway) -> bool:
+    return (await gateway.client.get("/v1/files")).status_code == 200
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
@@ -203,6 +212,18 @@ async def test_batches_outlive_a_restart_of_a_redis_with_a_disk(tmp_path: Path) 
     options = "--appendonly", "yes", "--appendfsync", "always", "--dir", str(tmp_path)
     with running_redis(*options) as redis:
         await goes_on_without_a_loss(redis, redis.kill, redis.start)
+
+
+async def test_a_gateway_stops_while_answers_wait_for_redis(own_redis: RedisServer) -> None:
+    sim = SimVllm("a", served=["m"], decode=20.0)
+    async with several(own_redis, sim) as ((one, _), (first, _)):
+        await begin(first, jsonl([line(f"r{n}") for n in range(50)]))
+        await until(lambda: len(asked(sim)) > 8)
+        own_redis.freeze()
+        await until(lambda: sim.inflight == 0)
+        async with asyncio.timeout(SOON):
+            await one.gateway.batches.close()
+        own_redis.thaw()
 
 
 async def test_a_batch_that_redis_has_lost_is_given_up(own_redis: RedisServer) -> None:
