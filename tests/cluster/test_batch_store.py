@@ -80,10 +80,10 @@ def test_the_first_result_of_a_line_counts_and_none_runs_again(new_store: NewSto
     one, other = new_store(), new_store()
     new_batch(one, 3)
     taken = numbers(one, 3)
+    one.release("batch_x")
     record = one.add_result("batch_x", 0, b"first\n", ok=True)
     record = other.add_result("batch_x", 0, b"second\n", ok=False)
     assert (record.completed, record.failed) == (1, 0)
-    one.release("batch_x")
     assert (taken, sorted(numbers(other, 3))) == ([0, 1, 2], [1, 2])
 
 
