@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Request
@@ -10,13 +12,16 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from gateway.admission.access import identify
+from gateway.api.status import Receive, Send, until_left
 from gateway.batches.batches import PURPOSES
+from gateway.batches.records import FileRecord
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 from gateway.transport.multipart import MultipartError, read_form
 
+KIND = "application/octet-stream"
 PAGE_MOST = 10_000  # entries of a list
 DAY = 86400
 EXPIRY = (3600, 30 * DAY)  # seconds that `expires_after` may say
@@ -57,7 +62,8 @@ def router(gateway: Gateway) -> APIRouter:
     async def content(request: Request, name: str) -> Response:
         """The bytes of the file."""
         record = await batches.file(owner_of(gateway, request), name)
-        return FileResponse(batches.path_of(record), media_type="application/octet-stream")
+        path = batches.path_of(record)
+        return FileResponse(path, media_type=KIND) if path is not None else StoredFile(record, batches.content(record))
 
     async def delete_file(request: Request, name: str) -> Response:
         await batches.delete_file(owner_of(gateway, request), name)
@@ -70,6 +76,29 @@ def router(gateway: Gateway) -> APIRouter:
         routes.add_api_route(f"{prefix}/files/{{name}}/content", content, methods=["GET"])
         routes.add_api_route(f"{prefix}/files/{{name}}", delete_file, methods=["DELETE"])
     return routes
+
+
+class StoredFile(Response):
+    """A file whose content is in no file of the disk, piece by piece. Ends when the reader leaves."""
+
+    media_type = KIND
+
+    def __init__(self, record: FileRecord, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self.headers["content-length"] = str(record.bytes)
+        self._pieces = pieces
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(until_left(receive))
+        try:
+            piece: bytes | None = await anext(self._pieces, None)  # an error before the head has an answer of its own
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            while piece is not None and not left.done():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                piece = await anext(self._pieces, None)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            left.cancel()
 
 
 class Listed(Protocol):

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,6 +37,7 @@ from gateway.runtime.gateway import Gateway
 
 RECENT = 100  # events in /status
 HEARTBEAT = 15.0  # seconds without an event until a comment is sent
+BATCHES_EVERY = 1.0  # seconds between two reports of how far batches are
 LOOK = 0.5  # seconds between two checks whether the gateway stops
 STALLED = 30.0  # seconds after which a reader that reads nothing is cut off
 
@@ -60,7 +62,7 @@ def router(gateway: Gateway) -> APIRouter:
         answer = describe(gateway)
         if viewer.admin:
             _add_words(gateway, answer)
-        answer["batches"] = [batch for batch in gateway.batches.status() if viewer.may_see(batch["client"])]
+        answer["batches"] = _batches(gateway, viewer)
         answer["you"] = {"client": viewer.client, "admin": viewer.admin}
         answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(answer, headers=fresh)
@@ -88,8 +90,9 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.get("/events")
     async def events(request: Request, samples: bool = False) -> Response:
-        """The events from now on; with `samples` also the fleet's numbers every few seconds."""
-        return EventStream(gateway, samples=samples, words=admitted(request).admin)
+        """The events from now on; with `samples` also the fleet's numbers every few seconds, and its batches."""
+        viewer = admitted(request)
+        return EventStream(gateway, samples=samples, words=viewer.admin, batches=partial(_batches, gateway, viewer))
 
     return routes
 
@@ -107,6 +110,11 @@ class Viewer(NamedTuple):
     def may_see_budget(self, name: str) -> bool:
         whose = name.removeprefix("client ")
         return whose == name or self.may_see(whose)
+
+
+def _batches(gateway: Gateway, viewer: Viewer) -> list[dict[str, Any]]:
+    """Those that the viewer may see."""
+    return [batch for batch in gateway.batches.status() if viewer.may_see(batch["client"])]
 
 
 # -- /status ----------------------------------------------------------------------------------------------------------
@@ -286,20 +294,29 @@ async def _encode_history(gateway: Gateway) -> bytes:
 class EventStream(Response):
     """One `event: state|drift|config|shared|mode|operation` with its JSON for each event from now on; a comment after
     every 15 s without an event; `event: dropped` if the reader was too slow for all events. With `samples` an `event:
-    sample` every few seconds, always the newest one. Ends when the reader leaves or stalls, or when the gateway
+    sample` every few seconds, always the newest one, and `event: batches` whenever these have changed, at most once a
+    second: the viewer's, as in `/status`. Ends when the reader leaves or stalls, or when the gateway
     stops."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, gateway: Gateway, *, samples: bool = False, words: bool = False) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        samples: bool = False,
+        words: bool = False,
+        batches: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._gateway = gateway
         self._samples = samples
         self._words = words
+        self._batches = batches
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        left = asyncio.create_task(_until_left(receive))
+        left = asyncio.create_task(until_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with Subscription(self._gateway.on_event) as subscription:
@@ -318,6 +335,7 @@ class EventStream(Response):
         yield b": events from now on\n\n"
         spoke = time.monotonic()
         latest: object = None  # the last sample that was sent
+        batches, batches_at = self._batches() if self._samples else [], spoke
         while not left.done() and not self._gateway.stopping:
             await subscription.wait(LOOK)
             events, dropped = subscription.drain()
@@ -331,6 +349,9 @@ class EventStream(Response):
                 latest = sample
                 yield _sse("sample", sample)
             now = time.monotonic()
+            if self._samples and now - batches_at >= BATCHES_EVERY and (found := self._batches()) != batches:
+                batches, batches_at, news = found, now, True
+                yield _sse("batches", found)
             if events or news:
                 spoke = now
             elif now - spoke >= HEARTBEAT:
@@ -338,10 +359,11 @@ class EventStream(Response):
                 yield b": still here\n\n"
 
 
-def _sse(name: str, value: dict[str, Any]) -> bytes:
+def _sse(name: str, value: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
-async def _until_left(receive: Receive) -> None:
+async def until_left(receive: Receive) -> None:
+    """Until the reader of the answer has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gateway.admission.memory import Memory
 from gateway.batches.lines import URLS
-from gateway.batches.records import BatchRecord, FileRecord
-from gateway.batches.runner import BatchRun, BatchRunner, Handle, now
-from gateway.batches.store import DAY, NAME, BatchStore, private_opener
+from gateway.batches.records import RUNNING, BatchRecord, FileRecord
+from gateway.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
+from gateway.batches.store import DAY, BatchStore, FileWriter, StoreAway
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 
@@ -27,8 +27,12 @@ FILES_MOST = 1000  # of one client
 BYTES_MOST = 4  # times `server.max_file`: all files of one client
 UNFINISHED_MOST = 50  # batches of one client
 ENDED_DAYS = 30  # days until a batch that has ended is forgotten
-FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
-LOOK_EVERY = 60.0  # seconds between two looks at what has expired
+SWEEP_EVERY = 60.0  # seconds between two looks at what has expired
+RENEW = 1.5  # seconds between two renewals of the leases on lines
+CANCEL_LOOK = 0.05  # seconds between two looks whether a batch that is to be cancelled was validated
+CANCEL_PATIENCE = 30.0  # seconds until that is given up
+PIECE = 1024 * 1024  # bytes of a file that are read at a time
+RETRY_AFTER = 5.0  # seconds, where the store is away
 SHOWN_MOST = 20  # batches in `/status`
 WINDOWS = {"24h": DAY}
 PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
@@ -37,55 +41,68 @@ PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
 class Batches:
     """`open` starts it. The store is opened with the first use, or when there is one from before."""
 
-    def __init__(self, services: Services, memory: Memory, folder: Path, handle: Handle) -> None:
+    def __init__(self, services: Services, memory: Memory, store: BatchStore, handle: Handle) -> None:
         self._services = services
         self._failures = services.metrics.failures
-        self._folder = folder
-        self._store = BatchStore(folder)
-        self._runner = BatchRunner(self._store, services, memory, handle)
+        self._store = store
+        self._runner = BatchRunner(store, services, memory, handle)
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._opening = asyncio.Lock()
         self._is_open = False
-        self._sweeper: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
 
     async def open(self) -> None:
-        """Go on with the batches that a stop has interrupted."""
-        if (self._folder / NAME).exists():
+        """Go on with the batches that a stop has interrupted, and with those of other gateways."""
+        if self._store.shared:
+            self._helpers += [
+                self._failures.task("batches", self._renew, "leases on lines of batches"),
+                self._failures.task("batches", self._follow, "batches of all gateways"),
+            ]
+        elif self._store.there:
             try:
                 await self._opened()
             except GatewayError as error:
                 log.error("batches do not go on: %s", error.message)
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for task in self._tasks.values():
+        tasks = [*self._helpers, *self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._is_open:
             await self._runner.in_thread(self._store.close)
         self._runner.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """For `/status`: the batches under way, then the last ones that have ended."""
+        """For `/status`: the batches under way, then the last ones that have ended. `rate`: lines per second over the
+        last minute; `left`: seconds until the last one is done at that rate; None = not known."""
         records = [run.record for run in self._runs.values()] + self._latest
         shown = {record.id: record for record in reversed(records)}
+        clock = time.monotonic()
         return [
             {
                 "id": record.id,
                 "client": record.owner,
                 "status": record.status,
                 "endpoint": record.endpoint,
+                "models": list(record.models),
                 "total": record.total,
                 "completed": record.completed,
                 "failed": record.failed,
                 "created_at": record.created_at,
                 "expires_at": record.expires_at,
+                **self._pace(record, clock),
             }
             for record in sorted(shown.values(), key=lambda one: (not one.unfinished, -one.created_at))[:SHOWN_MOST]
         ]
+
+    def _pace(self, record: BatchRecord, clock: float) -> dict[str, float | None]:
+        run, done = self._runs.get(record.id), record.completed + record.failed
+        rate = run.progress.rate(done, clock) if run is not None and record.status in RUNNING else None
+        left = (record.total - done) / rate if rate else None
+        return {"rate": _rounded(rate, 2), "left": _rounded(left, 0)}
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -93,53 +110,56 @@ class Batches:
     async def upload(self, owner: str) -> AsyncIterator[Upload]:
         """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped."""
         await self._opened()
-        used = await self._call(self._store.usage, owner)
+        used = await self.call(self._store.usage, owner)
         limit = self._services.snapshot.server.max_file
         if used.files >= FILES_MOST:
             raise _refused(f"{FILES_MOST} files are kept for one client: delete some first.")
         if used.bytes >= limit * BYTES_MOST:
             raise _refused(f"The files of one client may have {limit * BYTES_MOST} bytes together: delete some first.")
-        upload = Upload(self, owner, self._store.path_of(f"file-{secrets.token_hex(12)}"), limit)
+        name = f"file-{secrets.token_hex(12)}"
+        upload = Upload(self, owner, name, self._store.new_file(name), limit)
         try:
             yield upload
         finally:
-            upload.close()
-
-    def check_disk(self, size: int) -> None:
-        """Raises `resources_exhausted` when so many more bytes would fill the disk."""
-        if self._store.free_bytes() - size < FREE_LEAST:
-            raise GatewayError(
-                "resources_exhausted", "The disk of the gateway's `server.data` is full.", retry_after=60
-            )
+            await upload.close()
 
     async def add_file(self, record: FileRecord) -> None:
-        await self._call(self._store.add_file, record)
+        await self.call(self._store.add_file, record)
 
     async def files(self, owner: str) -> list[FileRecord]:
         await self._opened()
         return [
-            one
-            for one in await self._call(self._store.files, owner)
-            if one.expires_at is None or one.expires_at > now()
+            one for one in await self.call(self._store.files, owner) if one.expires_at is None or one.expires_at > now()
         ]
 
     async def file(self, owner: str, name: str) -> FileRecord:
         """Raises `not_found`, also for a file of another client."""
         await self._opened()
-        found: FileRecord | None = await self._call(self._store.file, name)
+        found: FileRecord | None = await self.call(self._store.file, name)
         if found is None or found.owner != owner or (found.expires_at is not None and found.expires_at <= now()):
             raise GatewayError("not_found", f"No such file: {name[:100]}", param="file_id")
         return found
 
-    def path_of(self, record: FileRecord) -> Path:
+    def path_of(self, record: FileRecord) -> Path | None:
+        """Where its content is a file of its own; else `content` has it."""
         return self._store.path_of(record.id)
+
+    async def content(self, record: FileRecord) -> AsyncIterator[bytes]:
+        """Raises `resources_exhausted` between its pieces."""
+        at = 0
+        while at < record.bytes:
+            piece: bytes = await self.call(self._store.read_file, record.id, at, PIECE)
+            if not piece:
+                raise GatewayError("not_found", f"The file {record.id} was deleted meanwhile.")
+            at += len(piece)
+            yield piece
 
     async def delete_file(self, owner: str, name: str) -> None:
         """Raises `not_found`, and `invalid_request_body` while a batch reads it."""
         record = await self.file(owner, name)
-        if any(run.record.input_file_id == record.id for run in self._runs.values()):
+        if any(one.input_file_id == record.id for one in await self.call(self._store.unfinished)):
             raise GatewayError("invalid_request_body", "A batch that has not ended reads this file: cancel it first.")
-        await self._call(self._store.drop_file, record.id)
+        await self.call(self._store.drop_file, record.id)
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -155,7 +175,7 @@ class Batches:
             message = f"`completion_window` must be {', '.join(WINDOWS)}."
             raise GatewayError("invalid_request_body", message, param="completion_window")
         record = await self.file(owner, input_file)
-        used = await self._call(self._store.usage, owner)
+        used = await self.call(self._store.usage, owner)
         if used.unfinished >= UNFINISHED_MOST:
             raise _refused(f"{UNFINISHED_MOST} batches of one client may be under way: wait, or cancel some.")
         at = now()
@@ -163,44 +183,39 @@ class Batches:
         batch = BatchRecord(
             name, owner, endpoint, record.id, window, "validating", at, at + WINDOWS[window], metadata=metadata
         )
-        await self._call(self._store.save, batch)
+        await self.call(self._store.save, batch)
         self._begin(batch)
         return batch
 
     async def batches(self, owner: str) -> list[BatchRecord]:
         await self._opened()
-        return [self._fresh(record) for record in await self._call(self._store.batches, owner)]
+        found: list[BatchRecord] = await self.call(self._store.batches, owner)
+        return found
 
     async def batch(self, owner: str, name: str) -> BatchRecord:
         """Raises `not_found`, also for a batch of another client."""
         await self._opened()
-        found: BatchRecord | None = await self._call(self._store.batch, name)
+        found: BatchRecord | None = await self.call(self._store.batch, name)
         if found is None or found.owner != owner:
             raise GatewayError("not_found", f"No such batch: {name[:100]}", param="batch_id")
-        return self._fresh(found)
+        return found
 
     async def cancel(self, owner: str, name: str) -> BatchRecord:
         """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch
         that has ended."""
         record = await self.batch(owner, name)
-        if record.status == "validating":
-            run = self._runs.get(record.id)
-            while run is not None and run.record.status == "validating" and record.id in self._runs:
-                await asyncio.wait([self._tasks[record.id]], timeout=0.05)
+        give_up = time.monotonic() + CANCEL_PATIENCE
+        while record.status == "validating" and time.monotonic() < give_up:
+            await asyncio.sleep(CANCEL_LOOK)
             record = await self.batch(owner, name)
         if record.status not in ("in_progress", "cancelling"):
             message = f"The batch is {record.status}: it cannot be cancelled."
             raise GatewayError("invalid_request_body", message)
         if record.status == "in_progress":
-            record = await self._call(self._store.move, record.id, "cancelling", now())
+            record = await self.call(self._store.move, record.id, ("in_progress",), "cancelling", now())
             if (run := self._runs.get(record.id)) is not None:
-                run.record = record
-                run.cancelled.set()
+                run.follow(record)
         return record
-
-    def _fresh(self, record: BatchRecord) -> BatchRecord:
-        run = self._runs.get(record.id)
-        return run.record if run is not None else record
 
     # -- under way ------------------------------------------------------------------------------------------------
 
@@ -209,21 +224,23 @@ class Batches:
         async with self._opening:
             if self._is_open:
                 return
-            await self._call(self._store.open)
+            await self.call(self._store.open)
             self._is_open = True
-            for record in await self._call(self._store.unfinished):
-                self._begin(record)
-            self._latest = await self._call(self._store.latest, SHOWN_MOST)
-            self._sweeper = self._failures.task("batches", self._sweep, "files and batches that expire")
+            for record in await self.call(self._store.unfinished):
+                self._follow_one(record)
+            self._latest = await self.call(self._store.latest, SHOWN_MOST)
+            self._helpers.append(self._failures.task("batches", self._sweep, "files and batches that expire"))
 
-    async def _call(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Run a method of the store in its thread. Raises `resources_exhausted` when the disk does not take it."""
+    async def call(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Run a method of the store in a thread of it. Raises `resources_exhausted` where that cannot be."""
         try:
             return await self._runner.in_thread(work, *args)
         except (OSError, sqlite3.Error) as error:
-            self._failures.note("batches", f"using {self._folder / NAME}")
-            message = f"The gateway cannot use {NAME} in its `server.data`: {error}"
+            self._failures.note("batches", f"using {self._store.where}")
+            message = f"The gateway cannot use {self._store.where}: {error}"
             raise GatewayError("resources_exhausted", message, retry_after=60) from None
+        except StoreAway as error:
+            raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
 
     def _begin(self, record: BatchRecord) -> None:
         run = self._runs[record.id] = BatchRun(record)
@@ -239,25 +256,58 @@ class Batches:
     def _ended(self, run: BatchRun) -> None:
         self._runs.pop(run.record.id, None)
         self._tasks.pop(run.record.id, None)
-        self._latest = [run.record, *self._latest][:SHOWN_MOST]
+        if not run.record.unfinished:
+            self._latest = [run.record, *self._latest][:SHOWN_MOST]
 
     async def _sweep(self) -> None:
         while True:
-            for name in await self._runner.in_thread(self._store.expired_files, now()):
-                await self._runner.in_thread(self._store.drop_file, name)
-            await self._runner.in_thread(self._store.drop_batches, now() - ENDED_DAYS * DAY)
-            await asyncio.sleep(LOOK_EVERY)
+            with suppress(StoreAway):
+                for name in await self._runner.in_thread(self._store.expired_files, now()):
+                    await self._runner.in_thread(self._store.drop_file, name)
+                await self._runner.in_thread(self._store.drop_batches, now() - ENDED_DAYS * DAY)
+            await asyncio.sleep(SWEEP_EVERY)
+
+    # -- with several gateways ------------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Not in the threads of the runner, which may be busy for longer than a lease lasts."""
+        while True:
+            with suppress(StoreAway):
+                await asyncio.to_thread(self._store.renew, tuple(self._runs))
+            await asyncio.sleep(RENEW)
+
+    async def _follow(self) -> None:
+        """Work on the batches of all gateways, and see what the others have done with them."""
+        while True:
+            try:
+                await self._opened()
+                unfinished = await self._runner.in_thread(self._store.unfinished)
+                self._latest = await self._runner.in_thread(self._store.latest, SHOWN_MOST)
+            except (StoreAway, GatewayError) as error:
+                log.debug("batches are not followed: %s", error)
+            else:
+                for record in unfinished:
+                    self._follow_one(record)
+            await asyncio.sleep(LOOK)
+
+    def _follow_one(self, record: BatchRecord) -> None:
+        """Of several gateways, one whose routes.yaml does not know the client leaves its batches to the others."""
+        run = self._runs.get(record.id)
+        if run is not None:
+            run.follow(record)
+        elif not self._store.shared or self._runner.knows(record.owner):
+            self._begin(record)
 
 
 class Upload:
     """A file that is being received. `write` raises `request_too_large` and `resources_exhausted`."""
 
-    def __init__(self, batches: Batches, owner: str, path: Path, limit: int) -> None:
+    def __init__(self, batches: Batches, owner: str, name: str, file: FileWriter, limit: int) -> None:
         self._batches = batches
         self._owner = owner
-        self._path = path
+        self._name = name
+        self._file = file
         self._limit = limit
-        self._file: BinaryIO | None = None
         self._kept = False
         self.size = 0
 
@@ -265,34 +315,31 @@ class Upload:
         self.size += len(data)
         if self.size > self._limit:
             raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
-        await asyncio.to_thread(self._write, data)
-
-    def _write(self, data: bytes) -> None:
-        if self._file is None:
-            self._file = open(self._path, "wb", opener=private_opener)  # noqa: SIM115
-        self._batches.check_disk(len(data))
-        self._file.write(data)
+        await self._in_thread(self._file.write, data)
 
     async def keep(self, filename: str, purpose: str, expires_at: int | None) -> FileRecord:
         """The file is complete."""
-        await asyncio.to_thread(self._finish)
-        record = FileRecord(self._path.name, self._owner, purpose, filename, self.size, now(), expires_at)
+        await self._in_thread(self._file.finish)
+        record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at)
         await self._batches.add_file(record)
         self._kept = True
         return record
 
-    def _finish(self) -> None:
-        if self._file is None:
-            self._file = open(self._path, "wb", opener=private_opener)  # noqa: SIM115
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def close(self) -> None:
-        if self._file is not None and not self._file.closed:
-            self._file.close()
+    async def close(self) -> None:
         if not self._kept:
-            self._path.unlink(missing_ok=True)
+            with suppress(StoreAway):
+                await asyncio.to_thread(self._file.drop)
+
+    async def _in_thread(self, work: Callable[..., None], *args: Any) -> None:
+        """Not in the threads of the store, which a slow disk would hold up."""
+        try:
+            await asyncio.to_thread(work, *args)
+        except StoreAway as error:
+            raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _refused(message: str) -> GatewayError:

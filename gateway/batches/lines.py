@@ -1,9 +1,10 @@
-"""The lines of a batch's input, and those of its output and error files. Pure."""
+"""The lines of a batch's input, and those of its output and error files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Raw
@@ -66,6 +67,30 @@ def read_line(line: bytes, url: str) -> BatchLine:
     body.pop("stream", None)  # the answer goes into a file
     body.pop("stream_options", None)
     return BatchLine(name, msgspec.json.encode(body), model)
+
+
+def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, int, BatchLine | LineError]]:
+    """(number, offset, bytes, the line or what is wrong with it) of each line that is not blank; `most`: bytes of a
+    line. Never holds more of the file than one line."""
+    at = number = 0
+    while line := file.readline(most + 1):
+        size = len(line)
+        found: BatchLine | LineError
+        if size > most:
+            found = LineError("line_too_large", f"This line is larger than {most} bytes (`server.max_body`).")
+            while (rest := file.readline(most)) and not rest.endswith(b"\n"):
+                size += len(rest)
+            size += len(rest)
+        elif not line.strip():
+            at += size
+            continue
+        else:
+            try:
+                found = read_line(line, url)
+            except LineError as wrong:
+                found = wrong
+        yield number, at, size, found
+        at, number = at + size, number + 1
 
 
 def answered_row(batch: str, number: int, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:

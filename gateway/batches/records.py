@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -48,7 +48,8 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """One batch. `ending`: the status that follows when it is finalized. `stamps`: field of `STAMPS` -> time."""
+    """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
+    `stamps`: field of `STAMPS` -> time."""
 
     id: str
     owner: str
@@ -65,12 +66,19 @@ class BatchRecord:
     completed: int = 0
     failed: int = 0
     metadata: dict[str, str] | None = None
+    models: tuple[str, ...] = ()
     errors: list[dict[str, Any]] = field(default_factory=list)
     stamps: dict[str, int] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> bool:
         return self.status in UNFINISHED
+
+    def moved(self, status: Status, now: int, **changes: Any) -> BatchRecord:
+        """The same batch with another status and these changes."""
+        stamp = STAMPS.get(status)
+        stamps = self.stamps if stamp is None else {**self.stamps, stamp: now}
+        return replace(self, status=status, stamps=stamps, **changes)
 
     def as_json(self) -> dict[str, Any]:
         return {

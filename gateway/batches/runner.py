@@ -2,14 +2,20 @@
 
 A line is a request of its client like any other, at `batch` priority: the same plan, slots, checks, mending, limits and
 log. What may succeed later is asked again until the batch expires; every other answer is the line's result.
+
+Where several gateways share the store, each runs the lines that it has leased there. While the store is away, what runs
+goes on, its results wait, and nothing new begins.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,8 +24,9 @@ from gateway.admission.access import Identity, find_alias
 from gateway.admission.memory import Memory, Share
 from gateway.batches.lanes import Lanes, lines_at_a_time
 from gateway.batches.lines import URLS, LineError, answered_row, failed_row, read_line
-from gateway.batches.records import BatchRecord, LineRecord, Status
-from gateway.batches.store import BatchStore
+from gateway.batches.progress import Progress
+from gateway.batches.records import RUNNING, BatchRecord, LineRecord, Status
+from gateway.batches.store import BatchGone, BatchStore, StoreAway
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
@@ -29,7 +36,12 @@ from gateway.proxy.services import Services
 Handle = Callable[[Endpoint, InnerExchange, OnBehalf], Awaitable[None]]
 T = TypeVar("T")
 
+log = logging.getLogger("gateway.batches")
+
 WINDOW = 256  # lines of one batch that wait or run
+AT_ONCE = 16  # lines that are taken at a time; so many more than run here may wait here
+LOOK = 1.0  # seconds between two looks at what other gateways have done
+AWAY = 0.5  # seconds until a store that is away is asked again
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
 CUT = 0  # the status of an answer that did not come to its end
@@ -57,14 +69,29 @@ class Answer(NamedTuple):
 
 
 class BatchRun:
-    """One batch under way. `record` is as it was after the latest result. `wake` is set when it is cancelled."""
+    """One batch under way. `record` is as it was after the latest result. `over` is set when its lines are to end: it
+    was cancelled, or another gateway has ended it."""
 
     def __init__(self, record: BatchRecord) -> None:
         self.record = record
-        self.cancelled = asyncio.Event()
+        self.progress = Progress()
+        self.over = asyncio.Event()
         self.stopping = False  # no line is asked any more
-        self.lines: set[asyncio.Task[None]] = set()
+        self.lines: dict[asyncio.Task[None], int] = {}  # those that wait or run -> their numbers
+        self.waiting: Counter[str] = Counter()  # alias -> lines that wait for a place in its lane
         self.asking: dict[asyncio.Task[Any], InnerExchange] = {}  # the lines whose request is under way
+
+    @property
+    def wants_more(self) -> bool:
+        """Could further lines begin? Yes where none waits, for one of the aliases that lines have named so far."""
+        return len(self.lines) < WINDOW and (not self.waiting or 0 in self.waiting.values())
+
+    def follow(self, record: BatchRecord) -> None:
+        """The batch as the store has it."""
+        self.record = record
+        self.progress.note(record.completed + record.failed, time.monotonic())
+        if record.status not in ("validating", "in_progress"):
+            self.over.set()
 
     async def stop_lines(self) -> None:
         """End what is under way. A line that has no result runs again when the batch goes on."""
@@ -75,17 +102,18 @@ class BatchRun:
             else:
                 task.cancel()
         await asyncio.gather(*self.lines, return_exceptions=True)
+        self.lines.clear()
 
 
 class BatchRunner:
-    """`store` is used in a thread of its own only. `handle` runs one request like any other."""
+    """`store` is used in threads of its own only. `handle` runs one request like any other."""
 
     def __init__(self, store: BatchStore, services: Services, memory: Memory, handle: Handle) -> None:
         self._store = store
         self._services = services
         self._memory = memory
         self._handle = handle
-        self._thread = ThreadPoolExecutor(1, "batches")
+        self._thread = ThreadPoolExecutor(store.threads, "batches")
         self._lanes = Lanes(self._limit)
 
     def _limit(self, alias: str) -> int:
@@ -96,6 +124,15 @@ class BatchRunner:
         """Run one method of the store."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
 
+    async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
+        """Run one method of the store; while that is away, again and again."""
+        while True:
+            try:
+                return await self.in_thread(work, *args, **more)
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(AWAY)
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
@@ -103,36 +140,52 @@ class BatchRunner:
 
     async def run(self, run: BatchRun) -> None:
         """Take the batch from where it is to its end. Cancelled = the gateway stops: the batch goes on later."""
+        try:
+            while run.record.unfinished:
+                before = run.record.status
+                await self._go_on(run)
+                if run.record.status == before:  # another gateway does this step
+                    await asyncio.sleep(LOOK)
+        except BatchGone:
+            log.warning("the store has lost %s", run.record.id)
+        except Unserved as reason:
+            log.warning("%s is left to other gateways: %s", run.record.id, reason)
+            await self.in_thread(self._store.release, run.record.id)
+
+    async def _go_on(self, run: BatchRun) -> None:
+        """One step: validate, run the lines, or write the files."""
         store, record = self._store, run.record
         if record.status == "validating":
             most = self._services.snapshot.server.max_body
-            record = run.record = await self.in_thread(store.index, record, most, now())
-        if record.status in ("in_progress", "cancelling"):
-            if record.status == "cancelling":
-                run.cancelled.set()
+            run.record = await self.patiently(store.index, record, most, now())
+        elif record.status == "finalizing":
+            run.record = await self.patiently(store.finalize, record, now())
+        else:
+            run.follow(record)
             ending, errors = await self._run_lines(run)
             changes = {"ending": ending, "errors": errors}
-            record = run.record = await self.in_thread(store.move, record.id, "finalizing", now(), **changes)
-        if record.status == "finalizing":
-            run.record = await self.in_thread(store.finalize, record, now())
+            run.record = await self.patiently(store.move, record.id, RUNNING, "finalizing", now(), **changes)
 
     async def _run_lines(self, run: BatchRun) -> tuple[Status, list[dict[str, Any]]]:
-        """Run the lines that have no result. Returns how the batch ends, and why if it failed."""
+        """Run the lines that have no result. Returns how the batch ends, and why if it failed. Raises Unserved where
+        other gateways may know its client."""
         lines = asyncio.create_task(self._all_lines(run), name=f"lines of {run.record.id}")
-        cancelled = asyncio.create_task(run.cancelled.wait())
+        over = asyncio.create_task(run.over.wait())
         try:
             left = max(0.0, run.record.expires_at - time.time())
-            done, _ = await asyncio.wait((lines, cancelled), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if cancelled in done:
+            done, _ = await asyncio.wait((lines, over), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if over in done:
                 return "cancelled", []
             if lines not in done:
                 return "expired", []
             lines.result()
             return "completed", []
         except Unserved as reason:
+            if self._store.shared:
+                raise
             return "failed", [{"code": "client_removed", "message": str(reason), "param": None, "line": None}]
         finally:
-            cancelled.cancel()
+            over.cancel()
             lines.cancel()
             await asyncio.gather(lines, return_exceptions=True)
             await run.stop_lines()
@@ -140,17 +193,38 @@ class BatchRunner:
     async def _all_lines(self, run: BatchRun) -> None:
         after = -1
         while True:
-            room = WINDOW - len(run.lines)
-            for line in await self.in_thread(self._store.pending, run.record.id, after, room) if room else ():
-                after = line.number
-                name = f"{run.record.id} line {line.number}"
-                run.lines.add(asyncio.create_task(self._one_line(run, line), name=name))
-            if not run.lines:
+            while run.wants_more:
+                taken = await self._take(run, after)
+                if not taken:
+                    break
+                after = taken[-1].number
+                for line in taken:
+                    name = f"{run.record.id} line {line.number}"
+                    run.lines[asyncio.create_task(self._one_line(run, line), name=name)] = line.number
+                await asyncio.sleep(0)  # they come to their lanes
+            if run.lines:
+                done, _ = await asyncio.wait(run.lines, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del run.lines[task]
+                    task.result()
+            elif await self._all_done(run):
                 return
-            done, _ = await asyncio.wait(run.lines, return_when=asyncio.FIRST_COMPLETED)
-            run.lines -= done
-            for task in done:
-                task.result()
+            else:
+                await asyncio.sleep(LOOK)
+
+    async def _take(self, run: BatchRun, after: int) -> list[LineRecord]:
+        most = min(AT_ONCE, WINDOW - len(run.lines))
+        return await self.patiently(self._store.take, run.record.id, after, most, tuple(run.lines.values()))
+
+    async def _all_done(self, run: BatchRun) -> bool:
+        """Has every line a result? Asked when none is left for this gateway; others may have some under way."""
+        if not self._store.shared:
+            return True
+        record = await self.patiently(self._store.batch, run.record.id)
+        if record is None:
+            raise BatchGone
+        run.follow(record)
+        return record.completed + record.failed >= record.total
 
     async def _one_line(self, run: BatchRun, line: LineRecord) -> None:
         """Ask until there is a result, and commit that."""
@@ -159,7 +233,7 @@ class BatchRunner:
             tries += 1
             try:
                 on_behalf = self._on_behalf(run.record.owner, line.model)
-                async with self._lanes.one_of(on_behalf.alias.name):
+                async with self._place(run, on_behalf.alias.name):
                     answer = await self._ask(run, line, on_behalf)
             except GatewayError as error:  # nobody serves this model
                 answer = Answer(error.status, {}, error.envelope())
@@ -176,11 +250,24 @@ class BatchRunner:
                 await asyncio.sleep(pause or 0.0)
         return None
 
+    @asynccontextmanager
+    async def _place(self, run: BatchRun, alias: str) -> AsyncIterator[None]:
+        """Wait for a place in the lane of this alias, and hold it."""
+        waits = True
+        run.waiting[alias] += 1
+        try:
+            async with self._lanes.one_of(alias):
+                run.waiting[alias] -= 1
+                waits = False
+                yield
+        finally:
+            run.waiting[alias] -= waits
+
     async def _ask(self, run: BatchRun, line: LineRecord, on_behalf: OnBehalf) -> Answer:
         """Raises LineError."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
-        body = read_line(await self.in_thread(self._store.read, record, line), record.endpoint).body
+        body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
         kept = Share(self._memory)
@@ -193,14 +280,27 @@ class BatchRunner:
             kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
-        run.record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+        while True:
+            try:
+                record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+                break
+            except StoreAway:
+                if run.stopping:
+                    return  # it has no result, and runs again when the batch goes on
+                await asyncio.sleep(AWAY)
+        run.follow(record)
         self._services.metrics.batch_lines.inc("completed" if ok else "failed")
+
+    def knows(self, owner: str) -> bool:
+        """Is this a client in routes.yaml?"""
+        clients = self._services.snapshot.clients
+        return owner in clients if clients else owner == OPEN
 
     def _on_behalf(self, owner: str, model: str) -> OnBehalf:
         """Raises `model_not_found`, `model_not_allowed`, and Unserved when the client is gone."""
         snapshot = self._services.snapshot
         client = snapshot.clients.get(owner)
-        if client is None and (snapshot.clients or owner != OPEN):
+        if not self.knows(owner):
             raise Unserved(f"Client '{owner}' is not in routes.yaml any more.")
         behind = replace(client, priority="batch") if client is not None else None
         identity = Identity(owner, owner, behind)

@@ -43,6 +43,9 @@ WIDEST = 160  # columns; longer lines are hard to read
 UNBOUNDED = 100_000  # lines
 ROWS_LEAST = 4  # rows of each table even on a small terminal
 EVENTS_MOST = 20
+BATCHES_MOST = 6
+ID_SHOWN = 14  # characters of the id of a batch
+ENDED = {"completed": "green", "failed": "bold red", "expired": "bold red", "cancelled": "dim"}  # states of batches
 BANNERS_MOST = 6
 CLIENTS_MOST = 4
 OTHERS = {"elsewhere": "elsewhere", "share": "room"}  # column -> key of /status
@@ -75,6 +78,7 @@ class View:
         if self.status:
             lines += drawn(machines(self.status), "", *backends(self.status, max(ROWS_LEAST, room // 3)))
             lines += drawn("", *aliases(self.status, max(ROWS_LEAST, room // 3)))
+            lines += drawn(*batches(self.status))
         used = drawn("", clients(self.usage)) if self.usage else []
         left = room - len(lines) - len(used) - 2
         lines += drawn("", recent(self.status, max(ROWS_LEAST, min(EVENTS_MOST, left)))) + used
@@ -289,6 +293,38 @@ def _alias(name: str, alias: Fields) -> list[Text]:
     ]
 
 
+def batches(status: Fields) -> Iterable[RenderableType]:
+    """The batches that have not ended, the newest first; where there is none, the last one."""
+    known = records(status.get("batches"))
+    shown = [one for one in known if str(one.get("status")) not in ENDED] or known[:1]
+    if not shown:
+        return
+    columns = ("batch", ID_SHOWN), ("state", 9), ("done", 5), ("failed", 6), ("rate", 5), ("left", 5), ("client", 6)
+    table = _table(*columns, ("models", 8))
+    for one in shown[:BATCHES_MOST]:
+        table.add_row(*_batch(one))
+    yield ""
+    yield table
+    if len(shown) > BATCHES_MOST:
+        yield Text(f"and {len(shown) - BATCHES_MOST} more", style="dim")
+
+
+def _batch(batch: Fields) -> list[Text]:
+    done, failed, rate, left = (batch.get(name) for name in ("completed", "failed", "rate", "left"))
+    state, total = one_line(batch.get("status") or "?"), figure(batch.get("total"), ",")
+    ended = f"{count(done) + count(failed):,}" if number(done) or number(failed) else ""
+    return [
+        Text(one_line(batch.get("id") or "?")[:ID_SHOWN], style="bold"),
+        Text(state, style=ENDED.get(state, "cyan")),
+        Text(f"{ended}/{total}"),
+        Text(figure(failed or None, ","), style="yellow"),
+        Text(f"{rate:.1f}/s" if number(rate) else ""),
+        Text(ago(left) if number(left) else ""),
+        Text(one_line(batch.get("client") or "")),
+        Text(one_line(", ".join(strings(batch.get("models"))))),
+    ]
+
+
 # -- events and clients -----------------------------------------------------------------------------------------------
 
 
@@ -334,7 +370,7 @@ def _audio_seconds(row: Fields) -> float:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 _RIGHT = frozenset(
-    {
+    [
         "elsewhere",
         "share",
         "queue",
@@ -345,17 +381,19 @@ _RIGHT = frozenset(
         "failed",
         "prompt",
         "answer",
-        "audio s",
         "USD",
         "ago",
-    }
-)
+        "done",
+        "rate",
+        "left",
+    ]
+) | {"audio s"}
 
 
 def _table(*columns: tuple[str, int]) -> Table:
     """A table of (column, least width); the last column takes the remaining width and is cut first."""
     table = Table(box=None, pad_edge=False, expand=True, padding=(0, 1, 0, 0), header_style="dim underline")
-    last = columns[-1][0] in ("why", "what happened")
+    last = columns[-1][0] in ("why", "what happened", "models")
     for place, (name, least) in enumerate(columns):
         ratio = 1 if last and place == len(columns) - 1 else None
         justify: Any = "right" if name in _RIGHT else "left"

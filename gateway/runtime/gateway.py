@@ -18,6 +18,7 @@ from gateway.admission.joins import Joins
 from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.batches.batches import Batches
+from gateway.batches.sqlite_store import SqliteBatchStore
 from gateway.config.load import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
@@ -60,6 +61,7 @@ from gateway.supervision import Failures
 from gateway.transport.client import open_client
 
 if TYPE_CHECKING:
+    from gateway.batches.store import BatchStore
     from gateway.cluster.membership import Membership
     from gateway.observe.traces import Tracing
 
@@ -110,7 +112,7 @@ class Gateway:
             joins=Joins(self.memory),
             on_short=self.short_of,
         )
-        self.batches = Batches(self.services, self.memory, Path(snapshot.server.data), self._handle)
+        self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -368,6 +370,17 @@ class Gateway:
 
 def _words(transition: Transition) -> tuple[str, str, str, str]:
     return transition.backend, transition.before.value, transition.after.value, transition.reason
+
+
+def _batch_store(snapshot: Snapshot) -> BatchStore:
+    """In `server.data`; in Redis where gateways share the fleet, so that they share its batches."""
+    if snapshot.server.shared is None:
+        return SqliteBatchStore(Path(snapshot.server.data))
+    from gateway.batches.redis_store import RedisBatchStore
+
+    if SqliteBatchStore(Path(snapshot.server.data)).there:
+        log.warning("batches in %s stay as they are while `server.shared` is set", snapshot.server.data)
+    return RedisBatchStore(snapshot.server.shared)
 
 
 def _tracing(settings: Traces, failures: Failures) -> Tracing:

@@ -1,6 +1,7 @@
 // The page: its state, the requests that fill it, and when it is drawn again.
 
 import { aliasesOf } from "./aliases.js";
+import { batchesOf } from "./batches.js";
 import { canariesOf, evidenceOf } from "./canaries.js";
 import { addSample, setHistory, toggle } from "./charts.js";
 import { ask, follow, key, messageOf, NeedsKey, read } from "./client.js";
@@ -43,6 +44,8 @@ function render() {
   renderOperation();
   show(at("aliases"), aliasesOf(status));
   show(at("fleet"), fleetOf(status, page.pending));
+  at("batches-panel").hidden = !status.batches.length;
+  show(at("batches"), batchesOf(status));
   at("plan-panel").hidden = !plan || (!plan.error && !plan.svg);
   show(at("plan"), planOf(plan));
   if (plan) drawPlan(at("plan"), plan);
@@ -118,8 +121,12 @@ async function quietly(load) {
 }
 
 function onEvent(name, data) {
-  if (name !== "sample") return statusSoon();
   const { status } = page;
+  if (name === "batches" && status) {
+    status.batches = data;
+    return render();
+  }
+  if (name !== "sample") return statusSoon();
   if (!status) return undefined;
   status.now = data.at;
   page.at = Date.now();

@@ -14,7 +14,7 @@ import pytest
 from openai.types import Batch
 
 from simulator import SimVllm
-from tests.batches.filed import CHAT, ended, filed, jsonl, line, results
+from tests.batches.filed import CHAT, Filed, ended, filed, jsonl, line, results
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.raw_client import chat
 from tests.scripted import raw_post
@@ -27,6 +27,11 @@ backends: {{a: {{url: "{url}", slots: {slots}}}}}
 aliases: {{chat: [a]}}
 """
 TWO_KEYS = 'clients: {one: {key: "sk-one-0123456789"}, two: {key: "sk-two-0123456789"}}'
+
+
+def folder_of(f: Filed) -> Path:
+    """Where the contents of the files are."""
+    return Path(f.gateway.gateway.snapshot.server.data) / "files"
 
 
 async def test_each_line_gets_its_answer() -> None:
@@ -191,7 +196,7 @@ async def test_files_are_listed_read_and_deleted() -> None:
         assert (await f.client.files.delete(made[2].id)).deleted
         with pytest.raises(openai.NotFoundError):
             await f.client.files.content(made[2].id)
-        assert not (f.gateway.gateway.batches._store.path_of(made[2].id)).exists()
+        assert not (folder_of(f) / made[2].id).exists()
 
 
 async def test_a_file_may_be_larger_than_a_request_but_not_than_its_own_limit() -> None:
@@ -202,7 +207,7 @@ async def test_a_file_may_be_larger_than_a_request_but_not_than_its_own_limit() 
         with pytest.raises(openai.APIStatusError) as refused:
             await f.client.files.create(file=("l.jsonl", b"x" * 1_100_000), purpose="batch")
         assert refused.value.status_code == 413
-        folder = f.gateway.gateway.batches._store.folder
+        folder = folder_of(f)
         await f.gateway.until(lambda: len(list(folder.iterdir())) == 1)
         too_long = jsonl([line("big", "x" * 100_000), line("small")])
         output, errors = await f.results(await f.ended(await f.begin(too_long)))
@@ -233,7 +238,7 @@ async def test_an_upload_that_is_none_is_a_clear_error(name: str) -> None:
         answer = await f.gateway.client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == 400
         assert says in answer.json()["error"]["message"]
-        assert list(f.gateway.gateway.batches._store.folder.iterdir()) == []
+        assert list(folder_of(f).iterdir()) == []
 
 
 WRONG = [

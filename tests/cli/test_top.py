@@ -183,12 +183,14 @@ ALIAS = some("serving", "why", "since", "step", "usd", "implicit", course=COURSE
 EVENT = some("at", "kind", "backend", "after", "result", "reason")
 NODE = some("state", "memory", "memory_used", "memory_total", "temperature")
 CLIENT = some("client", "requests", "errors", "prompt", "completion", "usd", "audio_in_seconds", "audio_out_seconds")
+BATCH = some("id", "client", "status", "models", "total", "completed", "failed", "rate", "left")
 TOLD = some(
     *("version", "started", "now", "stopping"),
     backends=named(BACKEND),
     aliases=named(ALIAS),
     nodes=named(NODE),
     events=st.lists(EVENT, max_size=3),
+    batches=st.lists(BATCH, max_size=9),
     config=some("error"),
     shared=some("since", "gateways", joined=st.booleans()),
     budgets=named(LEAF),

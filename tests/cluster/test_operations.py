@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.runtime.operations.elsewhere import ALONE
 from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST
 from tests.cluster.joined import one_more, shared, until_joined
 from tests.cluster.redis_server import RedisServer
-from tests.gateway_process import gateway_process
+from tests.gateway_process import GatewayProcess, gateway_process
 from tests.operations.machine import FAST, Machine, begin, ended, error, machine, steps, switched
 from tests.support import RunningGateway
 from tests.waiting import until_said
@@ -136,7 +138,10 @@ async def test_one_whose_gateway_was_killed_is_ended_by_another(redis: RedisServ
             assert (await switched(other, "ds4"))["state"] == "done"
 
 
-async def test_a_gateway_that_was_killed_and_starts_again_says_so_itself(redis: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_gateway_that_was_killed_and_starts_again_says_so_itself(
+    redis: RedisServer, tmp_path: Path, later: bool
+) -> None:
     async with machine(tmp_path, "a", away="c") as there:
         there.faults["start c"] = "hang"
         routes = f"server: {{shared: '{redis.url}?socket_timeout=2'}}\n{routes_of(there)}"
@@ -145,11 +150,20 @@ async def test_a_gateway_that_was_killed_and_starts_again_says_so_itself(redis: 
             await there.until_asked("start c")
             os.kill(killed.pid, signal.SIGKILL)
         there.go_on()
+        if later:
+            with redis.client() as looking:
+                looking.delete("spark-gateway:gateways")  # it counts as gone by now
         async with gateway_process(tmp_path, routes) as again:
             found = (await again.client.get(f"/admin/operations/{begun['id']}")).json()
             assert (found["state"], found["error"]) == ("failed", INTERRUPTED)
+            await until_said(lambda: _alone(again), PRESENT)
             async with one_more(redis, routes_of(there), 2) as other:
                 assert await seen(other, begun["id"]) == found
+
+
+async def _alone(gateway: GatewayProcess) -> bool:
+    """Is it the only one that counts as present?"""
+    return bool((await gateway.client.get("/status")).json()["shared"]["gateways"] == 1)
 
 
 async def test_without_redis_a_gateway_switches_alone_and_says_so(own_redis: RedisServer, tmp_path: Path) -> None:
@@ -163,9 +177,9 @@ async def test_without_redis_a_gateway_switches_alone_and_says_so(own_redis: Red
         assert error(await one.client.post("/admin/mode", json={"mode": "ds4"}))[0] == 409, "its own still counts"
         alone = await begin(other, "daily")
         assert alone["notes"] == [ALONE]
+        await ended(other, alone)  # before the other operation stops what this one waits for
         there.go_on()
         assert (await ended(one, begun))["state"] == "done"
-        await ended(other, alone)
         own_redis.start()
         for gateway in (one, other):
             await until_joined(gateway, True)

@@ -36,9 +36,15 @@ class Elsewhere:
         self._known = known
         self._shared = shared
         self._own: str | None = None  # the operation that this gateway runs
+        self._opened = False
         self._taking_over = False
         shared.on_record = self._received
         shared.on_abandoned = self._abandoned
+
+    def open(self) -> None:
+        """This gateway knows its own operations, and ends those of gateways that are gone from now on. Not before: it
+        may have run the operation itself, before its restart, and knows best how that ended."""
+        self._opened = True
 
     def counts(self, running: Operation) -> bool:
         """Does an operation that runs by its record keep this gateway from another one? While Redis is away, nobody
@@ -74,7 +80,7 @@ class Elsewhere:
             self._known.know(operation)
 
     def _abandoned(self, name: str) -> None:
-        if not self._taking_over:
+        if self._opened and not self._taking_over:
             self._taking_over = True
             self._known.failures.once("operation", self._take_over(name), f"operation {name} of a gateway that is gone")
 
@@ -84,10 +90,15 @@ class Elsewhere:
 
         try:
             operation = self._known.find(name)
-            if operation is None or operation.state != "running" or not await self._shared.claim(operation.named):
+            if operation is None or operation.state != "running":
                 return
-            await self._known.interrupted(operation, f"interrupted: gateway {operation.gateway} is gone")
-            self._shared.release()
+            joined = await self._shared.claim(operation.named)
+            try:
+                operation = self._known.find(name)  # it may have been ended while this gateway waited
+                if joined and operation is not None and operation.state == "running":
+                    await self._known.interrupted(operation, f"interrupted: gateway {operation.gateway} is gone")
+            finally:
+                self._shared.release()
         except Claimed:
             pass  # another gateway says so
         finally:

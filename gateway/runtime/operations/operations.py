@@ -73,6 +73,11 @@ class Operations:
     async def open(self) -> None:
         """Read the latest operation. One that ran when the last process ended has failed, and its mode is the one in
         force if a backend was stopped."""
+        await self._open()
+        if self._elsewhere is not None:
+            self._elsewhere.open()
+
+    async def _open(self) -> None:
         operation = await asyncio.to_thread(saved, self._data)
         if operation is None:
             return

@@ -1,0 +1,31 @@
+// Batches: how far each is, how quickly it goes on, and when it will be done.
+
+import { cell, h, meter, rowHead, table } from "./dom.js";
+import { number, span } from "./format.js";
+
+const HEAD = ["Batch", "Client", "Models", "State", "Done", "Failed", "Rate", "Left"];
+const LEVELS = { completed: "ok", failed: "bad", expired: "bad", cancelled: "off" };
+const MARKS = { ok: "●", bad: "✕", off: "–", warn: "◔" };
+const ENDS = 2; // a meter's share from which on it would warn; a batch that is nearly done is no trouble
+
+export function batchesOf({ batches }) {
+  if (!batches.length) return null;
+  return table({ class: "cards", "aria-label": "Batches" }, HEAD, h("tbody", { role: "rowgroup" }, batches.map(row)));
+}
+
+function row(batch) {
+  const level = LEVELS[batch.status] || "warn";
+  const done = batch.completed + batch.failed;
+  const text = `${number(done)} / ${number(batch.total)}`;
+  return h(
+    "tr", { role: "row", "data-key": batch.id, "data-batch": batch.id },
+    rowHead({ class: "name" }, batch.id),
+    cell("Client", {}, batch.client),
+    cell("Models", {}, batch.models.join(", ")),
+    cell("State", { class: "state" }, h("span", { class: `badge ${level}` }, h("span", { "aria-hidden": "true" }, MARKS[level]), ` ${batch.status}`)),
+    cell("Done", { class: "num" }, meter(batch.total ? done / batch.total : 0, text, `${text} lines`, ENDS, ENDS)),
+    cell("Failed", { class: `num ${batch.failed ? "warn" : ""}` }, batch.failed ? number(batch.failed) : "–"),
+    cell("Rate", { class: "num" }, batch.rate === null ? "–" : `${number(batch.rate, 1)} /s`),
+    cell("Left", { class: "num" }, batch.left === null ? "–" : span(batch.left)),
+  );
+}
