@@ -369,25 +369,8 @@ def _audio_seconds(row: Fields) -> float:
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
-_RIGHT = frozenset(
-    [
-        "elsewhere",
-        "share",
-        "queue",
-        "tok/s",
-        "first",
-        "KV",
-        "requests",
-        "failed",
-        "prompt",
-        "answer",
-        "USD",
-        "ago",
-        "done",
-        "rate",
-        "left",
-    ]
-) | {"audio s"}
+_FIGURES = "elsewhere,share,queue,tok/s,first,KV,requests,failed,prompt,answer,USD,ago,done,rate,left,audio s"
+_RIGHT = frozenset(_FIGURES.split(","))
 
 
 def _table(*columns: tuple[str, int]) -> Table:
