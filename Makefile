@@ -32,7 +32,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev          ## CPU per request and per chunk beside a direct row (and nginx where installed)
+bench: $(VENV)/.dev          ## CPU per request and per chunk beside routers in Rust, a direct row (and nginx where installed)
 	$(BIN)/python -m bench
 
 loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script

@@ -1,4 +1,4 @@
-"""What is measured: the upstream itself, nginx, the gateway, and whatever else listens on a URL."""
+"""What is measured: the upstream itself, nginx, the gateway, routers in Rust, and whatever else listens on a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench import nginx, processes
+from bench import nginx, processes, routers
 from bench.processes import BenchError
 from bench.scenarios import ALIAS, BY_NAME, KEY, NAMES, TRACED, UPSTREAM_MODEL, body
 
@@ -138,6 +138,15 @@ def gateway_target(
     command = [sys.executable, *(runner or (str(script),)), *serve]
     scenarios = [name for name in NAMES if (name == TRACED) is traced]
     return Target("gateway", "127.0.0.1", port, ALIAS, command, folder, scenarios=scenarios)
+
+
+def router_target(router: routers.Router, folder: Path, upstreams: Sequence[int]) -> Target:
+    """A router written in Rust. Raises NotInstallable with the reason."""
+    binary = routers.executable(router)
+    port, metrics_port = processes.free_ports(2)
+    folder.mkdir()
+    command = routers.command(binary, router, port, metrics_port, upstreams)
+    return Target(router.name, "127.0.0.1", port, command=command, folder=folder)
 
 
 def other_target(text: str) -> Target:
