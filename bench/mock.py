@@ -138,7 +138,7 @@ class Upstream(asyncio.Protocol):
         return end
 
     def _answer(self, request: bytes, end: int) -> None:
-        if request.startswith(b"POST /v1/chat/completions"):
+        if request.startswith(b"POST /v1/chat/completions "):
             self._chat(request, end)
             return
         words = request[: request.find(b"\r\n")].split(b" ")

@@ -79,9 +79,9 @@ def _run(command: Sequence[str]) -> None:
 
 
 def command(binary: Path, router: Router, port: int, metrics_port: int, upstreams: Sequence[int]) -> list[str]:
-    """The command that serves both upstreams with affinity, as the gateway does; all else is the router's default."""
+    """The command that serves both upstreams in turns, the cheapest policy; all else is the router's default."""
     return [
         *(str(binary), *router.subcommand, "--host", "127.0.0.1", "--port", str(port)),
-        *("--worker-urls", *(f"http://127.0.0.1:{upstream}" for upstream in upstreams), "--policy", "cache_aware"),
+        *("--worker-urls", *(f"http://127.0.0.1:{upstream}" for upstream in upstreams), "--policy", "round_robin"),
         *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)),
     ]

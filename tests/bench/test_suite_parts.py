@@ -60,6 +60,7 @@ def test_the_mock_tells_a_prober_what_vllm_tells(mock: httpx.Client) -> None:
     assert mock.get("/version").json() == {"version": "0.32.0"}
     assert "vllm:num_requests_running{" in mock.get("/metrics").text
     assert mock.get("/v1/nope").json() == {"detail": "Not Found"}
+    assert mock.post("/v1/chat/completions/render", json={}).status_code == 404
 
 
 def test_the_mock_passes_the_test_questions_of_a_gateway(mock: httpx.Client) -> None:
