@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import http.client
 import signal
 import subprocess
@@ -128,6 +129,7 @@ def gateway_target(
 ) -> Target:
     """The gateway with all features on; `traced` = and every request traced, for the scenario of that name alone.
     `runner`: what the interpreter runs instead of the `gateway` script."""
+    compileall.compile_dir(str(processes.ROOT / "gateway"), quiet=1)  # as an installed package is
     (port,) = processes.free_ports(1)
     folder.mkdir()
     config = folder / "routes.yaml"
