@@ -76,11 +76,13 @@ $(BIN)/python:
 $(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements.lock
 	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
 	touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements-dev.lock
 	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
 	touch $@ $(VENV)/.run
 
 clean:
