@@ -32,7 +32,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev          ## CPU per request and per chunk beside a direct row (and nginx where installed)
+bench: $(VENV)/.dev          ## CPU per request and per chunk beside routers in Rust, a direct row (and nginx where installed)
 	$(BIN)/python -m bench
 
 loadtest: $(VENV)/.dev       ## k6 against a simulated fleet and the gateway: LOADTEST_DURATION=30s for each script
@@ -76,11 +76,13 @@ $(BIN)/python:
 $(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements.lock
 	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
 	touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	$(PIP) --require-hashes -r requirements-dev.lock
 	$(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q gateway simulator   # pip does it for a package, not for a link to its sources
 	touch $@ $(VENV)/.run
 
 clean:

@@ -1,4 +1,4 @@
-"""`make bench`: the gateway beside nginx and the bare upstream."""
+"""`make bench`: the gateway beside nginx, the routers written in Rust and the bare upstream."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from bench import processes, profiling, report, runner, targets
+from bench import processes, profiling, report, routers, runner, targets
 from bench.processes import BenchError
 from bench.runner import Plan
 from bench.scenarios import NAMES, TRACED
 from bench.targets import Target
 
-BUILT_IN = ("direct", "nginx", "gateway")
+BUILT_IN = ("direct", "nginx", "gateway", *routers.BY_NAME)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="What the gateway costs: CPU per request and chunk, memory, added latency, beside nginx (when "
-        "it is installed) and the bare upstream. Takes about five minutes; --quick half a minute.",
+        "it is installed), routers written in Rust (installed into .venv-routers, or taken from the environment that "
+        "ROUTERS names) and the bare upstream. Takes about ten minutes; --quick a minute.",
     )
     parser.add_argument("--only", metavar="A,B", help=f"scenarios: {', '.join(NAMES)}")
-    parser.add_argument("--targets", metavar="A,B", default=",".join(BUILT_IN), help="which of direct, nginx, gateway")
+    parser.add_argument("--targets", metavar="A,B", default=",".join(BUILT_IN), help=f"which of {', '.join(BUILT_IN)}")
     parser.add_argument(
         "--target",
         metavar="NAME=URL[@MODEL]",
@@ -73,7 +74,19 @@ def _targets(options: argparse.Namespace, plan: Plan, folder: Path, ports: Seque
         found.append(targets.gateway_target(folder / "gateway", ports))
         if TRACED in plan.scenarios:
             found.append(targets.gateway_target(folder / TRACED, ports, traced=True))
+    found += _routers([name for name in wanted if name in routers.BY_NAME], folder, ports)
     return found + [targets.other_target(text) for text in options.target]
+
+
+def _routers(names: Sequence[str], folder: Path, ports: Sequence[int]) -> list[Target]:
+    """Those that can be measured here; the others are left out, and the reason is printed."""
+    found = []
+    for name in names:
+        try:
+            found.append(targets.router_target(routers.BY_NAME[name], folder / name, ports))
+        except routers.NotInstallable as error:
+            print(f"bench: {name} is left out: {error}", file=sys.stderr)
+    return found
 
 
 def _interrupted(number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """An upstream that costs next to nothing and speaks as vLLM does: `python -m bench.mock --port P --port Q`.
 
-A chat request says in `bench` what it wants (`{"events": N, "interval_ms": M, "pace": P}`); the rest of its body is not
-parsed. The pace of a stream is one of
+A chat request says in `bench`, wherever that stands in it, what it wants (`"EVENTS/INTERVAL_MS/PACE"`); the rest of its
+body is not parsed. The pace of a stream is one of
 burst   everything in one write
 each    every event in a write of its own, without a pause
 steps   one event per interval, all streams at the same moment: an engine that decodes its batch step by step
@@ -24,9 +24,7 @@ import uvloop
 from bench import replies
 
 TICK = 0.0005  # seconds; 20 streams of 100 events/s then have a tick each, so that every event travels alone
-BENCH = re.compile(
-    rb'"bench"\s*:\s*\{\s*"events"\s*:\s*(\d+)\s*,\s*"interval_ms"\s*:\s*(\d+)\s*,\s*"pace"\s*:\s*"(\w+)"'
-)
+BENCH = re.compile(rb'"bench"\s*:\s*"(\d+)/(\d+)/(\w+)"')
 LENGTH = re.compile(rb"content-length: *(\d+)")
 STREAM = re.compile(rb'"stream"\s*:\s*true')
 USAGE = re.compile(rb'"include_usage"\s*:\s*true')
@@ -140,10 +138,14 @@ class Upstream(asyncio.Protocol):
         return end
 
     def _answer(self, request: bytes, end: int) -> None:
-        if request.startswith(b"POST /v1/chat/completions"):
+        if request.startswith(b"POST /v1/chat/completions "):
             self._chat(request, end)
             return
-        path = request[: request.find(b"\r\n")].split(b" ")[1].partition(b"?")[0]
+        words = request[: request.find(b"\r\n")].split(b" ")
+        if len(words) < 3:  # a proxy that tries HTTP/2 here
+            self._transport.close()
+            return
+        path = words[1].partition(b"?")[0]
         counters = self._counters
         if path == b"/metrics":
             reply = replies.metrics(counters.running, counters.chats, counters.events)

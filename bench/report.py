@@ -1,4 +1,5 @@
-"""The table: medians, ratios to nginx, and how they stand against the levels that the project sets itself."""
+"""The table: medians, ratios to nginx and to vllm-router, and how they stand against the levels that the project sets
+itself."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench import routers
 from bench.runner import Plan, Samples, Table
 from bench.scenarios import BY_NAME
 
 YARDSTICK = "nginx"
+ROUTER = routers.YARDSTICK.name
 JUDGED = "gateway"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. Levels are multiples of nginx' figure, or absolute in `unit` (`ratio` False)."""
+    """A line of the table. `safe` is a multiple of nginx' figure and `target` one of vllm-router's, or both are
+    absolute in `unit` (`ratio` False)."""
 
     figure: str
     title: str
@@ -28,18 +32,18 @@ class Row:
     ratio: bool = True
 
 
-def _row(name: str, safe: float, target: float, *, unit: str = "µs/req") -> Row:
+def _row(name: str, safe: float | None, target: float, *, unit: str = "µs/req") -> Row:
     return Row(name, BY_NAME[name].title, unit, safe, target)
 
 
 ROWS = (
-    _row("small", 14, 4),
-    _row("agentic", 6, 3),
-    _row("stream", 7, 2.5),
-    _row("paced", 4.5, 2, unit="µs/chunk"),
+    _row("small", 14, 1.2),
+    _row("agentic", 6, 0.5),
+    _row("stream", 7, 1.2),
+    _row("paced", 4.5, 1.3, unit="µs/chunk"),
     Row("alone", BY_NAME["alone"].title, "µs/chunk", None, None),
-    _row("mending", 5, 2.5, unit="µs/chunk"),
-    Row("burst", BY_NAME["burst"].title, "µs/chunk", None, None),
+    _row("mending", 5, 1.5, unit="µs/chunk"),
+    _row("burst", None, 0.9, unit="µs/chunk"),
     Row("agentic_message", BY_NAME["agentic_message"].title, "µs/req", None, None),
     Row("paced_message", BY_NAME["paced_message"].title, "µs/chunk", None, None),
     Row("traced", BY_NAME["traced"].title, "µs/req", None, None),
@@ -57,10 +61,10 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def ratio(samples: dict[str, Samples], name: str) -> float | None:
-    """A target's median over nginx' of the same run."""
-    mine, base = (samples[who].median if who in samples else None for who in (name, YARDSTICK))
-    return mine / base if mine is not None and base else None
+def ratio(samples: dict[str, Samples], name: str, base: str = YARDSTICK) -> float | None:
+    """A target's median over another's of the same run."""
+    mine, other = (samples[who].median if who in samples else None for who in (name, base))
+    return mine / other if mine is not None and other else None
 
 
 def _cell(row: Row, samples: dict[str, Samples], name: str) -> str:
@@ -75,38 +79,49 @@ def _cell(row: Row, samples: dict[str, Samples], name: str) -> str:
     return _number(cell.median) + (f" ({times:.1f}x)" if times is not None else "")
 
 
-def _mark(row: Row, level: float | None, samples: dict[str, Samples]) -> str:
+def _of_router(samples: dict[str, Samples]) -> str:
+    """The gateway's figure in multiples of the router's."""
+    times = ratio(samples, JUDGED, ROUTER)
+    return "" if times is None or _wrong(samples, ROUTER) or _wrong(samples, JUDGED) else f"{times:.2f}x"
+
+
+def _wrong(samples: dict[str, Samples], name: str) -> bool:
+    return name in samples and bool(samples[name].errors)
+
+
+def _mark(row: Row, level: float | None, samples: dict[str, Samples], base: str) -> str:
     """The level and whether the gateway keeps it; only the level when there is nothing to compare."""
     if level is None:
         return ""
     text = f"{level:g}x" if row.ratio else f"{level:g} {row.unit}"
-    if JUDGED not in samples or samples[JUDGED].errors:
+    if JUDGED not in samples or _wrong(samples, JUDGED) or (row.ratio and _wrong(samples, base)):
         return text
-    value = ratio(samples, JUDGED) if row.ratio else samples[JUDGED].median
+    value = ratio(samples, JUDGED, base) if row.ratio else samples[JUDGED].median
     return text if value is None else f"{text} {'ok' if value <= level else 'MISS'}"
 
 
 def table_lines(table: Table, targets: Sequence[str], plan: Plan) -> list[str]:
     """The table as text, one line per figure that was measured."""
-    head = ["", "unit", *targets, "safe", "target"]
+    head = ["", "unit", *targets, f"of {ROUTER}", "safe", "target"]
     body = []
     for row in ROWS:
         samples = table.get(row.figure)
         if samples is None:
             continue
-        levels = (_mark(row, row.safe, samples), _mark(row, row.target, samples))
         body.append(
             [
                 row.title.format(open=plan.connections_open),
                 row.unit,
                 *(_cell(row, samples, name) for name in targets),
-                *levels,
+                "" if row.figure.startswith("added") else _of_router(samples),
+                _mark(row, row.safe, samples, YARDSTICK),
+                _mark(row, row.target, samples, ROUTER),
             ]
         )
     widths = [max(len(line[column]) for line in (head, *body)) for column in range(len(head))]
     return [
         "  ".join(
-            text.rjust(width) if 2 <= column < 2 + len(targets) else text.ljust(width)
+            text.rjust(width) if 2 <= column < 3 + len(targets) else text.ljust(width)
             for column, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in (head, ["-" * width for width in widths], *body)
@@ -114,8 +129,8 @@ def table_lines(table: Table, targets: Sequence[str], plan: Plan) -> list[str]:
 
 
 def noise_line(table: Table, repeats: int) -> str:
-    """How far the repeats of the yardstick lie apart: differences below that mean nothing."""
-    for name, figures in ((YARDSTICK, CPU_FIGURES), ("direct", ("small:rate", "latency:p50"))):
+    """How far the repeats of a yardstick lie apart: differences below that mean nothing."""
+    for name, figures in ((YARDSTICK, CPU_FIGURES), (ROUTER, CPU_FIGURES), ("direct", ("small:rate", "latency:p50"))):
         spreads = [
             f"{figure} {samples[name].noise:.0%}"
             for figure, samples in table.items()
@@ -141,25 +156,30 @@ def render(table: Table, targets: Sequence[str], plan: Plan) -> str:
     lines = [*table_lines(table, targets, plan), "", noise_line(table, plan.repeats)]
     lines.append(f"{plan.repeats} repeat(s) in alternating order, medians, windows of {plan.seconds:g} s.")
     lines.append(
-        "Times (CPU of the whole process tree) depend on the machine: quote the ratios, Nx = N times nginx here."
+        "Times (CPU of the whole process tree) depend on the machine: quote the ratios. (Nx) and safe: N times nginx "
+        f"here; of {ROUTER} and target: the gateway's in multiples of {ROUTER}'s."
     )
     if len(os.sched_getaffinity(0)) == 1:
         lines.append(
             "one core only: proxy, upstream and load shared it, so rates and latencies say little; CPU figures hold."
         )
-    if YARDSTICK not in targets:
-        lines.append("nginx is not installed: no ratios, so the levels in Nx are shown but not judged.")
+    for base, levels in ((YARDSTICK, "safe"), (ROUTER, "target")):
+        if base not in targets:
+            lines.append(
+                f"{base} is not in this run: no ratios to it, so {levels} levels in Nx are shown but not judged."
+            )
     return "\n".join([*lines, *failures(table)])
 
 
 def document(table: Table, targets: Sequence[str], plan: Plan) -> dict[str, Any]:
-    """The same for `--json`: per figure and target the median, all values, the ratio and the errors."""
+    """The same for `--json`: per figure and target the median, all values, the ratios and the errors."""
     figures = {
         figure: {
             name: {
                 "median": cell.median,
                 "values": cell.values,
                 "ratio": None if figure.startswith(("added", "latency")) else ratio(samples, name),
+                "of_router": None if figure.startswith(("added", "latency")) else ratio(samples, name, ROUTER),
                 "errors": cell.errors,
             }
             for name, cell in samples.items()

@@ -104,17 +104,15 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 def body(scenario: Scenario, model: str, events: int | None = None) -> bytes:
     """The request body, compact JSON of exactly `scenario.body_bytes` bytes, the same in every run.
 
-    `bench` tells the mock what to stream; a gateway passes a field it does not know untouched.
+    `bench` tells the mock what to stream. It stands in `metadata`, which every proxy passes on (sglang-router drops
+    unknown fields); a message's metadata stays with the gateway, so there it is a field that nobody knows.
     """
     message = {"role": "user", "content": ""}
     document: dict[str, Any] = {"model": model, "messages": [message], "max_tokens": 256, "temperature": 0.7}
     if scenario.stream:
         document["stream"] = True
-    document["bench"] = {
-        "events": scenario.events if events is None else events,
-        "interval_ms": scenario.interval_ms,
-        "pace": scenario.pace,
-    }
+    bench = {"bench": f"{scenario.events if events is None else events}/{scenario.interval_ms}/{scenario.pace}"}
+    document |= bench if scenario.asks_for_message(model) else {"metadata": bench}
     if scenario.tools:
         tools = [_tool(i) for i in range(scenario.tools)]
         as_message = scenario.asks_for_message(model)

@@ -1,7 +1,8 @@
-"""What is measured: the upstream itself, nginx, the gateway, and whatever else listens on a URL."""
+"""What is measured: the upstream itself, nginx, the gateway, routers in Rust, and whatever else listens on a URL."""
 
 from __future__ import annotations
 
+import compileall
 import http.client
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench import nginx, processes
+from bench import nginx, processes, routers
 from bench.processes import BenchError
 from bench.scenarios import ALIAS, BY_NAME, KEY, NAMES, TRACED, UPSTREAM_MODEL, body
 
@@ -128,6 +129,7 @@ def gateway_target(
 ) -> Target:
     """The gateway with all features on; `traced` = and every request traced, for the scenario of that name alone.
     `runner`: what the interpreter runs instead of the `gateway` script."""
+    compileall.compile_dir(str(processes.ROOT / "gateway"), quiet=1)  # as an installed package is
     (port,) = processes.free_ports(1)
     folder.mkdir()
     config = folder / "routes.yaml"
@@ -138,6 +140,15 @@ def gateway_target(
     command = [sys.executable, *(runner or (str(script),)), *serve]
     scenarios = [name for name in NAMES if (name == TRACED) is traced]
     return Target("gateway", "127.0.0.1", port, ALIAS, command, folder, scenarios=scenarios)
+
+
+def router_target(router: routers.Router, folder: Path, upstreams: Sequence[int]) -> Target:
+    """A router written in Rust. Raises NotInstallable with the reason."""
+    binary = routers.executable(router)
+    port, metrics_port = processes.free_ports(2)
+    folder.mkdir()
+    command = routers.command(binary, router, port, metrics_port, upstreams)
+    return Target(router.name, "127.0.0.1", port, command=command, folder=folder)
 
 
 def other_target(text: str) -> Target:

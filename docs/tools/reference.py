@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import click
 from prometheus_client.metrics_core import Metric
 
+from gateway.api.app import build_api
+from gateway.api.caller import Page
 from gateway.cli.main import cli
 from gateway.config.keys import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
@@ -133,11 +136,27 @@ def paths() -> Iterator[str]:
     yield from table("method", "path", "what")
     for endpoint in ENDPOINTS:
         yield row("POST", f"`/v1{endpoint.path}`", "Inference; also without `/v1`")
-    served = an_app().api.openapi()["paths"]
+    served = polled_paths() | build_api(an_app().gateway).openapi()["paths"]
     for path in served:
         for method, operation in served[path].items() if f"/v1{path}" not in served else ():
             summary = operation.get("description", operation["summary"]).split("\n\n")[0]
             yield row(method.upper(), f"`{path}`", summary)
+
+
+def polled_paths() -> dict[str, Any]:
+    """The paths that FastAPI does not serve, as it would describe them."""
+    app = an_app()
+    named = ["/health", "/ready", "/version", "/metrics", "/v1/models", "/v1/models/{name}"]
+    pages = {path: app.page_of(path) for path in named}
+    return {
+        path: {"get": {"summary": page.__name__.replace("_", " ").title(), **_description(page)}}
+        for path, page in pages.items()
+        if page
+    }
+
+
+def _description(page: Page) -> dict[str, str]:
+    return {"description": inspect.cleandoc(page.__doc__)} if page.__doc__ else {}
 
 
 def headers(known: dict[str, str]) -> Iterator[str]:

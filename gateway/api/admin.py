@@ -14,17 +14,16 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.admission.access import identify
-from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.admission.origins import hostname as hostname
 from gateway.admission.origins import is_foreign as is_foreign
 from gateway.admission.origins import is_loopback as is_loopback
+from gateway.api.caller import admit as admit_caller
+from gateway.api.caller import caller_of
 from gateway.config.problems import ConfigError, NotRead
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Observation
 from gateway.errors import GatewayError, exhausted
 from gateway.health.probes import probe, probe_report
-from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
 
 NDJSON = "application/x-ndjson"
@@ -193,27 +192,9 @@ def backend_of(gateway: Gateway, name: str) -> BackendState:
 # -- permission -----------------------------------------------------------------------------------------------------
 
 
-def admit(gateway: Gateway, request: Request, what: str = "/admin") -> None:
-    """Admits a client with `admin: true`; without `clients`, a program on this machine. Never a page of another site.
-    `what`: the path, for messages.
-
-    Raises `invalid_api_key` without a valid key, `admin_only` for a client that is no admin, `foreign_origin`,
-    `unsupported_media_type`."""
-    headers = header_map(request.scope["headers"])
-    check_origin(headers)
-    peer = request.client.host if request.client is not None else ""
-    if not gateway.snapshot.clients and not is_from_here(headers, peer, request.scope["http_version"]):
-        message = (
-            f"Without `clients` in routes.yaml {what} answers only this machine itself, at 127.0.0.1 or localhost, and "
-            "through no proxy."
-        )
-        raise GatewayError("admin_only", message)
-    identity = identify(gateway.snapshot, headers, peer)
-    if identity.client is not None and not identity.client.admin:
-        message = f"Client '{identity.name}' is no admin: {what} takes the key of a client with `admin: true`."
-        raise GatewayError("admin_only", message)
-    if has_body(headers):
-        check_json(headers)
+def admit(gateway: Gateway, request: Request) -> None:
+    """Admits whoever may operate the gateway; see `caller.admit`, which says what it raises."""
+    admit_caller(gateway, caller_of(request.scope))
 
 
 def may_admin(gateway: Gateway, request: Request) -> bool:

@@ -5,41 +5,40 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
-
-from gateway.admission.access import Identity, find_alias, identify
+from gateway.admission.access import find_alias
+from gateway.api.caller import Answer, Caller, Page, identify_caller, json_answer
 from gateway.config.aliases import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import traits_of
-from gateway.proxy.header_map import header_map
 from gateway.routing.alias_status import view_alias
 from gateway.runtime.gateway import Gateway
 
+FOLDERS = ("/v1/models", "/models")
 
-def router(gateway: Gateway) -> APIRouter:
-    """`/v1/models` and `/v1/models/{alias}`, filtered by the client's aliases; the same without /v1."""
-    routes = APIRouter()
 
-    def caller(request: Request) -> Identity:
-        headers = header_map(request.scope["headers"])
-        return identify(gateway.snapshot, headers, request.client.host if request.client else "local")
+def pages(gateway: Gateway) -> dict[str, Page]:
+    """`/v1/models`, filtered by the client's aliases; the same without /v1."""
 
-    @routes.get("/v1/models")
-    @routes.get("/models")
-    async def list_models(request: Request) -> JSONResponse:
-        identity = caller(request)
+    async def list_models(caller: Caller) -> Answer:
+        identity = identify_caller(gateway, caller)
         now = time.monotonic()
         aliases = [a for a in gateway.snapshot.aliases.values() if identity.may_use(a) and is_listed(gateway, a)]
-        return JSONResponse({"object": "list", "data": [describe(gateway, a, a.name, now) for a in aliases]})
+        return json_answer({"object": "list", "data": [describe(gateway, a, a.name, now) for a in aliases]})
 
-    @routes.get("/v1/models/{name:path}")
-    @routes.get("/models/{name:path}")
-    async def get_model(request: Request, name: str) -> JSONResponse:
-        alias = find_alias(gateway.snapshot, caller(request), name)
-        return JSONResponse(describe(gateway, alias, name, time.monotonic()))
+    return dict.fromkeys(FOLDERS, list_models)
 
-    return routes
+
+def page_of(gateway: Gateway, path: str) -> Page | None:
+    """The page of `/v1/models/{alias}`; None for any other path. The alias may hold slashes."""
+    name = next((path.removeprefix(f"{folder}/") for folder in FOLDERS if path.startswith(f"{folder}/")), None)
+    if name is None:
+        return None
+
+    async def get_model(caller: Caller) -> Answer:
+        alias = find_alias(gateway.snapshot, identify_caller(gateway, caller), name)
+        return json_answer(describe(gateway, alias, name, time.monotonic()))
+
+    return get_model
 
 
 def is_listed(gateway: Gateway, alias: Alias) -> bool:

@@ -40,6 +40,9 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     dropping a stream, start the new one with --takeover, then send the old one SIGTERM. Exit code 0: stopped as
     requested; 1: the file has a mistake, or the address is in use; 2: wrong usage.
     """
+    from gateway.runtime.process import postpone_collection
+
+    postpone_collection()
     loaded = load_or_exit(config)
     run(config, loaded, host, port, takeover=takeover)
 

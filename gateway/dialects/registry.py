@@ -1,4 +1,5 @@
-"""The client APIs that are translated: each has an exchange that looks like a chat to the request path."""
+"""The client APIs that are translated: each has an exchange that looks like a chat to the request path. A dialect is
+imported by the first request that speaks it."""
 
 from __future__ import annotations
 
@@ -7,16 +8,25 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.anthropic.exchange import Message
-from gateway.dialects.anthropic.request import to_chat
-from gateway.dialects.responses.exchange import Response
-from gateway.dialects.responses.request import to_chat as response_to_chat
 from gateway.dialects.translated import TranslatedExchange, Translation
 from gateway.domain.request import ENDPOINTS, MESSAGES, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange
 
-_DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: Message, RESPONSES.name: Response}
+
+def _message() -> Translation:
+    from gateway.dialects.anthropic.exchange import Message
+
+    return Message()
+
+
+def _response() -> Translation:
+    from gateway.dialects.responses.exchange import Response
+
+    return Response()
+
+
+_DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: _message, RESPONSES.name: _response}
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
@@ -31,6 +41,9 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
     field of the prompt decides the endpoint. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
     if not isinstance(body, dict):
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
+    from gateway.dialects.anthropic.request import to_chat
+    from gateway.dialects.responses.request import to_chat as response_to_chat
+
     encoded = msgspec.json.encode({**body, "model": alias})
     if _is_response(body):
         return parse(RESPONSES, response_to_chat(encoded)[0])

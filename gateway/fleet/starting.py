@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from gateway.fleet.memory.arithmetic import SYSTEM_GIB
-from gateway.fleet.memory.demand import Demand
+if TYPE_CHECKING:
+    from gateway.fleet.memory.demand import Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,9 @@ def _missing(target: Member, beside: Mapping[str, Member], rooms: Mapping[str, R
 
 
 def _missing_on(node: str, name: str, others: Sequence[Member], room: Room, gone: set[str]) -> str:
+    from gateway.fleet.memory.arithmetic import SYSTEM_GIB  # the planner of memory, which serving has no use for
+    from gateway.fleet.memory.demand import Demand
+
     demand = room.demands.get(name, Demand(name, verdict="unknown"))
     if demand.verdict == "no":
         return f"it cannot start on {node}: {demand.reason}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.fleet.commands import Command, journal_of, start_commands, stop_commands, watch_commands
-from gateway.fleet.memory.plan import FleetPlan
+
+if TYPE_CHECKING:
+    from gateway.fleet.memory.plan import FleetPlan
 
 What = Literal["drain", "stop", "preflight", "start", "wait", "resume"]
 Presence = Literal["up", "drained", "away"]

@@ -1,12 +1,14 @@
-"""The ASGI app: inference POSTs go straight to the request handler, everything else to FastAPI."""
+"""The ASGI app: inference POSTs go straight to the request handler, what is polled is answered from memory, and
+everything else is FastAPI's."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import traceback
 from typing import TYPE_CHECKING
 
-from gateway.api import build_api
+from gateway.api import models, ops
+from gateway.api.caller import Answer, Page, caller_of, error_answer, told_of
 from gateway.config.snapshot import Snapshot
 from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
@@ -29,7 +31,9 @@ class App:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gateway = Gateway(snapshot)
-        self.api: FastAPI = build_api(self.gateway, self._lifespan)
+        self._polled = ops.pages(self.gateway) | models.pages(self.gateway)
+        self._api: FastAPI | None = None  # None = not needed yet
+        self._building = asyncio.Lock()
         self._endpoints = {
             path.encode(): endpoint
             for endpoint in ENDPOINTS
@@ -47,22 +51,22 @@ class App:
         server = self.gateway.snapshot.server
         return server.max_file + FORM_MOST if path in FILES else server.max_body
 
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        await self.gateway.open()
-        try:
-            yield
-        finally:
-            await self.gateway.close()
+    def page_of(self, path: str) -> Page | None:
+        """The page of a polled path; None for any other path."""
+        return self._polled.get(path) or models.page_of(self.gateway, path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self.endpoint_of(scope["path"].encode()) if scope["type"] == "http" else None
-        form = self._uploads.get(scope.get("path", ""))
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        path = scope.get("path", "")
+        endpoint = self.endpoint_of(path.encode()) if scope["type"] == "http" else None
+        form = self._uploads.get(path)
         if form is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await UploadHandler(self.gateway.services, form, exchange).run()
         elif endpoint is None and form is None:
-            await self.api(scope, bounded(receive, self.limit_of(scope.get("path", ""))), send)
+            await self._beside_inference(path, scope, receive, send)
         elif endpoint is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await handler_of(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
@@ -70,3 +74,70 @@ class App:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await send_whole(exchange, wrong.status, wrong.envelope(), [(b"allow", b"POST")])
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """ASGI's lifespan: the gateway is open in between."""
+        phase = "startup"
+        try:
+            await receive()
+            await self.gateway.open()
+            await send({"type": "lifespan.startup.complete"})
+            phase = "shutdown"
+            await receive()
+            await self.gateway.close()
+        except BaseException:
+            await send({"type": f"lifespan.{phase}.failed", "message": traceback.format_exc()})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _beside_inference(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._polled_answer(path, scope) if scope["type"] == "http" else None
+        api = self._api
+        if answer is None and api is None:
+            try:
+                api = await self._build_api()
+            except Exception as error:
+                answer = self._answer_to(error)
+        if answer is not None:
+            await _send(send, answer)
+        elif api is not None:
+            await api(scope, bounded(receive, self.limit_of(path)), send)
+
+    async def _polled_answer(self, path: str, scope: Scope) -> Answer | None:
+        """None for a path that is not polled."""
+        page = self.page_of(path)
+        if page is None:
+            return None
+        try:
+            if scope["method"] != "GET":
+                raise GatewayError("method_not_allowed", f"{path} does not take {scope['method']}.")
+            return await page(caller_of(scope))
+        except Exception as error:
+            return self._answer_to(error)
+
+    def _answer_to(self, error: Exception) -> Answer:
+        """Raises the error again if it is a defect."""
+        told = told_of(self.gateway, error)
+        if told is None:
+            raise error
+        return error_answer(told)
+
+    async def _build_api(self) -> FastAPI:
+        """FastAPI and the routers, in a thread: importing them takes a quarter of a second, and streams go on."""
+        async with self._building:
+            if self._api is None:
+                self._api = await asyncio.to_thread(_build_api, self.gateway)
+            return self._api
+
+
+def _build_api(gateway: Gateway) -> FastAPI:
+    from gateway.api.app import build_api
+
+    return build_api(gateway)
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    length = str(len(answer.body)).encode()
+    headers = [(b"content-type", answer.content_type.encode()), (b"content-length", length), *answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -8,6 +8,7 @@ counts for the refused request alone (`guess_overflow`).
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 LEAST_WINDOW = 256  # tokens; no server is started with less, so smaller numbers are not believed
@@ -91,7 +92,11 @@ def _texts() -> tuple[str, ...]:
     )
 
 
-_OVERFLOWS = tuple(re.compile(text) for text in _texts())
+@cache
+def _overflows() -> tuple[re.Pattern[str], ...]:
+    """Compiled for the first error that is read: that takes a fiftieth of a start."""
+    return tuple(re.compile(text) for text in _texts())
+
 
 _LIKE_OVERFLOW = re.compile(
     r"maximum context length|cannot be greater than max_model_len|maximum model length|context_length_exceeded"
@@ -118,7 +123,7 @@ _QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"|`[^`]*`|“[^”]*”")
 class Overflow(NamedTuple):
     """The window and the prompt that a refusal names, in tokens. `least`: the prompt has at least so many, and was not
     counted further. `limit_only`: the prompt fits, the answer's limit does not. `sound`: the message is one of
-    _OVERFLOWS and its numbers are consistent."""
+    `_overflows` and its numbers are consistent."""
 
     window: int | None = None
     prompt: int | None = None
@@ -129,7 +134,7 @@ class Overflow(NamedTuple):
 
 def read_overflow(message: str) -> Overflow | None:
     """The numbers of a message that is, as a whole, a known text about a prompt or a limit beyond the window."""
-    for text in _OVERFLOWS:
+    for text in _overflows():
         if (found := text.fullmatch(message)) is not None:
             return _numbers(found)
     return None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", "json", "json or text"]
@@ -42,7 +42,7 @@ class FlagTable:
 @cache
 def vllm_flags() -> FlagTable:
     """The table of the version that was read last."""
-    data = json.loads(files("gateway.launch").joinpath("vllm_flags.json").read_text(encoding="utf-8"))
+    data = json.loads(Path(__file__).with_name("vllm_flags.json").read_text(encoding="utf-8"))
     flags = {}
     options: dict[str, tuple[Flag, bool]] = {}
     for row in data["flags"]:

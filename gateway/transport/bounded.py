@@ -17,6 +17,7 @@ import httpx
 
 from gateway.domain.upstream import ProtocolFailure
 from gateway.transport.inflate import Inflater, inflater_for
+from gateway.transport.trust import TrustOnDemand
 
 KEPT = 64 * 1024  # bytes that are kept of an answer that is too large
 RECEIVE_BUFFER = 64 * 1024  # bytes
@@ -42,7 +43,7 @@ def async_client(timeout: httpx.Timeout | float, **options: Any) -> httpx.AsyncC
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     # A closed connection keeps its unread bytes until garbage collection; a small buffer limits them.
     buffer = [(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)]
-    transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, socket_options=buffer)
+    transport = httpx.AsyncHTTPTransport(TrustOnDemand(), limits=limits, trust_env=False, socket_options=buffer)
     return httpx.AsyncClient(
         timeout=timeout, trust_env=False, follow_redirects=False, cookies=_no_cookies(), transport=transport, **options
     )

@@ -21,7 +21,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lose
 
 
 @asynccontextmanager
-async def relay(upstream: int, *, lose_event: bool = False, refuse: bool = False) -> AsyncIterator[int]:
+async def relay(upstream: int, *, lose_event: bool = False, refuse: bool = False, port: int = 0) -> AsyncIterator[int]:
     """A listener on 127.0.0.1 in front of `upstream`; yields its port."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -38,7 +38,7 @@ async def relay(upstream: int, *, lose_event: bool = False, refuse: bool = False
         there, back = await asyncio.open_connection("127.0.0.1", upstream)
         await asyncio.gather(_pump(reader, back, b""), _pump(there, writer, DELTA if lose_event else b""))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

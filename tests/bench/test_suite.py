@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import nginx, processes, targets
+from bench import nginx, processes, routers, targets
 from bench.load import Job, Run
 from gateway.config.load import load_text
 from tests.bench.byte_relay import relay
@@ -59,7 +59,7 @@ async def test_nginx_is_the_yardstick_where_it_is_installed() -> None:
         await start("--quick", "--seconds", "0.2", "--targets", "direct,nginx", "--only", "agentic,stream,paced,open")
     )
     assert code == 0, text
-    assert "not judged" not in text
+    assert "nginx is not in this run" not in text
     for title in ("agentic 112 KB", "stream of 3", "chunk paced", "memory, 100 open streams", "start to first answer"):
         assert float(row(text, title).split("n/a")[1].split()[0]) > 0
 
@@ -71,7 +71,67 @@ async def test_the_gateway_is_measured_with_its_features_on() -> None:
     assert code == 0, text
     for title in ("agentic 112 KB", "stream of 3", "chunk paced, 20 x", "chunk paced, mending"):
         assert float(row(text, title).split("µs/")[1].split()[1]) > 0
-    assert "not judged" in text  # no nginx in this run
+    assert "nginx is not in this run" in text
+
+
+ROUTER = """\
+#!{python}
+import asyncio, sys
+from tests.bench.byte_relay import relay
+
+async def main():
+    words = sys.argv[1:]
+    upstream = int(words[words.index("--worker-urls") + 1].rpartition(":")[2])
+    async with relay(upstream, port=int(words[words.index("--port") + 1])):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_router_is_measured_from_the_environment_that_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "vllm-router"
+    script.parent.mkdir()
+    script.write_text(ROUTER.format(python=sys.executable))
+    script.chmod(0o700)
+    monkeypatch.setenv("ROUTERS", str(tmp_path))
+    both = ("--targets", "gateway,vllm-router,sglang-router")
+    code, text = await finish(await start("--quick", "--seconds", "0.2", *both, "--only", "small,stream"))
+    assert code == 0, text
+    assert "sglang-router is left out: ROUTERS holds no " in text
+    for title in ("small 328 B", "stream of 3"):
+        figures = row(text, title).split("µs/req")[1].split()
+        assert float(figures[1]) > 0
+        assert float(figures[2].removesuffix("x")) == pytest.approx(float(figures[0]) / float(figures[1]), rel=0.02)
+        assert figures[-1] in ("ok", "MISS")
+
+
+def test_a_router_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routers, "ROOT", tmp_path)
+    pip = tmp_path / ".venv-routers" / "bin" / "pip"
+    pip.parent.mkdir(parents=True)
+    pip.write_text("#!/bin/sh\necho 'ERROR: no matching distribution' >&2\nexit 1\n")
+    pip.chmod(0o700)
+    with pytest.raises(routers.NotInstallable, match="no matching distribution"):
+        routers.executable(routers.YARDSTICK, {})
+
+
+def test_a_router_of_another_version_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routers, "ROOT", tmp_path)
+    folder = tmp_path / ".venv-routers"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "vllm-router").touch()
+    packages = folder / "lib" / "python3.11" / "site-packages"
+    pip = folder / "bin" / "pip"
+    pip.write_text(f"#!/bin/sh\nmkdir -p {packages}/vllm_router-{routers.YARDSTICK.version}.dist-info\n")
+    pip.chmod(0o700)
+    (packages / "vllm_router-0.1.0.dist-info").mkdir(parents=True)
+    assert routers.executable(routers.YARDSTICK, {}) == folder / "bin" / "vllm-router"
+    assert (packages / f"vllm_router-{routers.YARDSTICK.version}.dist-info").exists()
+    pip.unlink()  # nothing is left to do
+    assert routers.executable(routers.YARDSTICK, {}) == folder / "bin" / "vllm-router"
 
 
 async def measured_through_a_relay(only: str, *, lose_event: bool = False, refuse: bool = False) -> tuple[int, str]:

@@ -60,6 +60,7 @@ def test_the_mock_tells_a_prober_what_vllm_tells(mock: httpx.Client) -> None:
     assert mock.get("/version").json() == {"version": "0.32.0"}
     assert "vllm:num_requests_running{" in mock.get("/metrics").text
     assert mock.get("/v1/nope").json() == {"detail": "Not Found"}
+    assert mock.post("/v1/chat/completions/render", json={}).status_code == 404
 
 
 def test_the_mock_passes_the_test_questions_of_a_gateway(mock: httpx.Client) -> None:
@@ -75,14 +76,22 @@ def test_the_mock_passes_the_test_questions_of_a_gateway(mock: httpx.Client) -> 
 
 @pytest.mark.parametrize("pace", ["burst", "each", "steps", "alone"])
 def test_a_stream_has_the_shape_of_vllm_at_every_pace(mock: httpx.Client, pace: str) -> None:
-    bench = {"events": 5, "interval_ms": 2, "pace": pace}
+    bench = f"5/2/{pace}"
     options = {"include_usage": True}
     got = events(chat(mock, bench=bench, stream=True, stream_options=options).text)
     assert got[0]["choices"][0]["delta"]["role"] == "assistant"
     assert [event["choices"][0]["finish_reason"] for event in got[1:-1]] == [None] * 4 + ["stop"]
     assert got[-1]["choices"] == []
     assert got[-1]["usage"]["completion_tokens"] == 8
-    assert len(events(chat(mock, bench=bench, stream=True).text)) == 6
+    assert len(events(chat(mock, metadata={"bench": bench}, stream=True).text)) == 6
+
+
+def test_the_mock_hangs_up_on_a_proxy_that_tries_http2(mock: httpx.Client) -> None:
+    with socket.create_connection((mock.base_url.host, mock.base_url.port or 0), timeout=10) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert mock.get("/health").status_code == 200
 
 
 def test_cpu_time_of_a_process_is_what_it_has_run() -> None:
@@ -101,21 +110,33 @@ def test_the_owner_of_a_listening_port_is_found() -> None:
 
 
 def lines(gateway: float, **errors: int) -> list[str]:
-    cells = {"nginx": Samples([10.0, 30.0, 20.0]), "gateway": Samples([gateway], dict(errors))}
-    return report.table_lines({"small": cells}, ["nginx", "gateway"], Plan(["small"]))
+    cells = {
+        "nginx": Samples([10.0, 30.0, 20.0]),
+        "gateway": Samples([gateway], dict(errors)),
+        "vllm-router": Samples([80.0]),
+    }
+    return report.table_lines({"small": cells}, ["nginx", "gateway", "vllm-router"], Plan(["small"]))
 
 
 def test_a_row_shows_the_ratio_of_medians_and_which_levels_are_kept() -> None:
     assert "200 (10.0x)" in lines(200)[2]
-    assert lines(200)[2].split()[-4:] == ["14x", "ok", "4x", "MISS"]
-    assert lines(60)[2].split()[-4:] == ["14x", "ok", "4x", "ok"]
-    assert lines(300)[2].split()[-4:] == ["14x", "MISS", "4x", "MISS"]
+    assert lines(200)[2].split()[-5:] == ["2.50x", "14x", "ok", "1.2x", "MISS"]
+    assert lines(60)[2].split()[-5:] == ["0.75x", "14x", "ok", "1.2x", "ok"]
+    assert lines(300)[2].split()[-5:] == ["3.75x", "14x", "MISS", "1.2x", "MISS"]
+
+
+@pytest.mark.parametrize("router", [None, Samples(), Samples([80.0], {"status 500": 1})])
+def test_a_level_is_not_judged_beside_a_router_without_right_answers(router: Samples | None) -> None:
+    cells = {"nginx": Samples([20.0]), "gateway": Samples([60.0])} | ({"vllm-router": router} if router else {})
+    line = report.table_lines({"small": cells}, ["nginx", "gateway", "vllm-router"], Plan(["small"]))[2]
+    assert line.split()[-3:] == ["14x", "ok", "1.2x"]
 
 
 def test_a_row_with_wrong_answers_shows_no_figure() -> None:
     line = lines(60, **{"status 500": 3})[2]
     assert "FAILED" in line
     assert "ok" not in line
+    assert "0.75x" not in line
 
 
 def test_the_noise_is_the_spread_of_the_yardstick() -> None:

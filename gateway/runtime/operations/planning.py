@@ -1,16 +1,17 @@
-"""The steps of an operation, with the memory plan behind them. Reads files of models; changes nothing."""
+"""The steps of an operation, with the memory plan behind them. Reads files of models; changes nothing.
+
+The planner of memory is imported by the first plan: a gateway that only serves has no use for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
-from gateway.fleet.catalog import catalog_of
-from gateway.fleet.memory.model_files import read_models
-from gateway.fleet.memory.plan import FleetPlan, plan
 from gateway.fleet.switching import (
     NOTHING,
     Presence,
@@ -22,6 +23,9 @@ from gateway.fleet.switching import (
     usual_profile,
 )
 from gateway.runtime.operations.record import Kind
+
+if TYPE_CHECKING:
+    from gateway.fleet.memory.plan import FleetPlan
 
 
 def steps_of(
@@ -66,6 +70,10 @@ def assumed_presence(snapshot: Snapshot, current: str | None) -> dict[str, Prese
 
 def _memory_plan(snapshot: Snapshot, mode: str | None) -> FleetPlan | str:
     """The memory plan of a mode; a text instead says what is wrong with the operator's catalogue."""
+    from gateway.fleet.catalog import catalog_of
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import plan
+
     try:
         catalog = catalog_of(snapshot).memory
     except ConfigError as error:

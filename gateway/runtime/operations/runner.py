@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.config.modes import with_profile
 from gateway.config.snapshot import Snapshot
@@ -21,14 +21,15 @@ from gateway.domain.events import Event
 from gateway.domain.fleet import Fleet
 from gateway.domain.health_state import WELL, State, Transition
 from gateway.fleet.commands import Command, has_failed
-from gateway.fleet.preflight.expect import expected_nodes
-from gateway.fleet.preflight.run import Looked, look_at_all
 from gateway.fleet.ssh import with_credentials
 from gateway.fleet.switching import PlannedStep, Steps
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.runtime.operations.command import run
 from gateway.runtime.operations.record import Operation, Step
+
+if TYPE_CHECKING:
+    from gateway.fleet.preflight.run import Looked
 
 LOOK = 0.1  # seconds between two looks whether the requests of a drained backend have ended
 _WATCH_MOST = 15.0  # seconds for one look at a unit
@@ -324,7 +325,11 @@ def _last_line(text: str) -> str:
 
 
 def _look(snapshot: Snapshot, name: str, profile: str) -> list[Looked]:
-    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped."""
+    """Look over the nodes of a backend, as for that backend alone: the others run, or are stopped. The preflight is
+    imported by the first look."""
+    from gateway.fleet.preflight.expect import expected_nodes
+    from gateway.fleet.preflight.run import look_at_all
+
     backend = snapshot.backends[name]
     if profile:
         backend = with_profile(backend, profile, snapshot.nodes.get(backend.nodes[0]))

@@ -5,33 +5,37 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gateway.config.problems import ConfigError
 from gateway.config.snapshot import Backend, Mode, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.engine_traits import TRAITS
 from gateway.domain.health_state import State
-from gateway.fleet.catalog import catalog_of, load_catalog
 from gateway.fleet.commands import stop_commands
-from gateway.fleet.memory.arithmetic import GIB
-from gateway.fleet.memory.demand import Demand
-from gateway.fleet.memory.model_files import read_models
-from gateway.fleet.memory.plan import plan
 from gateway.fleet.starting import Member, Room
 from gateway.health.nodes import Machine
 from gateway.runtime.operations.planning import presence_of
 from gateway.runtime.starts.use import UseTracker, has_work
 
-Demands = Mapping[str, Mapping[str, Demand]]
+if TYPE_CHECKING:
+    from gateway.fleet.memory.demand import Demand
+
+Demands = Mapping[str, Mapping[str, "Demand"]]
 """Node -> backend -> what it asks of that node."""
 
+GIB = 1024**3  # bytes
 REPORTED_LATELY = 30.0  # seconds for which a report of a node's exporter counts
 _MAY_BE_STOPPED = frozenset({State.READY, State.BUSY, State.SUSPECT, State.MISCONFIGURED})
 
 
 def demands_of(snapshot: Snapshot) -> Demands:
     """What each backend asks of its nodes, as it is launched in the mode in force. Reads files of models: for a
-    thread."""
+    thread. Only where requests start backends is the planner of memory imported."""
+    from gateway.fleet.catalog import catalog_of, load_catalog
+    from gateway.fleet.memory.model_files import read_models
+    from gateway.fleet.memory.plan import plan
+
     try:
         catalog = catalog_of(snapshot).memory
     except ConfigError:  # `gateway check` reports it

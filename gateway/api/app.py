@@ -1,0 +1,72 @@
+"""The operators' endpoints, files and batches, with FastAPI."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from gateway import __version__
+from gateway.api import admin, audio, batches, explain, files, messages, operations, page, status
+from gateway.api.caller import told_of
+from gateway.errors import GatewayError
+from gateway.runtime.gateway import Gateway
+
+
+def build_api(gateway: Gateway) -> FastAPI:
+    """The app for all paths but the inference POSTs and what is polled (ops.py, models.py). Unknown paths are a 404 at
+    once; nothing is ever forwarded. Opens no connection and needs no event loop."""
+
+    async def shortages(request: Request, error: Exception) -> Response:
+        told = told_of(gateway, error)
+        if told is None:
+            raise error
+        return await _answer_error(request, told)
+
+    api = FastAPI(
+        title="spark-gateway",
+        version=__version__,
+        openapi_url=None,
+        redirect_slashes=False,
+        # The gateway has its own.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        exception_handlers={
+            GatewayError: _answer_error,
+            HTTPException: _answer_http_error,
+            RequestValidationError: _answer_invalid,
+            OSError: shortages,
+            MemoryError: shortages,
+            RuntimeError: shortages,
+        },
+    )
+    api.include_router(audio.router(gateway))
+    api.include_router(files.router(gateway))
+    api.include_router(batches.router(gateway))
+    api.include_router(messages.router(gateway))
+    api.include_router(admin.router(gateway))
+    api.include_router(operations.router(gateway))
+    api.include_router(explain.router(gateway))
+    api.include_router(status.router(gateway))
+    api.include_router(page.router())
+    return api
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.envelope(), error.status, headers, "application/json")
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return await _answer_error(request, GatewayError("invalid_request_body", f"The request is not valid: {wrong}"))
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        wrong = GatewayError("method_not_allowed", f"{request.url.path} does not take {request.method}.")
+        return await _answer_error(request, wrong)
+    return await _answer_error(request, GatewayError("not_found", f"No such path: {request.url.path}"))
