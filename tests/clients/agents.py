@@ -5,16 +5,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.demo_process import ROOT
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
 PATIENCE = 240.0  # seconds for one turn of an agent; starting it takes most of that
 PLACE = "http://127.0.0.1:4000/v1"
+
+
+def needs(program: Path) -> None:
+    """Skip the test where the client is not installed."""
+    if not program.exists():
+        pytest.skip(f"{program} is not installed; `make test-clients` does that")
+
+
+def outside(**environ: str) -> dict[str, str]:
+    """The environment of a client: nothing of its user's, and no proxy on the way to this machine."""
+    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+    path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
+    return {**kept, "PATH": path, "NO_PROXY": "*", **environ}
 
 
 def config_of(page: str, language: str, base_url: str, key: str) -> str:
@@ -35,9 +51,9 @@ class Agent:
 
     def _run(self, *command: str, read: str = "", **environ: str) -> str:
         """`read`: what stands on its standard input."""
-        kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
-        path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
-        environ = {**kept, "PATH": path, "HOME": str(self.home), "NO_PROXY": "*", **environ}
+        program = shutil.which(command[0], path=outside()["PATH"])
+        needs(Path(program or CLIENTS / "node_modules/.bin" / command[0]))
+        environ = outside(HOME=str(self.home), **environ)
         done = subprocess.run(
             command, cwd=self.home, env=environ, input=read, capture_output=True, text=True, timeout=PATIENCE
         )

@@ -1,0 +1,48 @@
+"""The demo that clients talk to: an alias with three backends that may be killed, keys, and who answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.demo_process import ROOT, Demo, running_demo
+
+KEY = "right-key"
+CHAIN = ("qwen36", "gemma4", "qwen8b")  # a vLLM with its own parser, one with a wrong parser, an Ollama
+MORE = """
+clients:
+  agent: {key: right-key, aliases: ["spark-*"]}
+  operator: {key: operator-key, admin: true}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request as the gateway's log tells it: `endpoint` is chat, responses or messages."""
+
+    endpoint: str
+    backend: str
+    stream: bool
+    outcome: str
+
+
+@contextmanager
+def killable_demo(folder: Path, *options: str) -> Iterator[Demo]:
+    """The shipped fleet with a longer chain under `spark-qwen36`, for one conversation: what it kills stays away."""
+    text = (ROOT / "routes.yaml").read_text()
+    chain = f"spark-qwen36: [{', '.join(CHAIN)}]"
+    assert "spark-qwen36: [qwen36, qwen8b]" in text
+    routes = folder / "routes.yaml"
+    routes.write_text(text.replace("spark-qwen36: [qwen36, qwen8b]", chain) + MORE)
+    with running_demo(folder, "--config", str(routes), *options, cwd=folder) as running:
+        yield running
+
+
+def answers(demo: Demo) -> list[Answer]:
+    """What clients asked for so far, in order."""
+    lines = [json.loads(line) for line in demo.log.read_text().splitlines() if line.startswith("{")]
+    told = [line for line in lines if line.get("event") == "request" and line.get("alias")]
+    return [Answer(line["endpoint"], line["backend"], line["stream"], line["outcome"]) for line in told]
