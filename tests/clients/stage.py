@@ -41,6 +41,11 @@ def killable_demo(folder: Path, *options: str) -> Iterator[Demo]:
         yield running
 
 
+def kills(demo: Demo, backend: str = CHAIN[0]) -> str:
+    """A shell command that kills a backend and says 42000, which is not in its own text."""
+    return f"curl -s -X POST {demo.control}/_sim/{backend}/kill > killed.json; echo $((6*7000))"
+
+
 def answers(demo: Demo) -> list[Answer]:
     """What clients asked for so far, in order."""
     lines = [json.loads(line) for line in demo.log.read_text().splitlines() if line.startswith("{")]
