@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The quick starts with the real agents, in front of `gateway demo`. usage: tests/clients/run.sh [pytest arguments]
+# The quick starts with the real agents and SDKs, in front of `gateway demo`. usage: tests/clients/run.sh [pytest arguments]
 # CLIENTS: where the agents are, or are to be installed (default .venv-clients in the repository; some 2 GB).
-# Needs npm. The versions are those that the pages of docs/ name.
+# Needs npm, and tmux for Claude Code in a terminal. The versions are those that the pages of docs/ name, and for the SDKs
+# those of requirements-*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export CLIENTS=${CLIENTS:-$PWD/.venv-clients}

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.demo_process import ROOT, Demo, running_demo
+import httpx
+
+from tests.demo_process import PATIENCE, ROOT, Demo, running_demo
 
 KEY = "right-key"
 CHAIN = ("qwen36", "gemma4", "qwen8b")  # a vLLM with its own parser, one with a wrong parser, an Ollama
@@ -44,6 +46,12 @@ def killable_demo(folder: Path, *options: str) -> Iterator[Demo]:
 def kills(demo: Demo, backend: str = CHAIN[0]) -> str:
     """A shell command that kills a backend and says 42000, which is not in its own text."""
     return f"curl -s -X POST {demo.control}/_sim/{backend}/kill > killed.json; echo $((6*7000))"
+
+
+def at_work(demo: Demo, backend: str) -> bool:
+    """Does this backend have a request under way?"""
+    state = httpx.get(f"{demo.control}/_sim/{backend}", timeout=PATIENCE, trust_env=False).json()
+    return bool(state["inflight"])
 
 
 def answers(demo: Demo) -> list[Answer]:

@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.clients.agents import CLIENTS, PATIENCE, ClaudeCode, needs, outside
-from tests.clients.stage import KEY, Answer, answers, killable_demo, kills
+from tests.clients.stage import KEY, Answer, answers, at_work, killable_demo, kills
 from tests.clients.terminal import Terminal, in_terminal
 from tests.demo_process import Demo
 from tests.waiting import wait_until
@@ -39,11 +38,6 @@ def claude(demo: Demo, tmp_path: Path) -> Iterator[Terminal]:
     with in_terminal("claude --permission-mode default", home, environ, PATIENCE / 2) as terminal:
         terminal.shows("❯")
         yield terminal
-
-
-def at_work(demo: Demo, backend: str) -> bool:
-    state = httpx.get(f"{demo.control}/_sim/{backend}", timeout=PATIENCE, trust_env=False).json()
-    return bool(state["inflight"])
 
 
 def test_a_conversation_goes_on_when_its_backends_are_killed(demo: Demo, claude: Terminal) -> None:
