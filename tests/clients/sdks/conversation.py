@@ -1,16 +1,17 @@
-"""What every SDK's program does: one conversation, in which two of three backends are killed. Standard library only: it
-runs in the SDKs' own environments."""
+"""What every SDK's program does: one conversation, in which two of three backends are killed. It runs in the SDKs' own
+environments, so it imports nothing that is not Python's own."""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from tests.waiting import wait_until
 
 MODEL = "spark-qwen36"
 PATIENCE = 60.0  # seconds
@@ -59,13 +60,12 @@ class Simulator:
     def kill_at_work(self, backend: str) -> threading.Thread:
         """Kill it as soon as it has a request under way."""
 
+        def at_work() -> bool:
+            with self._open(f"{self._control}/_sim/{backend}", timeout=PATIENCE) as reply:
+                return bool(json.load(reply)["inflight"])
+
         def wait() -> None:
-            deadline = time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
-                with self._open(f"{self._control}/_sim/{backend}", timeout=PATIENCE) as reply:
-                    if json.load(reply)["inflight"]:
-                        break
-                time.sleep(0.05)
+            wait_until(at_work, PATIENCE)
             self.kill(backend)
 
         thread = threading.Thread(target=wait, daemon=True)
