@@ -59,7 +59,7 @@ vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from 
 	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/tools/vllm_flags.py > gateway/launch/vllm_flags.json.new
 	mv gateway/launch/vllm_flags.json.new gateway/launch/vllm_flags.json
 
-test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code and Open WebUI with the configs of their quick starts; needs npm and Chromium
+test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the SDKs and k6 with the configs of their quick starts; needs npm and Chromium
 	tests/clients/run.sh
 
 # Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.

@@ -20,6 +20,7 @@ _FILLER = (
 _ASKS = re.compile(r"\bcall\b|weather|\btools?\b|function", re.I)
 _PRODUCT = re.compile(r"(\d{1,6})\s*(?:\*|x|×|times)\s*(\d{1,6})", re.I)
 _PLACE = re.compile(r"\b(?:in|for|of) ([A-Z][\w-]+)")
+_GIVEN = re.compile(r"\b(\w+)=`([^`]*)`")  # the value of an argument, as in: call Bash with command=`date`
 _AT_ONCE = re.compile(r"\bat once\b", re.I)  # in a prompt that asks for several calls in one answer
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.S)  # added to prompts by Claude Code
 _SCORE = re.compile(r"\bscore\b[^.?!\n]{0,80}\bfrom (\d{1,3}) to (\d{1,3})\b", re.I)
@@ -190,6 +191,9 @@ def _scalar(kind: str, schema: Mapping[str, Any], key: str, prompt: str) -> Any:
         return True
     if kind == "null":
         return None
+    given = dict(_GIVEN.findall(prompt))
+    if key in given:
+        return given[key]
     place = _PLACE.search(prompt)
     if key.lower() in ("city", "location", "place"):
         return place[1] if place else "Oslo"

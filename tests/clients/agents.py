@@ -5,16 +5,36 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.demo_process import ROOT
 
 CLIENTS = Path(os.environ.get("CLIENTS", ROOT / ".venv-clients"))
 PATIENCE = 240.0  # seconds for one turn of an agent; starting it takes most of that
 PLACE = "http://127.0.0.1:4000/v1"
+
+
+# What the config of the quick start needs for these kinds of API, as its page says.
+PROVIDERS: dict[str, dict[str, Any]] = {"azure-openai-responses": {"authHeader": True}}
+
+
+def needs(program: Path) -> None:
+    """Skip the test where the client is not installed."""
+    if not program.exists():
+        pytest.skip(f"{program} is not installed; `make test-clients` does that")
+
+
+def outside(**environ: str) -> dict[str, str]:
+    """The environment of a client: nothing of its user's, and no proxy on the way to this machine."""
+    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+    path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
+    return {**kept, "PATH": path, "NO_PROXY": "*", **environ}
 
 
 def config_of(page: str, language: str, base_url: str, key: str) -> str:
@@ -35,9 +55,9 @@ class Agent:
 
     def _run(self, *command: str, read: str = "", **environ: str) -> str:
         """`read`: what stands on its standard input."""
-        kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
-        path = f"{CLIENTS / 'node_modules/.bin'}:{os.environ['PATH']}"
-        environ = {**kept, "PATH": path, "HOME": str(self.home), "NO_PROXY": "*", **environ}
+        program = shutil.which(command[0], path=outside()["PATH"])
+        needs(Path(program or CLIENTS / "node_modules/.bin" / command[0]))
+        environ = outside(HOME=str(self.home), **environ)
         done = subprocess.run(
             command, cwd=self.home, env=environ, input=read, capture_output=True, text=True, timeout=PATIENCE
         )
@@ -60,24 +80,52 @@ class Hermes(Agent):
 class ClaudeCode(Agent):
     def ask(self, prompt: str, key: str = "none", *options: str, read: str = "", **environ: str) -> str:
         """What it printed. Nobody can be asked for leave: `options` name the tools that it may call."""
+        return self._run("claude", "-p", prompt, *options, read=read, **self.variables(key, **environ))
+
+    def variables(self, key: str = "none", **environ: str) -> dict[str, str]:
+        """Those of the quick start, for this gateway and this key."""
         text = (ROOT / "docs/quickstart-claude-code.md").read_text()
         given = dict(re.findall(r"^export (\w+)=(\S+)", text, re.M))
         assert given["ANTHROPIC_BASE_URL"] + "/v1" == PLACE
-        given |= {"ANTHROPIC_BASE_URL": self.base_url, "ANTHROPIC_AUTH_TOKEN": key, **environ}
-        return self._run("claude", "-p", prompt, *options, read=read, **given)
+        return given | {"ANTHROPIC_BASE_URL": self.base_url, "ANTHROPIC_AUTH_TOKEN": key, **environ}
 
 
 @dataclass
 class OpenClaw(Agent):
+    """Its kinds of API differ in what its config says of the gateway (`PROVIDERS`)."""
+
     api: str = "openai-completions"
+
+    def _config(self, key: str) -> str:
+        file = self.home / "openclaw.json"
+        config = json.loads(config_of("openclaw", "json", self.base_url, key))
+        config["models"]["providers"]["spark"] |= {"api": self.api, **PROVIDERS.get(self.api, {})}
+        if self.api == "anthropic-messages":
+            config["models"]["providers"]["spark"]["baseUrl"] = self.base_url
+        file.write_text(json.dumps(config))
+        return str(file)
 
     def ask(self, prompt: str, key: str = "none") -> dict[str, Any]:
         """Its envelope: `ok`, `final`, `toolSummary`, ..."""
-        file = self.home / "openclaw.json"
-        file.write_text(config_of("openclaw", "json", self.base_url, key).replace("openai-completions", self.api))
-        command = ("openclaw", "agent", "exec", "--config", str(file), "--cwd", str(self.home), "--json", prompt)
+        command = (
+            "openclaw",
+            "agent",
+            "exec",
+            "--config",
+            self._config(key),
+            "--cwd",
+            str(self.home),
+            "--json",
+            prompt,
+        )
         said = self._run(*command)
         found = re.search(r"^\{$.*?^\}$", said, re.M | re.S)
         assert found is not None, said
         envelope: dict[str, Any] = json.loads(found[0])
         return envelope
+
+    def turn(self, prompt: str, key: str = "none") -> str:
+        """All that it printed for one turn of its conversation."""
+        command = ("openclaw", "agent", "--local", "--session-id", "one", "--json", "--message", prompt)
+        state = {"OPENCLAW_CONFIG_PATH": self._config(key), "OPENCLAW_STATE_DIR": str(self.home / "state")}
+        return self._run(*command, **state)

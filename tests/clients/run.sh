@@ -1,16 +1,24 @@
 #!/usr/bin/env bash
-# The quick starts with the real agents, in front of `gateway demo`. usage: tests/clients/run.sh [pytest arguments]
+# The quick starts with the real agents and SDKs, in front of `gateway demo`. usage: tests/clients/run.sh [pytest arguments]
 # CLIENTS: where the agents are, or are to be installed (default .venv-clients in the repository; some 2 GB).
-# Needs npm. The versions are those that the pages of docs/ name.
+# Needs npm, and tmux for Claude Code in a terminal. The versions are those that the pages of docs/ name, and for the SDKs
+# those of requirements-*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export CLIENTS=${CLIENTS:-$PWD/.venv-clients}
 version() { grep -oE "$2[@=]+[0-9.]+[0-9]" "docs/quickstart-$1.md" | head -n 1 | grep -oE "[0-9.]+$"; }
 
-if [ ! -x "$CLIENTS/hermes/bin/hermes" ]; then
+if ! "$CLIENTS/hermes/bin/python" -c "import anthropic" 2>/dev/null; then
   "${PYTHON:-python3}" -m venv "$CLIENTS/hermes"
-  "$CLIENTS/hermes/bin/pip" install --quiet "hermes-agent==$(version hermes hermes-agent)"
+  "$CLIENTS/hermes/bin/pip" install --quiet "hermes-agent[anthropic]==$(version hermes hermes-agent)"
 fi
+for sdks in sdks litellm; do           # apart: litellm needs an older openai
+  if ! cmp -s "tests/clients/requirements-$sdks.txt" "$CLIENTS/$sdks/requirements.txt"; then
+    "${PYTHON:-python3}" -m venv "$CLIENTS/$sdks"
+    "$CLIENTS/$sdks/bin/pip" install --quiet -r "tests/clients/requirements-$sdks.txt"
+    cp "tests/clients/requirements-$sdks.txt" "$CLIENTS/$sdks/requirements.txt"
+  fi
+done
 if [ ! -x "$CLIENTS/node_modules/.bin/openclaw" ]; then
   mkdir -p "$CLIENTS"
   npm install --silent --prefix "$CLIENTS" node@24
@@ -37,4 +45,4 @@ fi
 paths=                                 # without one pytest would run every test of the repository
 for argument; do [ -e "${argument%%::*}" ] && paths=given; done
 [ -n "$paths" ] || set -- tests/clients "$@"
-exec "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -o norecursedirs=.hypothesis "$@"
+exec "${PYTEST_PYTHON:-.venv/bin/python}" -m pytest -p no:cacheprovider -q -rs -o norecursedirs=.hypothesis "$@"

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.clients.agents import PATIENCE, Agent, ClaudeCode, Hermes, OpenClaw
+from tests.clients.stage import MORE
 from tests.demo_process import ROOT, Demo, running_demo
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
-CLIENTS = """
-clients:
-  agent: {key: right-key, aliases: ["spark-*"]}
-  operator: {key: operator-key, admin: true}
-"""
+READY = 'gateway_backend_state{backend="qwen36",state="ready"} 1.0'
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     folder = tmp_path_factory.mktemp("demo")
     routes = folder / "routes.yaml"
-    routes.write_text((ROOT / "routes.yaml").read_text() + CLIENTS)
+    routes.write_text((ROOT / "routes.yaml").read_text() + MORE)
     with running_demo(folder, "--config", str(routes)) as running:
         yield running
 
@@ -54,19 +53,27 @@ def claude(demo: Demo, tmp_path: Path) -> ClaudeCode:
     return ClaudeCode(tmp_path, demo.url)
 
 
-def dies_in_the_middle(demo: Demo) -> None:
+@contextmanager
+def dies_in_the_middle(demo: Demo) -> Iterator[None]:
     """The next stream of the alias' first backend breaks after its first tokens of content or of a call."""
+    wait_until(lambda: READY in metrics(demo), PATIENCE, lambda: metrics(demo))  # a test before may have killed it
+    simulated = f"{demo.control}/_sim/qwen36"
     fault = {"kind": "die_mid", "after": 15, "count": 1}
-    url = f"{demo.control}/_sim/qwen36/fault"
-    httpx.post(url, json=fault, timeout=PATIENCE, trust_env=False).raise_for_status()
+    httpx.post(f"{simulated}/fault", json=fault, timeout=PATIENCE, trust_env=False).raise_for_status()
+    yield
+    assert httpx.get(simulated, timeout=PATIENCE, trust_env=False).json()["faults"] == [], "it did not die"
+
+
+def metrics(demo: Demo) -> str:
+    key = {"authorization": "Bearer operator-key"}  # with `clients`, /metrics is an admin's
+    return httpx.get(f"{demo.url}/metrics", headers=key, timeout=PATIENCE, trust_env=False).text
 
 
 def served(demo: Demo, agent: Agent, endpoint: str = "chat") -> None:
     """The whole turn was answered by the gateway, and nothing is left under way."""
-    key = {"authorization": "Bearer operator-key"}  # with `clients`, /metrics is an admin's
-    metrics = httpx.get(f"{demo.url}/metrics", headers=key, timeout=PATIENCE, trust_env=False).text
-    assert f'endpoint="{endpoint}"' in metrics
-    assert 'gateway_inflight{backend="qwen36"} 0.0' in metrics
+    told = metrics(demo)
+    assert f'endpoint="{endpoint}"' in told
+    assert 'gateway_inflight{backend="qwen36"} 0.0' in told
 
 
 def test_hermes_chats(demo: Demo, hermes: Hermes) -> None:
@@ -79,8 +86,8 @@ def test_hermes_calls_a_tool_and_reads_its_result(hermes: Hermes) -> None:
 
 
 def test_hermes_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, hermes: Hermes) -> None:
-    dies_in_the_middle(demo)
-    assert "The tool answered:" in hermes.ask("Use search_files to find note.txt", "right-key")
+    with dies_in_the_middle(demo):
+        assert "The tool answered:" in hermes.ask("Use search_files to find note.txt", "right-key")
 
 
 def test_hermes_is_served_by_the_fallback(demo: Demo, hermes: Hermes) -> None:
@@ -106,8 +113,14 @@ def test_hermes_chats_in_responses(demo: Demo, hermes_in_responses: Hermes) -> N
 def test_hermes_survives_a_backend_that_dies_in_a_tool_call_in_responses(
     demo: Demo, hermes_in_responses: Hermes
 ) -> None:
-    dies_in_the_middle(demo)
-    assert "The tool answered:" in hermes_in_responses.ask("Use search_files to find note.txt", "right-key")
+    with dies_in_the_middle(demo):
+        assert "The tool answered:" in hermes_in_responses.ask("Use search_files to find note.txt", "right-key")
+
+
+def test_hermes_survives_a_backend_that_dies_in_a_tool_call_in_messages(demo: Demo, tmp_path: Path) -> None:
+    hermes = Hermes(tmp_path, demo.url, "anthropic_messages")
+    with dies_in_the_middle(demo):
+        assert "The tool answered:" in hermes.ask("Use search_files to find note.txt", "right-key")
 
 
 def test_openclaw_chats(demo: Demo, openclaw: OpenClaw) -> None:
@@ -122,8 +135,8 @@ def test_openclaw_calls_a_tool_and_reads_its_result(openclaw: OpenClaw) -> None:
 
 
 def test_openclaw_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, openclaw: OpenClaw) -> None:
-    dies_in_the_middle(demo)
-    told = openclaw.ask("Use apply_patch on note.txt", "right-key")
+    with dies_in_the_middle(demo):
+        told = openclaw.ask("Use apply_patch on note.txt", "right-key")
     assert told["final"].startswith("The tool answered:")
 
 
@@ -135,8 +148,8 @@ def test_openclaw_chats_in_responses(demo: Demo, openclaw_in_responses: OpenClaw
 def test_openclaw_survives_a_backend_that_dies_in_a_tool_call_in_responses(
     demo: Demo, openclaw_in_responses: OpenClaw
 ) -> None:
-    dies_in_the_middle(demo)
-    told = openclaw_in_responses.ask("Use apply_patch on note.txt", "right-key")
+    with dies_in_the_middle(demo):
+        told = openclaw_in_responses.ask("Use apply_patch on note.txt", "right-key")
     assert told["toolSummary"]["tools"] == ["apply_patch"]
     assert told["final"].startswith("The tool answered:")
 
@@ -169,8 +182,8 @@ def test_claude_code_goes_on_when_a_web_search_is_refused(claude: ClaudeCode) ->
 
 
 def test_claude_code_survives_a_backend_that_dies_in_a_tool_call(demo: Demo, claude: ClaudeCode) -> None:
-    dies_in_the_middle(demo)
-    assert "The tool answered:" in claude.ask(*BASH)
+    with dies_in_the_middle(demo):
+        assert "The tool answered:" in claude.ask(*BASH)
 
 
 def test_claude_code_is_served_by_the_fallback(demo: Demo, claude: ClaudeCode) -> None:

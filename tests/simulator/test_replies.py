@@ -57,6 +57,15 @@ def test_a_title_comes_in_the_json_that_the_prompt_shows() -> None:
     assert say(task, tools=()) == shown
 
 
+def test_an_argument_may_be_given_in_the_prompt() -> None:
+    properties = {"command": {"type": "string"}, "seconds": {"type": "integer"}, "reason": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["command", "reason"]}
+    tool = {"type": "function", "function": {"name": "exec", "parameters": schema}}
+    prompt = "Call the tool exec with command=`echo $((6*7))` and seconds=`3`"
+    raw = raw_reply({"messages": [user(prompt)], "tools": [tool]}, VOICE, thinking=False)
+    assert '{"command": "echo $((6*7))", "reason": "reason"}' in raw
+
+
 def test_two_places_asked_for_at_once_are_two_calls() -> None:
     def calls(text: str, **more: Any) -> int:
         place = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
