@@ -143,6 +143,10 @@ class Backend:
         (), "What an `engine: http` backend does."
     )
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
+    responses: Literal["own", "hosted", "chat"] | None = setting(
+        None,
+        "/v1/responses: own = at its own; hosted = also with its tools; chat = as a chat; omitted = by engine.",
+    )
     paths: k.Params = setting(
         {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.admission.memory import Share
+from gateway.domain.request import OwnForm
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.transport.sse import Framer
 
@@ -15,7 +16,10 @@ _LENGTH = b"content-length"
 
 class Translation(Protocol):
     """One request and its answer, without effects. The methods raise
-    GatewayError for what the client sent, and ProtocolFailure for what a backend answered."""
+    GatewayError for what the client sent, and ProtocolFailure for what a backend answered. `own`: after `request`, the
+    request as it came, if servers may be asked with it."""
+
+    own: OwnForm | None
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
@@ -59,6 +63,10 @@ class TranslatedExchange:
     @property
     def started(self) -> bool:
         return self._inner.started
+
+    @property
+    def own(self) -> OwnForm | None:
+        return self._translation.own
 
     @property
     def peer(self) -> str:

@@ -18,6 +18,7 @@ from typing import Literal
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
+from gateway.domain.own_responses import ENDPOINT, asked_there
 from gateway.launch.families import ENFORCES, Family, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
@@ -25,7 +26,9 @@ Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown
 
 PARSER_FREE = (0, 12)  # up to here vLLM forced a call without any parser
 _CAN = ("yes", "mended")
-_RELEVANT = frozenset({"tools", "tool_parser", "images", "audio", "thinking"})  # learned limitations that count here
+_RELEVANT = frozenset(
+    {"tools", "tool_parser", "images", "audio", "thinking", ENDPOINT}
+)  # learned limitations that count here
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Capabilities:
     parser; "tried" = not enforced or not known, so the answer has to be verified; "emulated" by the engine; "no".
     `thinks`, `silent`: thinking can be switched on, and off; `thinking` is the short form of both. `doubtful`: the
     model always thinks, and was never seen to call a tool. `mendable`: the backend cannot call tools, but is a vLLM,
-    which renders them into the prompt all the same."""
+    which renders them into the prompt all the same. `hosted`: it runs tools of its own at `/v1/responses`."""
 
     tools: bool | None = None
     required: OnDemand = "tried"
@@ -51,6 +54,7 @@ class Capabilities:
     switch: str | None = None
     doubtful: bool = False
     mendable: bool = False
+    hosted: bool = False
     sources: Mapping[str, Origin] = field(default_factory=dict)
 
 
@@ -100,6 +104,7 @@ def conclude(
     images, images_from = facts.takes("images", backend.vision)
     audio, audio_from = facts.takes("audio", backend.audio)
     switch, switch_from = facts.switch()
+    how = asked_there(backend.responses, traits.responses)
     unseen = tools is not False and result_of(observed, "tool_auto") not in _CAN
     return Capabilities(
         tools=tools,
@@ -115,6 +120,7 @@ def conclude(
         switch=switch,
         doubtful=thinking == "always" and unseen and not backend.cloud,
         mendable=tools is False and traits.launch_flags,
+        hosted=how is not None and how.hosted and ENDPOINT not in learned,
         sources={
             "tools": tools_from,
             "required": required_from,

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from gateway.admission import access
 from gateway.admission.memory import Share
 from gateway.dialects.registry import translated
-from gateway.domain.request import Endpoint
+from gateway.domain.request import Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of
@@ -56,6 +56,8 @@ class DirectExchange:
         "share",
         "started",
     )
+
+    own: OwnForm | None = None
 
     def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint) -> None:
         self._connection = connection

@@ -41,6 +41,7 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found
 from gateway.proxy.joining import keep_answer
+from gateway.proxy.own_endpoint import of_own_endpoint, own_call
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import policy_for
@@ -112,7 +113,7 @@ class Attempt:
             response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
-                raise AttemptFailed(self._judged(response.status, response.headers, body))
+                raise AttemptFailed(self._judged(call, response.status, response.headers, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
@@ -168,9 +169,12 @@ class Attempt:
             self._answered(self.spare)
             await self.reply.finish()
 
-    def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
+    def _judged(self, call: Call, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
         request, asked_by = self.request, self.candidate.state.model or self.request.model
-        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=partial(mentions, request))
+        own = call.own
+        endpoint = own.endpoint if own is not None and own.only else request.endpoint
+        verdict = judge(status, headers, body, endpoint.name, model=asked_by, echoed=partial(mentions, request))
+        return verdict if endpoint is request.endpoint else of_own_endpoint(verdict)
 
     # -- send -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +196,9 @@ class Attempt:
             self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, outgoing_headers(self.exchange.headers, up_id), up_id)
+        headers = outgoing_headers(self.exchange.headers, up_id)
+        own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
+        return Call(request.endpoint, request.stream, fields, headers, up_id, own)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from typing import Any, Protocol
 
 from gateway.admission.memory import Memory, Share
+from gateway.domain.request import OwnForm
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
 
@@ -40,6 +41,11 @@ class Exchange(Protocol):
 
     headers: dict[bytes, bytes]
     share: Share  # the memory that the request holds; its handler releases it
+
+    @property
+    def own(self) -> OwnForm | None:
+        """After `read_body`: the request as it came, where a translation was returned."""
+        ...
 
     @property
     def started(self) -> bool: ...
@@ -83,6 +89,8 @@ class AsgiExchange:
     """An exchange on any ASGI server."""
 
     __slots__ = ("_finished", "_peer", "_receive", "_scope", "_send", "_watcher", "headers", "share", "started")
+
+    own: OwnForm | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
         self.share = Share(memory)

@@ -137,6 +137,8 @@ def _is_known(state: BackendState, lack: str) -> bool:
         declared, check = backend.tool_parser not in (None, "none") or bool(backend.auto_tools), "tool_auto"
     elif lack == "thinking":
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
+    elif lack.startswith("endpoint:"):
+        return False
     else:
         return (backend.audio if lack == "audio" else backend.vision) is True
     seen = state.facts.observed.get(check)

@@ -161,8 +161,8 @@ class RequestHandler:
         return received
 
     async def _read(self, client: access.Identity) -> InferenceRequest:
-        check_json(self.exchange.headers)
-        return parse(self.record.endpoint, await self.exchange.read_body(self.snapshot.server.max_body))
+        check_json((exchange := self.exchange).headers)
+        return parse(self.record.endpoint, await exchange.read_body(self.snapshot.server.max_body), exchange.own)
 
     # -- plan -----------------------------------------------------------------------------------------------------
 

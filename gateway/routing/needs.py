@@ -12,11 +12,12 @@ from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
 Resort = Literal["mend", "strip"]
-Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking", "logprobs"]
+Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "thinking", "logprobs", "hosted"]
 
 
 class Needs(NamedTuple):
-    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred."""
+    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred. `hosted`: tools that
+    the server runs itself, or other things that no chat can carry."""
 
     tools: Literal["auto", "required", "named"] | None = None
     json_schema: bool = False
@@ -25,6 +26,7 @@ class Needs(NamedTuple):
     thinking: Switch | None = None
     wish: bool = False
     logprobs: bool = False
+    hosted: bool = False
 
     @property
     def on_demand(self) -> bool:
@@ -67,7 +69,8 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     if client is not None and client.tasks is not None and client.tasks.thinking and is_task(request):
         forced = client.tasks.thinking
     wanted = forced or request.thinking
-    if not (request.tools or request.json_schema or wanted or request.logprobs):
+    hosted = request.own is not None and request.own.untranslatable is not None
+    if not (request.tools or request.json_schema or wanted or request.logprobs or hosted):
         return NO_NEEDS
     if "tools" not in request.endpoint.prompt:
         return Needs(logprobs=True) if request.logprobs else NO_NEEDS
@@ -78,6 +81,7 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
         thinking=wanted,
         wish=forced is None and request.thinking_wish,
         logprobs=request.logprobs,
+        hosted=hosted,
     )
 
 
@@ -107,6 +111,8 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("thinking")
     if needs.logprobs and able.logprobs is False:
         lacks.append("logprobs")
+    if needs.hosted and not able.hosted:
+        lacks.append("hosted")
     return tuple(lacks)
 
 

@@ -22,6 +22,8 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         return "did not keep to a JSON schema when it was checked"
     if lack == "logprobs":
         return f"has no logprobs to give: it is a {state.server}"
+    if lack == "hosted":
+        return "runs no tools of its own and reads no files (a server that does: responses: hosted in routes.yaml)"
     flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"

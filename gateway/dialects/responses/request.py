@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.dialects.fields import expected, invalid, put, value_in
+from gateway.dialects.fields import Untranslatable, expected, invalid, put, value_in
 from gateway.dialects.responses.items import to_messages
+from gateway.dialects.responses.remainder import translatable
 from gateway.dialects.responses.tools import chat_tools
-from gateway.domain.request import read_fields
+from gateway.domain.request import RESPONSES, OwnForm, read_fields
 from gateway.errors import GatewayError
 
 # Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.
@@ -51,9 +52,24 @@ class Asked:
 def to_chat(body: bytes) -> tuple[bytes, Asked]:
     """The body of the same request for `/chat/completions`. Unknown fields are passed on unchanged. Raises GatewayError
     (`invalid_request_body`, `input_unsupported`)."""
+    chat, asked, own = read(body)
+    if own.untranslatable is not None:
+        raise own.untranslatable
+    return chat, asked
+
+
+def read(body: bytes) -> tuple[bytes, Asked, OwnForm]:
+    """The same, with the request as it came. Where that is untranslatable, the chat is what remains of it without
+    these things: enough to choose a backend by."""
+    fields = read_fields(body)
+    untranslatable = None
     try:
-        chat, asked = _translated(read_fields(body))
-        return _encode(chat), asked
+        try:
+            chat, asked = _translated(dict(fields))
+        except Untranslatable as error:
+            untranslatable = error
+            chat, asked = _translated(translatable(fields))
+        return _encode(chat), asked, OwnForm(RESPONSES, fields, untranslatable)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
@@ -61,7 +77,7 @@ def to_chat(body: bytes) -> tuple[bytes, Asked]:
 def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], Asked]:
     for name, why in _REFUSED.items():
         if name in fields and value_in(fields.pop(name), name):
-            raise invalid(name, why, unsupported=True)
+            raise Untranslatable(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
     taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
     asked = _asked(fields, taken)
     for name in _DROPPED:
@@ -98,7 +114,7 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
     if not isinstance(include, list):
         raise expected("include", "a list", include)
     if _LOGPROBS in include:
-        raise invalid("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.", unsupported=True)
+        raise Untranslatable("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.")
     reasoning, text = taken["reasoning"] or {}, taken["text"] or {}
     for name, value in (("reasoning", reasoning), ("text", text)):
         if not isinstance(value, dict):
