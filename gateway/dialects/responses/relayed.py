@@ -20,7 +20,7 @@ from gateway.dialects.responses.request import Asked
 from gateway.dialects.responses.stream import TEXT_MOST, Item, ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.engines.openai.responses_reader import ORIGINAL
-from gateway.transport.sse import data_of
+from gateway.transport.sse import Choice, data_of
 
 _MARK = b'"%b":' % ORIGINAL.encode()
 _BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
@@ -50,6 +50,7 @@ class _Event(msgspec.Struct):
     output_index: Any = None
     item_id: Any = None
     delta: Any = None
+    text: Any = None
     item: Raw = Raw(b"null")
     response: Raw = Raw(b"null")
 
@@ -63,6 +64,7 @@ class _ItemHead(msgspec.Struct):
 
 
 _decode_carrier = msgspec.json.Decoder(_Carrier).decode
+_decode_choices = msgspec.json.Decoder(list[Choice]).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_item = msgspec.json.Decoder(_ItemHead).decode
 
@@ -71,13 +73,19 @@ _decode_item = msgspec.json.Decoder(_ItemHead).decode
 class _Answer:
     """The answer that is being relayed. `before`: items sent before it began; `opens`: nothing was sent before it;
     `next`: the number of its next part; `held`: beginnings of an item, until something of it is sent; `items`: those
-    that were begun, by their index in it."""
+    that were begun, by their index in it; `differs`: the text of the last one came in other pieces, so it is not known
+    yet whether it is the same in the end."""
 
     before: int
     opens: bool
     next: int = 0
     held: list[tuple[_Event, Raw]] = field(default_factory=list)
     items: dict[Any, Item] = field(default_factory=dict)
+    differs: bool = False
+
+    @property
+    def last(self) -> Item | None:
+        return next(reversed(self.items.values()), None)
 
 
 class RelayedStream(ResponseStream):
@@ -94,9 +102,11 @@ class RelayedStream(ResponseStream):
         carrier = _carrier_in(event)
         if carrier is not None and self._takes(carrier):
             return
-        if self._answer is not None and (carrier is not None or _says_something(event)):
+        speaks = _says_something(event)
+        if self._answer is not None and speaks:
             self._take_over(self._answer)
-        super()._translate_event(event)
+        if speaks or carrier is None:
+            super()._translate_event(event)
 
     def _takes(self, carrier: _Carrier) -> bool:
         """Relay the part. False = it has to be translated."""
@@ -108,14 +118,44 @@ class RelayedStream(ResponseStream):
             self._frame = None
             self._answer = _Answer(len(self._items), not self._begun)
         answer = self._answer
-        if answer is None or original.number != answer.next or crc32(carrier.choices) != original.choices:
+        if answer is None or original.number < answer.next - 1:
             return False
-        answer.next += 1
+        skipped, answer.next = original.number > answer.next, original.number + 1
+        answer.differs = answer.differs or skipped  # the checks hold text back, or have taken it out
         try:
-            self._relay(answer, _decode_event(original.data), original.data)
+            if crc32(carrier.choices) != original.choices:
+                return self._adjusts(answer, carrier.choices)
+            event = _decode_event(original.data)
+            if answer.differs and not self._agrees(answer, event):
+                self._take_over(answer)
+                return False
+            self._relay(answer, event, original.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolFailure(_FAILED.format(error)) from None
         return True
+
+    def _adjusts(self, answer: _Answer, choices: Raw) -> bool:
+        """Send text of the open message in other pieces than it came in, as the checks release it. False = another
+        kind of change."""
+        delta = _text_alone(choices)
+        if delta is None:
+            return False
+        self._begin()
+        self._flush(answer)
+        item = answer.last
+        if item is None or item.kind != "msg" or item.ended:
+            return False
+        answer.differs = True
+        self._say(item, _encode(delta)[1:-1])
+        return True
+
+    def _agrees(self, answer: _Answer, event: _Event) -> bool:
+        """Does what was sent of the last item agree with what this event says of it? Only an end does say it."""
+        if event.type == "response.output_text.done" and isinstance(event.text, str):
+            item = None if answer.held else answer.last
+            answer.differs = False
+            return item is not None and _encode(event.text)[1:-1] == bytes(item.text)
+        return event.type.endswith(".delta")
 
     def _relay(self, answer: _Answer, event: _Event, data: Raw) -> None:
         kind = event.type
@@ -127,17 +167,19 @@ class RelayedStream(ResponseStream):
         self._begin()
         if kind == "response.output_item.added" and _decode_item(event.item).type != "function_call":
             answer.held = [(event, data)]
-            return
-        if kind in _PARTS and answer.held:
+        elif kind in _PARTS and answer.held:
             answer.held.append((event, data))
-            return
-        for held in answer.held:
-            self._pass_on(answer, *held)
-        answer.held = []
-        if kind in _ENDS:
+        elif kind in _ENDS:
+            self._flush(answer)
             self._ended = True
             self._send(kind, response=self._of_client(event.response, answer))
         else:
+            self._flush(answer)
+            self._pass_on(answer, event, data)
+
+    def _flush(self, answer: _Answer) -> None:
+        held, answer.held = answer.held, []
+        for event, data in held:
             self._pass_on(answer, event, data)
 
     def _pass_on(self, answer: _Answer, event: _Event, data: Raw) -> None:
@@ -228,5 +270,14 @@ def _carrier_in(event: bytes) -> _Carrier | None:
 
 
 def _says_something(event: bytes) -> bool:
-    """Is the event more than a comment or a heartbeat of the gateway?"""
-    return event.startswith(b"data:") and b'"delta":{}' not in event
+    """Is the event more than a comment, a heartbeat of the gateway, or what no chat can say?"""
+    return event.startswith(b"data:") and b'"delta":{},"finish_reason":null' not in event
+
+
+def _text_alone(choices: Raw) -> str | None:
+    """The text of choices that say nothing else."""
+    read = _decode_choices(choices)
+    if len(read) != 1 or read[0].finish_reason is not None or not isinstance(read[0].delta, dict):
+        return None
+    text = read[0].delta.get("content")
+    return text if isinstance(text, str) and text and len(read[0].delta) == 1 else None
