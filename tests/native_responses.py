@@ -22,7 +22,7 @@ def thoughts(text: str) -> Item:
 
 
 def message(text: str) -> Item:
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+    part: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
     return {"id": "msg_up", "type": "message", "role": "assistant", "content": [part], "status": "completed"}
 
 
@@ -57,7 +57,8 @@ def stream(*items: Item, status: str = "completed", piece: int = 4, **more: Any)
 def _of_item(index: int, item: Item, piece: int) -> Iterator[tuple[str, dict[str, Any]]]:
     where = {"item_id": item["id"], "output_index": index}
     if item["type"] == "function_call":
-        begun, text, kind, part = {**item, "arguments": ""}, item["arguments"], "function_call_arguments", None
+        part: Item | None = None
+        begun, text, kind = {**item, "arguments": ""}, item["arguments"], "function_call_arguments"
     elif item["type"] in ("message", "reasoning"):
         part = item["content"][0]
         begun, text, kind = {**item, "content": []}, part["text"], part["type"].removeprefix("response.")

@@ -95,8 +95,7 @@ async def test_what_the_alias_sets_is_written_into_the_clients_body(stage: Stage
 @pytest.mark.parametrize(
     "more",
     [
-        {"tools": [TOOL], "tool_choice": "required"},
-        {"text": {"format": {"type": "json_object"}}},
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [TOOL]}},
         {"reasoning": {"summary": "auto"}},
         {"include": ["reasoning.encrypted_content"]},
         {"typical_p": 0.5},
@@ -107,10 +106,19 @@ async def test_what_the_alias_sets_is_written_into_the_clients_body(stage: Stage
     ids=lambda more: next(iter(more)),
 )
 async def test_what_it_answers_worse_there_is_asked_as_a_chat(stage: Stage, more: dict[str, Any]) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
-    stage.s.play(answers({"content": "{}", "tool_calls": [call]} if "tools" in more else {"content": "{}"}))
+    stage.s.play(answers({"content": "hello"}))
     reply = await ask(stage, stream=False, **more)
     assert (reply.status, stage.s.turns[0].path) == (200, "/v1/chat/completions")
+
+
+async def test_a_call_that_is_demanded_is_asked_for_there_and_made_elsewhere_if_not(stage: Stage) -> None:
+    stage.s.play(lambda turn: turn.send(json_answer(native.whole(native.message("No.")))))
+    function = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    said = {"tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    stage.t.play(answers({"content": None, **said}, "tool_calls"))
+    reply = await ask(stage, "pair", stream=False, tools=[TOOL], tool_choice="required")
+    assert stage.s.turns[0].json["tool_choice"] == "required"
+    assert [item["type"] for item in reply.json["output"]] == ["function_call"]
 
 
 async def test_params_it_would_ignore_there_are_asked_as_a_chat(stage: Stage) -> None:
@@ -245,7 +253,7 @@ async def test_silence_before_the_first_event_goes_to_the_next_backend_with_beat
 
 
 async def test_what_was_cut_by_the_limit_is_incomplete(stage: Stage) -> None:
-    cut = {"incomplete_details": {"reason": "max_output_tokens"}}
+    cut: dict[str, Any] = {"incomplete_details": {"reason": "max_output_tokens"}}
     stage.s.play(says(*native.stream(native.message("hel"), status="incomplete", **cut)))
     reply = await ask(stage, max_output_tokens=3)
     assert kinds(reply)[-1] == "incomplete"

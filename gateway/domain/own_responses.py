@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-Trouble = Literal[
-    "forced_call", "structured", "summary", "encrypted", "system_later", "neighbours", "parts", "unfinished", "media"
-]
+Trouble = Literal["allowed_tools", "summary", "encrypted", "system_later", "neighbours", "parts", "unfinished", "media"]
 
 ENDPOINT = "endpoint:responses"  # the lack that is learned of a server that answers 404 there
 
@@ -39,8 +37,8 @@ _SAMPLING = frozenset((
 # fmt: on
 
 VLLM = OwnResponses(_FIELDS | _SAMPLING, frozenset(get_args(Trouble)))
-"""vLLM 0.32.0, seen running: it ignores unknown fields, accepts hosted tools and ignores them, and where a reasoning
-parser is set, a forced call and structured output end up among the thoughts."""
+"""vLLM 0.32.0, seen running: it ignores unknown fields, and accepts hosted tools and ignores them. Calls, also forced
+ones, thoughts and structured output are those of its chats."""
 
 OPENAI = OwnResponses(
     _FIELDS | {"max_tool_calls", "top_logprobs", "moderation", "prompt_cache_options"}, hosted=True, untold=False

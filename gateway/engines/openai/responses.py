@@ -70,17 +70,14 @@ def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> 
 def troubles(own: OwnForm) -> Iterator[Trouble]:
     """What of the request some servers answer worse than as a chat.
 
-    forced_call: a call is demanded. structured: the answer has to keep to a format. summary, encrypted: thoughts are
+    allowed_tools: only some of the tools may be called. summary, encrypted: thoughts are
     wanted in that form, or come in. system_later: a system message is not the first one. neighbours: two messages of
     one side follow each other, which the translation joins. parts: an assistant's message, or a result, is not one
     text. unfinished: the last item is to be continued. media: pictures, sound or files."""
     fields = own.fields
-    if value_of(fields.get("tool_choice")) not in (None, "auto", "none"):
-        yield "forced_call"
-    text = value_of(fields.get("text"))
-    form = text.get("format") if isinstance(text, dict) else None
-    if isinstance(form, dict) and form.get("type") != "text":
-        yield "structured"
+    choice = value_of(fields.get("tool_choice"))
+    if isinstance(choice, dict) and choice.get("type") != "function":
+        yield "allowed_tools"
     reasoning = value_of(fields.get("reasoning"))
     if isinstance(reasoning, dict) and (reasoning.get("summary") or reasoning.get("generate_summary")):
         yield "summary"
