@@ -11,7 +11,20 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, audio, batches, explain, files, messages, models, operations, ops, page, status
+from gateway.api import (
+    admin,
+    audio,
+    batches,
+    explain,
+    files,
+    messages,
+    models,
+    operations,
+    ops,
+    page,
+    responses,
+    status,
+)
 from gateway.domain.request import unreadable
 from gateway.errors import GatewayError, exhausted
 from gateway.runtime.gateway import Gateway
@@ -55,6 +68,7 @@ def build_api(gateway: Gateway, lifespan: Lifespan) -> FastAPI:
     api.include_router(files.router(gateway))
     api.include_router(batches.router(gateway))
     api.include_router(messages.router(gateway))
+    api.include_router(responses.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(operations.router(gateway))
     api.include_router(explain.router(gateway))

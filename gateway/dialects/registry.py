@@ -10,19 +10,23 @@ import msgspec
 from gateway.dialects.anthropic.exchange import Message
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.responses.exchange import Response
+from gateway.dialects.responses.kept import KeptExchange
 from gateway.dialects.responses.request import to_chat as response_to_chat
 from gateway.dialects.translated import TranslatedExchange, Translation
 from gateway.domain.request import ENDPOINTS, MESSAGES, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange
+from gateway.runtime.gateway import Gateway
 
 _DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: Message, RESPONSES.name: Response}
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
-def translated(endpoint: Endpoint, exchange: Exchange) -> Exchange:
+def translated(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
     """`exchange` for the request path: wrapped in a translator where the endpoint is not one of OpenAI's API."""
     dialect = _DIALECTS.get(endpoint.name)
+    if endpoint is RESPONSES and gateway.conversations.is_on:
+        return KeptExchange(exchange, gateway.conversations, gateway.snapshot)
     return exchange if dialect is None else TranslatedExchange(exchange, dialect())
 
 

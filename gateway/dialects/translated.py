@@ -78,10 +78,14 @@ class TranslatedExchange:
     async def read_body(self, limit: int) -> bytes:
         """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
+        return self._translate(body, len(body))
+
+    def _translate(self, body: bytes, counted: int) -> bytes:
+        """The chat request. `counted`: bytes that are counted as held already."""
         chat = self._translation.request(body)
         held = len(chat) + self._translation.held()
-        if held > len(body):
-            self.share.add(held - len(body))
+        if held > counted:
+            self.share.add(held - counted)
         return chat
 
     def on_leave(self, callback: Callable[[], object]) -> None:
@@ -114,7 +118,10 @@ class TranslatedExchange:
             body, more = self._translation.error(status, data)
         self._head = None
         fields = dict(head) | {_LENGTH: str(len(body)).encode()} | more
-        await self._inner.start(status, fields.items())
+        await self._send_whole(status, fields.items(), body, progress)
+
+    async def _send_whole(self, status: int, fields: Headers, body: bytes, progress: Callable[[], object]) -> None:
+        await self._inner.start(status, fields)
         await self._inner.finish(body, progress)
 
     def _translated(self, data: bytes) -> bytes:

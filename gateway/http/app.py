@@ -63,7 +63,7 @@ class App:
             await self.api(scope, bounded(receive, self.limit_of(scope.get("path", ""))), send)
         elif endpoint is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await handler_of(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
+            await handler_of(self.gateway.services, endpoint, translated(self.gateway, endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

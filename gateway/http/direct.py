@@ -133,7 +133,8 @@ class DirectExchange:
     async def run(self) -> None:
         """Run in a task of its own, when the body is complete or refused."""
         try:
-            await handler_of(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
+            exchange = translated(self._gateway, self._endpoint, self)
+            await handler_of(self._gateway.services, self._endpoint, exchange).run()
         finally:
             if not self.response_complete and not self.disconnected:
                 self._cut()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import msgspec
@@ -91,12 +91,12 @@ class _Answer:
 class RelayedStream(ResponseStream):
     """One response, relayed as far as possible."""
 
-    __slots__ = ("_answer", "_ended")
+    __slots__ = ("_answer", "whole")
 
     def __init__(self, asked: Asked, ids: Ids) -> None:
         super().__init__(asked, ids)
         self._answer: _Answer | None = None  # None = what comes is translated
-        self._ended = False
+        self.whole: bytes | None = None  # the response as its end repeats it
 
     def _translate_event(self, event: bytes) -> None:
         carrier = _carrier_in(event)
@@ -171,7 +171,6 @@ class RelayedStream(ResponseStream):
             answer.held.append((event, data))
         elif kind in _ENDS:
             self._flush(answer)
-            self._ended = True
             self._send(kind, response=self._of_client(event.response, answer))
         else:
             self._flush(answer)
@@ -231,8 +230,13 @@ class RelayedStream(ResponseStream):
         return of_client(response, self._asked, self._ids, before)
 
     def _end(self) -> None:
-        if not self._ended:
+        if self.whole is None:
             super()._end()
+
+    def _send(self, type_: str, **fields: object) -> None:
+        if type_ in _ENDS:
+            self.whole = bytes(cast(Raw, fields["response"]))
+        super()._send(type_, **fields)
 
 
 def whole_response(body: bytes, asked: Asked, ids: Ids) -> bytes:

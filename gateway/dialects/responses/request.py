@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -23,7 +23,7 @@ _CHATS = ("n", "messages", "response_format", "functions", "function_call")  # o
 _DROPPED = (*_HINTS, *_CACHES, *_CHATS)
 _STORED = "the gateway stores nothing. Send the whole conversation as `input`."
 _REFUSED = {
-    "previous_response_id": f"names an earlier response, and {_STORED}",
+    "previous_response_id": f"names an earlier response, and {_STORED} (`server.keep_responses` keeps them.)",
     "conversation": f"names a stored conversation, and {_STORED}",
     "prompt": "names a stored prompt, and the gateway stores nothing. Send its text as `instructions` and `input`.",
     "background": "needs a place where the answer is kept, and the gateway stores nothing. Leave it out.",
@@ -35,6 +35,16 @@ _LOGPROBS = "message.output_text.logprobs"
 _USAGE = Raw(b'{"include_usage":true}')
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Kept(NamedTuple):
+    """What is kept of a response. `previous`: the one that it goes on from."""
+
+    previous: str | None = None
+    stored: bool = False
+
+
+NOT_KEPT = Kept()
 
 
 @dataclass(slots=True)
@@ -58,28 +68,28 @@ def to_chat(body: bytes) -> tuple[bytes, Asked]:
     return chat, asked
 
 
-def read(body: bytes) -> tuple[bytes, Asked, OwnForm]:
+def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
     """The same, with the request as it came. Where that is untranslatable, the chat is what remains of it without
     these things: enough to choose a backend by."""
     fields = read_fields(body)
     untranslatable = None
     try:
         try:
-            chat, asked = _translated(dict(fields))
+            chat, asked = _translated(dict(fields), kept)
         except Untranslatable as error:
             untranslatable = error
-            chat, asked = _translated(translatable(fields))
+            chat, asked = _translated(translatable(fields), kept)
         return _encode(chat), asked, OwnForm(RESPONSES, fields, untranslatable)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
-def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], Asked]:
+def _translated(fields: dict[str, Raw], kept: Kept) -> tuple[dict[str, Raw], Asked]:
     for name, why in _REFUSED.items():
         if name in fields and value_in(fields.pop(name), name):
             raise Untranslatable(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
     taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
-    asked = _asked(fields, taken)
+    asked = _asked(fields, taken, kept)
     for name in _DROPPED:
         fields.pop(name, None)
     fields["messages"] = Raw(_encode(to_messages(taken["instructions"], taken["input"])))
@@ -109,7 +119,7 @@ _TAKEN = (
 )
 
 
-def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
+def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: Kept) -> Asked:
     include = taken["include"] or []
     if not isinstance(include, list):
         raise expected("include", "a list", include)
@@ -129,14 +139,14 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
         "max_output_tokens": taken["max_output_tokens"],
         "metadata": stated.get("metadata") or {},
         "parallel_tool_calls": True if parallel is None else parallel,
-        "previous_response_id": None,
+        "previous_response_id": kept.previous,
         "reasoning": {"effort": reasoning.get("effort"), "summary": summary},
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": taken["tool_choice"] or "auto",
         "tools": taken["tools"] or [],
         "truncation": "disabled",
         "background": False,
-        "store": False,
+        "store": kept.stored,
     }
     return Asked(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
 
