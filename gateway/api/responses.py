@@ -14,10 +14,11 @@ def router(gateway: Gateway) -> APIRouter:
     kept = gateway.conversations
 
     async def get_response(request: Request, name: str) -> Response:
+        """A response that is kept."""
         return Response(await kept.response(owner_of(gateway, request), name), media_type="application/json")
 
     async def delete_response(request: Request, name: str) -> Response:
-        """What goes on from it stays, but cannot be continued."""
+        """Drops a response; what went on from it stays, but cannot be continued."""
         await kept.drop(owner_of(gateway, request), name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
