@@ -149,9 +149,12 @@ async def test_a_404_is_asked_as_a_chat_at_once_and_remembered(stage: Stage, str
     assert [turn.path for turn in stage.s.turns] == [PATH]
 
 
-async def test_a_request_that_it_refuses_there_is_asked_as_a_chat_and_nothing_is_learned(stage: Stage) -> None:
+@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity", "500 Internal Server Error"])
+async def test_a_request_that_it_refuses_there_is_asked_as_a_chat_and_nothing_is_learned(
+    stage: Stage, status: str
+) -> None:
     async def refuses(turn: Turn) -> None:
-        await turn.send(json_answer({"error": {"message": "bad item", "code": 400}}, "400 Bad Request"))
+        await turn.send(json_answer({"error": {"message": "bad item", "code": 400}}, status))
 
     stage.s.play(refuses, answers({"content": "hello"}))
     reply = await ask(stage, stream=False)
@@ -281,6 +284,13 @@ async def test_where_no_backend_hosts_it_the_field_is_named(stage: Stage, more: 
     reply = await ask(stage, "pair", **more)
     assert (reply.status, reply.json["error"]["code"]) == (400, "input_unsupported")
     assert reply.json["error"]["param"] in ("tools[0]", "input[0].content[0]")
+
+
+async def test_a_plan_is_explained_for_what_no_chat_can_carry(stage: Stage) -> None:
+    request = {"input": "hi", **SEARCH}
+    found = await stage.gateway.client.post("/admin/explain", json={"alias": "hosted", "request": request})
+    assert found.status_code == 200
+    assert "runs no tools of its own" in found.text
 
 
 async def test_a_server_without_the_endpoint_hosts_nothing(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from gateway.dialects.anthropic.exchange import Message
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.responses.exchange import Response
 from gateway.dialects.responses.kept import KeptExchange
-from gateway.dialects.responses.request import to_chat as response_to_chat
+from gateway.dialects.responses.request import read
 from gateway.dialects.translated import TranslatedExchange, Translation
 from gateway.domain.request import ENDPOINTS, MESSAGES, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
@@ -37,7 +37,8 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
     encoded = msgspec.json.encode({**body, "model": alias})
     if _is_response(body):
-        return parse(RESPONSES, response_to_chat(encoded)[0])
+        chat, _, own = read(encoded)
+        return parse(RESPONSES, chat, own)
     return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
 
 

@@ -80,7 +80,7 @@ class _Answer:
     opens: bool
     next: int = 0
     held: list[tuple[_Event, Raw]] = field(default_factory=list)
-    items: dict[Any, Item] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
     differs: bool = False
 
     @property
@@ -184,8 +184,8 @@ class RelayedStream(ResponseStream):
     def _pass_on(self, answer: _Answer, event: _Event, data: Raw) -> None:
         """Send an event with the number and the place that it has in this stream, and note what it says."""
         if event.type == "response.output_item.added":
-            answer.items[event.output_index] = self._begun_item(event)
-        item = answer.items.get(event.output_index)
+            answer.items[str(event.output_index)] = self._begun_item(event)
+        item = answer.items.get(str(event.output_index))
         fields: dict[str, Raw] = {}
         if event.sequence_number != self._sent:
             fields["sequence_number"] = Raw(b"%d" % self._sent)

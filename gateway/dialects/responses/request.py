@@ -59,18 +59,10 @@ class Asked:
     carried: bool = False
 
 
-def to_chat(body: bytes) -> tuple[bytes, Asked]:
-    """The body of the same request for `/chat/completions`. Unknown fields are passed on unchanged. Raises GatewayError
-    (`invalid_request_body`, `input_unsupported`)."""
-    chat, asked, own = read(body)
-    if own.untranslatable is not None:
-        raise own.untranslatable
-    return chat, asked
-
-
 def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
-    """The same, with the request as it came. Where that is untranslatable, the chat is what remains of it without
-    these things: enough to choose a backend by."""
+    """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
+    fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
+    things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
     fields = read_fields(body)
     untranslatable = None
     try:

@@ -33,7 +33,7 @@ from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
 _NOT_THERE = (404, 405, 501)
-_REFUSED = (400, 422)  # it may take the same request as a chat
+_REFUSED = (400, 422, 500)  # it may take the same request as a chat
 
 
 class OpenAIEngine:

@@ -23,6 +23,7 @@ ORIGINAL = "original_" + secrets.token_hex(8)
 """The field's name, which no server can know."""
 
 WHOLE_MOST = 64 * 1024 * 1024  # bytes of a whole answer
+TIME_MOST = 10**11  # Unix seconds
 REPEATS = 50  # equal deltas in a row that count as garbage, as in a stream of a chat
 
 _ENDS = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -62,7 +63,7 @@ class ResponseReader:
     def __init__(self) -> None:
         self._head: Object = {}
         self._number = 0
-        self._calls: dict[object, tuple[int, bool]] = {}  # by the item's id: (index, has it arguments?)
+        self._calls: dict[str, tuple[int, bool]] = {}  # by the item's id: (index, has it arguments?)
         self._said = False  # it had text, thoughts or a call
         self._last: object = None  # delta
         self._same = 0
@@ -83,9 +84,9 @@ class ResponseReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolFailure(f"sent an event that is none of a response: {error}") from None
         kind = read.type
-        if kind is None and read.error is None:
+        if not isinstance(kind, str) and read.error is None:
             raise ProtocolFailure("sent an event that is none of a response: it has no type")
-        if kind in (None, "error", "response.failed") or read.error is not None:
+        if not isinstance(kind, str) or kind in ("error", "response.failed") or read.error is not None:
             return b"data: " + _encode({"error": _error_of(read)}) + b"\n\n"
         whole = read.response if isinstance(read.response, dict) else {}
         if whole and not self._head:
@@ -102,7 +103,7 @@ class ResponseReader:
         self._number += 1
         return b"data: " + _encode(fields) + b"\n\n" + (b"data: [DONE]\n\n" if self._ended else b"")
 
-    def _delta(self, kind: Any, event: _Event) -> Object:
+    def _delta(self, kind: str, event: _Event) -> Object:
         """The delta of a chat for this event; {} where it says nothing that a chat can say."""
         if (field := _TEXTS.get(kind)) is not None:
             return {field: event.delta} if event.delta else {}
@@ -111,7 +112,7 @@ class ResponseReader:
         if kind == "response.function_call_arguments.delta":
             return self._arguments(event.item_id, event.delta)
         if kind == "response.function_call_arguments.done":
-            _, begun = self._calls.get(event.item_id, (0, True))
+            _, begun = self._calls.get(str(event.item_id), (0, True))
             return {} if begun else self._arguments(event.item_id, event.arguments)
         return {}
 
@@ -120,11 +121,12 @@ class ResponseReader:
         if kind == "function_call":
             index = len(self._calls)
             arguments = item.get("arguments")
-            self._calls[item.get("id")] = index, bool(arguments)
+            self._calls[str(item.get("id"))] = index, bool(arguments)
             return {"tool_calls": [{"index": index, **_call_of(item)}]}
         return {} if kind in _PLAIN and kind != "custom_tool_call" else _foreign(item)
 
-    def _arguments(self, id_: object, arguments: Any) -> Object:
+    def _arguments(self, item_id: Any, arguments: Any) -> Object:
+        id_ = str(item_id)
         if id_ not in self._calls:
             raise ProtocolFailure("sent the arguments of a call that it had not begun")
         if not arguments:
@@ -211,7 +213,7 @@ def head_of(whole: Object, kind: str) -> Object:
     return {
         "id": id_ if isinstance(id_, str) else "",
         "object": kind,
-        "created": int(created) if isinstance(created, (int, float)) else 0,
+        "created": int(created) if isinstance(created, (int, float)) and 0 <= created < TIME_MOST else 0,
         "model": whole.get("model"),
     }
 
