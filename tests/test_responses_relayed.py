@@ -63,11 +63,12 @@ async def stage(theatre: Stage) -> AsyncIterator[Stage]:
 
 async def test_a_stream_is_passed_on_in_its_own_bytes(stage: Stage) -> None:
     stage.s.play(says(*EVENTS))
-    reply = await ask(stage)
+    reply = await ask(stage, truncation="auto", background=False, previous_response_id=None, top_logprobs=0)
     (turn,) = stage.s.turns
     assert (turn.path, turn.json["model"], turn.json["store"]) == (PATH, "served/model", False)
     assert turn.json["input"] == "hi"
     assert "messages" not in turn.json
+    assert "truncation" not in turn.json  # no prompt is cut
     assert [event + b"\n\n" for event in reply.events[2:-1]] == EVENTS[2:-1]
     for beginning in (*told(reply)[:2], told(reply)[-1]):
         assert (beginning["response"]["id"], beginning["response"]["model"]) == ("resp_my-id", "chat")

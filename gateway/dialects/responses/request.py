@@ -71,7 +71,8 @@ def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
         except Untranslatable as error:
             untranslatable = error
             chat, asked = _translated(translatable(fields), kept)
-        return _encode(chat), asked, OwnForm(RESPONSES, fields, untranslatable)
+        own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
+        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 

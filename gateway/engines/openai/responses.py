@@ -26,11 +26,12 @@ _MEDIA = ("input_image", "input_audio", "input_file")
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
     """The client's own body as this server is to get it; None = the server is to be asked as a chat. `chat`: the body
-    that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing: conversations are
-    kept here, or not at all."""
+    that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing and cuts no prompt:
+    conversations are kept here, or not at all."""
     own = request.own
     assert own is not None
-    fields = {name: value for name, value in own.fields.items() if bytes(value) != b"null"} | {"store": _FALSE}
+    fields = {name: value for name, value in own.fields.items() if name != "truncation" and bytes(value) != b"null"}
+    fields["store"] = _FALSE
     if not _adapt(fields, own.fields, request.fields, chat) and own.untranslatable is None:
         return None
     if own.untranslatable is None and not how.fields.issuperset(fields):
