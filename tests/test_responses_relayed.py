@@ -25,11 +25,13 @@ defaults: {{timeouts: {{idle: 300ms, first_byte: 30s}}}}
 backends:
   s: {{url: "{s}", tool_parser: hermes}}
   t: {{url: "{t}", tool_parser: hermes, responses: chat}}
+  u: {{url: "{t}", tool_parser: hermes}}
   late: {{url: "{s}", timeouts: {{hold: 100ms}}}}
   host: {{url: "{s}", engine: openai, responses: hosted}}
 aliases:
   chat: [s]
   pair: [s, t]
+  own: [s, u]
   slow: [late, t]
   hosted: [t, host]
   forced: {{use: [s], params: {{temperature: 0.3, presence_penalty: 1.5}}, min_max_tokens: 40}}
@@ -43,7 +45,7 @@ async def theatre() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         s, t = [await stack.enter_async_context(scripted(unexpected)) for _ in "st"]
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
-        await gateway.until_ready("s", "t", "late", "host")
+        await gateway.until_ready("s", "t", "u", "late", "host")
         yield Stage(gateway, s, t)
 
 
@@ -52,11 +54,11 @@ async def stage(theatre: Stage) -> AsyncIterator[Stage]:
     """`s` has `/v1/responses`. Afterwards nothing is left of the requests."""
     theatre.s.play(unexpected)
     theatre.t.play(unexpected)
-    theatre.s.responds = True
+    theatre.s.responds, theatre.t.responds = True, False
     yield theatre
     await theatre.gateway.until(theatre.gateway.idle)
     assert theatre.gateway.gateway.memory.used == 0
-    for name in ("s", "t", "late", "host"):
+    for name in ("s", "t", "u", "late", "host"):
         theatre.gateway.gateway.fleet[name].evidence.succeeded()
         theatre.gateway.gateway.fleet[name].forget()
 
@@ -209,6 +211,20 @@ async def test_an_empty_answer_is_tried_at_the_next_backend(stage: Stage) -> Non
     assert done == events[-1]["response"]["output"]
 
 
+async def test_an_answer_after_the_thoughts_of_another_server_takes_its_place_behind_them(stage: Stage) -> None:
+    stage.t.responds = True
+    stage.s.play(says(*native.stream(native.thoughts("hm"))))
+    stage.t.play(says(*native.stream(native.thoughts("so"), native.message("hello"))))
+    events = told(await ask(stage, "own", tools=[TOOL]))
+    assert stage.t.turns[0].path == PATH
+    left = {**native.thoughts("hm"), "status": "completed"}  # its end had not been sent
+    output = [left, native.thoughts("so"), native.message("hello")]
+    assert events[-1]["response"]["output"] == output
+    done = [(e["output_index"], e["item"]) for e in events if e["type"] == "response.output_item.done"]
+    assert done == list(enumerate(output))
+    assert {e["output_index"] for e in events if e["type"] == "response.output_text.delta"} == {2}
+
+
 @pytest.mark.parametrize(
     "ending",
     [
@@ -275,6 +291,7 @@ async def test_what_no_chat_can_carry_goes_to_a_server_that_hosts_it(stage: Stag
     stage.s.play(says(*native.stream(found, native.message("hello"))))
     reply = await ask(stage, "hosted", **more)
     assert reply.headers["x-gateway-backend"] == "host"
+    assert not stage.t.turns
     sent = stage.s.turns[0].json
     assert {name: sent[name] for name in more} == more
     assert told(reply)[-1]["response"]["output"] == [found, native.message("hello")]

@@ -56,8 +56,6 @@ def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> 
             stated = {**reasoning} if isinstance(reasoning, dict) else {}
             fields["reasoning"] = Raw(_encode({**stated, "effort": value_of(value)}))
             continue
-        elif name == "stream_options":
-            continue  # a response always has its usage
         elif name in _WITHOUT or (name == "tool_choice" and not isinstance(value_of(value), str)):
             worded = False
             continue
