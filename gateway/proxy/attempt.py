@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gateway.admission.capacity import capacity
@@ -24,6 +25,7 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
+from gateway.engines.openai.responses import own_call
 from gateway.engines.outgoing import outgoing_fields, outgoing_headers
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
@@ -41,7 +43,6 @@ from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found
 from gateway.proxy.joining import keep_answer
-from gateway.proxy.own_endpoint import of_own_endpoint, own_call
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.stages import AdmittedRequest, RequestContext
 from gateway.routing.inspection_policy import policy_for
@@ -174,7 +175,9 @@ class Attempt:
         own = call.own
         endpoint = own.endpoint if own is not None and own.only else request.endpoint
         verdict = judge(status, headers, body, endpoint.name, model=asked_by, echoed=partial(mentions, request))
-        return verdict if endpoint is request.endpoint else of_own_endpoint(verdict)
+        if verdict.kind == "unserved" and endpoint is not request.endpoint:
+            return replace(verdict, kind="incapable")  # it may well serve chats, so no chat can find out about it
+        return verdict
 
     # -- send -----------------------------------------------------------------------------------------------------
 

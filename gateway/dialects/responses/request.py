@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.dialects.fields import Untranslatable, expected, invalid, put, value_in
-from gateway.dialects.responses.items import to_messages
-from gateway.dialects.responses.remainder import translatable
+from gateway.dialects.responses.items import is_item, is_part, to_messages
 from gateway.dialects.responses.tools import chat_tools
 from gateway.domain.request import RESPONSES, OwnForm, read_fields
 from gateway.errors import GatewayError
@@ -174,3 +173,39 @@ _FORMATS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "json_object": lambda form: {"type": "json_object"},
     "json_schema": _json_schema,
 }
+
+
+# -- what remains of a request that no chat can carry ------------------------------------------------------------------
+
+_TEXT_ONLY = ("assistant", "system", "developer")  # roles
+
+
+def translatable(fields: dict[str, Raw]) -> dict[str, Raw]:
+    """The fields of the request without the tools, items and parts that have no translation. Raises GatewayError for
+    JSON that cannot be read."""
+    rest = {name: value for name, value in fields.items() if name not in ("top_logprobs", "include")}
+    tools, choice, given = (value_in(fields.get(name), name) for name in ("tools", "tool_choice", "input"))
+    if isinstance(tools, list):
+        functions = [tool for tool in tools if _type_of(tool) in (None, "function")]
+        rest["tools"] = Raw(_encode(functions))
+        if isinstance(choice, dict) or not functions:  # it may name one of the others
+            rest.pop("tool_choice", None)
+    if isinstance(given, list):
+        rest["input"] = Raw(_encode([_item(item) for item in given if not isinstance(item, dict) or is_item(item)]))
+    return rest
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _item(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    return item | {name: _parts(item[name], item.get("role")) for name in ("content", "output") if name in item}
+
+
+def _parts(content: Any, role: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [part for part in content if not isinstance(part, dict) or is_part(part, text_only=role in _TEXT_ONLY)]

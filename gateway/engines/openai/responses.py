@@ -1,4 +1,4 @@
-"""Which requests a server is asked for at its own `/v1/responses`, and with which body. Pure.
+"""Which requests a server is asked for at its own `/v1/responses`, and with which body.
 
 Each attempt has the body of a chat, adapted to its backend (outgoing.py). What was adapted there is written into the
 client's own body too. A request that would be answered worse so than as a chat is asked as a chat.
@@ -6,14 +6,17 @@ client's own body too. A request that would be answered worse so than as a chat 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.backend import BackendState
 from gateway.domain.own_responses import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm, value_of
+from gateway.engines.base import Own
 
 Fields = Mapping[str, Raw]
 
@@ -22,6 +25,16 @@ _FALSE = Raw(b"false")
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _WITHOUT = frozenset({"stream_options", "messages", "tools", "response_format"})  # no words of this API
 _MEDIA = ("input_image", "input_audio", "input_file")
+
+
+def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Own | None:
+    """The client's own request for this backend; None = it is asked as a chat, with `chat`."""
+    own = request.own
+    how = None if own is None else state.own_responses(time.monotonic())
+    if own is None or how is None:
+        return None
+    fields = own_body(request, chat, how)
+    return None if fields is None else Own(own.endpoint, fields, own.untranslatable is not None)
 
 
 def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
