@@ -325,7 +325,7 @@ class Sim:
             self.changed()
 
     async def _answer(self, exchange: Exchange, record: Record | None = None) -> None:
-        faults = self.faults.for_request(exchange.path)
+        faults = self.faults_for(exchange.path)
         if record is not None:
             record.faults = tuple(faults)
         if slow := faults.get("slow"):
@@ -340,6 +340,10 @@ class Sim:
             await exchange.send(code, raw, content_type, extra)
             return
         await self.route(exchange, faults)
+
+    def faults_for(self, path: str) -> dict[str, Fault]:
+        """The faults that hit this request; each is used up once."""
+        return self.faults.for_request(path)
 
     async def _hang(self, exchange: Exchange, kind: str) -> None:
         """Send nothing until the fault is cleared or the client leaves."""

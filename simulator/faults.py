@@ -72,7 +72,7 @@ PRESETS: Mapping[str, tuple[int, str, Any]] = {
 }
 
 INFERENCE = (
-    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score",
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/responses",
     "/api/chat", "/api/generate", "/api/embed", "/tokenize",
 )  # fmt: skip
 _ELSEWHERE = {"hang_health": "/health", "unhealthy": "/health", "no_models": "/v1/models"}

@@ -285,6 +285,7 @@ def _simulated(group: list[Backend], speedup: float, *, running: bool) -> Sim:
         flags=flags,
         speedup=speedup,
         generic=first.engine == "openai",
+        responds=first.engine == "vllm" and first.responses != "chat",
         dev_mode=first.launch is not None and first.launch.env.get("VLLM_SERVER_DEV_MODE") == "1",
     )
 

@@ -143,7 +143,9 @@ class SimLlama(SimVllm):
         except ApiError as error:
             await self._refuse(exchange, error.status, str(error.body["error"]["message"]))
 
-    async def _chat(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
+    async def _chat(
+        self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault], asked_as: Any = None
+    ) -> None:
         self._load(body.get("model"))
         prompt, _ = self.model.prompt(body)
         if prompt >= self.context:

@@ -8,10 +8,11 @@ import hashlib
 import random
 from collections.abc import Mapping
 from collections.abc import Sequence as List
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from simulator import tokens, validation
+from simulator import responses, tokens, validation
 from simulator.answer import Answer, plan
 from simulator.base import Sim
 from simulator.chat import CONTENT_TYPE, ChatStream, Shape, new_shape_id, seconds, send_chat
@@ -22,6 +23,7 @@ from simulator.faults import Fault
 from simulator.metrics import render
 from simulator.model import Model, Thinking, beginning_of
 from simulator.replies import sentence
+from simulator.responses import ResponseStream, send_response
 from simulator.server import Exchange
 from simulator.validation import ApiError
 from simulator.wire import EventStream
@@ -44,7 +46,7 @@ class SimVllm(Sim):
     `speedup`: simulated seconds per real second. `flags`: those of its KV cache that /metrics shows, without dashes
     (`gpu-memory-utilization`). `generic`: speak as another OpenAI-compatible server (no metrics, no
     tokenize, no vLLM fields beyond chat); then `owned_by` is written in its model list, and each path of `shows` is
-    answered with that JSON.
+    answered with that JSON. `responds`: it has `/v1/responses`, as vLLM has since 0.10.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class SimVllm(Sim):
         dev_mode: bool = False,
         owned_by: str = "local",
         shows: Mapping[str, Any] | None = None,
+        responds: bool = False,
     ) -> None:
         super().__init__(name, cold_start=cold_start, speedup=speedup)
         self.served, self.context, self.version = list(served), context, version
@@ -86,7 +89,7 @@ class SimVllm(Sim):
         self.auto_tools, self.api_key, self.pooling, self.vision = auto_tools, api_key, pooling, vision
         self.keep_alive, self.generic, self.flags = keep_alive, generic, flags or {}
         self.dev_mode = dev_mode  # VLLM_SERVER_DEV_MODE=1: it can be put to sleep
-        self.owned_by, self.shows = owned_by, shows or {}
+        self.owned_by, self.shows, self.responds = owned_by, shows or {}, responds
         self.model = Model(self.served[0], self.tool_parser, self.reasoning_parser, family, thinking)
         self.engine = Engine(
             slots, prefill, decode, context=context, chunk=chunk, crowding=crowding, speedup=speedup,
@@ -142,6 +145,9 @@ class SimVllm(Sim):
                 dead = ApiError(500, validation.ENGINE_DEAD, "InternalServerError")
                 await exchange.send_json(dead.status, dead.body, _VARY)
 
+    def faults_for(self, path: str) -> dict[str, Fault]:
+        return {} if path == "/v1/responses" and not self.responds else super().faults_for(path)
+
     def _authorized(self, exchange: Exchange) -> bool:
         scheme, _, key = exchange.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and key == (self.api_key or "")
@@ -149,6 +155,8 @@ class SimVllm(Sim):
     def _methods(self, path: str) -> tuple[str, ...]:
         always = {"/health": ("GET",), "/v1/models": ("GET",)}
         chat = {"/v1/chat/completions": ("POST",), "/v1/completions": ("POST",)}
+        if self.responds:
+            chat["/v1/responses"] = ("POST",)
         own = {"/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",), "/metrics": ("GET",),
                "/tokenize": ("POST",), "/detokenize": ("POST",)}  # fmt: skip
         shown: dict[str, tuple[str, ...]] = dict.fromkeys(self.shows, ("GET",))
@@ -228,12 +236,17 @@ class SimVllm(Sim):
             await _POOLING[path](exchange, body, self.served[0], self.new_id(), self.context)
         elif path == "/v1/completions":
             await self._complete(exchange, body, faults)
+        elif path == "/v1/responses":
+            await self._chat(exchange, responses.to_chat(body), faults, body)
         else:
             await self._chat(exchange, body, faults)
 
     # --- chat ---
 
-    async def _chat(self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault]) -> None:
+    async def _chat(
+        self, exchange: Exchange, body: dict[str, Any], faults: Mapping[str, Fault], asked_as: Any = None
+    ) -> None:
+        """`asked_as`: the request for a response that `body` was made of; None = it is a chat."""
         validation.check_messages(body, self.served[0], self.vision)
         schemas = validation.check_tools(body, self.tool_parser, self.auto_tools)
         validation.check_format(body)
@@ -242,6 +255,8 @@ class SimVllm(Sim):
         validation.check_window(prompt, self.context)
         thinking = self.model.thinks(body)
         shape = self._shape(exchange, body, faults, schemas, thinking)
+        if asked_as is not None:
+            shape = replace(shape, id=f"resp_{self.new_id()}")
         begun = beginning_of(body)
         asked = body if begun is None else {**body, "messages": body["messages"][:-1]}
         raw = self.model.raw(asked, thinking, faults)
@@ -249,7 +264,13 @@ class SimVllm(Sim):
         answer = self._submit(exchange, choices, prompt, self.engine.cached_tokens(rendered, prompt), body)
         try:
             if body.get("stream"):
-                await ChatStream(exchange, faults, shape, answer).run(lambda: self._waiting(exchange, answer))
+                stream = ChatStream(exchange, faults, shape, answer)
+                if asked_as is not None:
+                    stream = ResponseStream(exchange, faults, shape, answer, asked_as)
+                await stream.run(lambda: self._waiting(exchange, answer))
+            elif asked_as is not None:
+                await self._whole(answer, faults)
+                await send_response(exchange, faults, shape, answer, asked_as)
             else:
                 await self._whole(answer, faults)
                 await send_chat(exchange, faults, shape, answer)

@@ -42,6 +42,7 @@ class Turn:
     headers: dict[str, str]
     body: bytes
     connection: int
+    path: str
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
@@ -76,7 +77,8 @@ Script = Callable[[Turn], Awaitable[object]]
 
 @dataclass
 class ScriptedBackend:
-    """Answers probes as a vLLM that serves `model`. POST number n is answered by script n; the last repeats."""
+    """Answers probes as a vLLM that serves `model`. POST number n is answered by script n; the last repeats.
+    `responds`: it has `/v1/responses`, as newer servers do."""
 
     scripts: tuple[Script, ...]
     turns: list[Turn] = field(default_factory=list)
@@ -84,6 +86,7 @@ class ScriptedBackend:
     connections: int = 0
     model: str = "served/model"
     window: int | None = 131072
+    responds: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
 
@@ -126,7 +129,10 @@ class ScriptedBackend:
                 if method == "GET":
                     writer.write(json_answer(self._probed(path)))
                     continue
-                turn = Turn(headers, body, number, reader, writer)
+                if path.endswith("/responses") and not self.responds:
+                    writer.write(json_answer({"detail": "Not Found"}, "404 Not Found"))
+                    continue
+                turn = Turn(headers, body, number, path, reader, writer)
                 self.turns.append(turn)
                 await self.scripts[min(len(self.turns), len(self.scripts)) - 1](turn)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gateway.accounting.limits import estimate
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.registry import read_request
-from gateway.dialects.responses.request import to_chat as response_to_chat
 from gateway.domain.backend import BackendState
 from gateway.domain.request import (
     CHAT,
@@ -44,6 +43,7 @@ from gateway.routing.inspection_policy import policy_for
 from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
 from simulator import SimVllm
+from tests.dialects.parts import response_to_chat
 from tests.raw_client import raw_client
 from tests.routing.parts import NOW, alias, backend, fleet
 from tests.scripted import Turn, json_answer, scripted

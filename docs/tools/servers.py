@@ -62,6 +62,7 @@ ROWS: dict[str, Callable[[EngineTraits], str]] = {
     "thoughts come in": lambda t: "the text" if t.thoughts == "content" else f"`{t.thoughts}`",
     "usage of a stream": lambda t: t.streams_usage,
     "`[DONE]`": lambda t: _yes(not t.ends_without_done),
+    "`/v1/responses`": lambda t: "asked there" if t.responses is not None and t.responses.untold else "as a chat",
     "stops when the client leaves": lambda t: "yes" if t.stops_unstreamed else "in a stream only: always asked for one",
     "a prompt beyond its window": lambda t: "is computed: `context` bounds it" if t.computes_beyond else "is refused",
 }

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
-from gateway.api import admin, audio, batches, explain, files, messages, operations, page, status
+from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status
 from gateway.api.caller import told_of
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
@@ -44,6 +44,7 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(files.router(gateway))
     api.include_router(batches.router(gateway))
     api.include_router(messages.router(gateway))
+    api.include_router(responses.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(operations.router(gateway))
     api.include_router(explain.router(gateway))

@@ -146,6 +146,8 @@ class _Resolver:
             for key in ("paths", "fields", "fixed"):
                 if getattr(given, key):
                     self._error(key, "only for engine http", "did you mean engine: http?")
+        if given.responses in ("own", "hosted") and given.engine in ("ollama", "litellm", "http"):
+            self._error("responses", f"engine {given.engine} is never asked at /v1/responses", "remove the key")
         self._check_speech()
         if given.server is not None and given.engine != "openai" and not self._dropped("engine"):
             self._error("server", "only for engine openai", f"engine {given.engine} says it already: remove the key")

@@ -146,6 +146,7 @@ class Backend:
     embedding_model: k.Text | None = setting(None, "The model that embeds, where servers call one model differently.")
     max_batch: k.Count | None = setting(None, "Texts, documents or pairs in one request at most; omitted = learned.")
     server: ModelServer | None = setting(None, "With engine openai: which server it is; omitted = recognised.")
+    responses: Literal["own", "hosted", "chat"] | None = setting(None, "How it is asked for /v1/responses.")
     paths: k.Params = setting(
         {}, "engine http: paths that differ from OpenAI's: {transcriptions|translations|speech|voices: /path}."
     )
@@ -308,9 +309,9 @@ class Server:
     shared: k.OptionalSecret = setting(
         None, "redis://host:6379/0 when several gateways share one fleet; none = this one is alone."
     )
-    data: k.Text = setting(
-        "./state", "Directory of the usage ledger, the files and batches, and the last observed windows."
-    )
+    data: k.Text = setting("./state", "Directory of the ledger, files, batches, kept responses and observed windows.")
+    keep_responses: k.DurationOrNone = setting(None, "How long /v1/responses keeps what was last used; none = not.")
+    max_kept: k.Size = setting(1024**3, "Bytes of kept responses together; one client may have a quarter.")
     env_file: ClassVar[k.Text] = in_file(".env", "NAME=value lines for ${NAME}, read at every load; none = not read.")
     max_body: k.Size = setting(64 * 1024 * 1024, "Largest request body; larger ones get 413.")
     max_file: k.Size = setting(512 * 1024 * 1024, "Largest file of /v1/files; larger ones get 413.")

@@ -21,6 +21,15 @@ def invalid(where: str, what: str, *, unsupported: bool = False) -> GatewayError
     return GatewayError(code, f"`{where}` {MISLEADING.sub('[...]', what)}", param=where)
 
 
+class Untranslatable(GatewayError):
+    """No chat can carry it; a server that has the client's API itself may take it. The arguments are those of
+    `invalid`."""
+
+    def __init__(self, where: str, what: str) -> None:
+        refusal = invalid(where, what, unsupported=True)
+        super().__init__(refusal.code, refusal.message, param=where)
+
+
 def expected(where: str, what: str, found: Any) -> GatewayError:
     """The error for a field that must be `what`, and is `found` (None = missing)."""
     if found is None:

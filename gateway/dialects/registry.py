@@ -12,6 +12,7 @@ from gateway.dialects.translated import TranslatedExchange, Translation
 from gateway.domain.request import ENDPOINTS, MESSAGES, RESPONSES, Endpoint, InferenceRequest, parse
 from gateway.errors import GatewayError
 from gateway.proxy.exchange import Exchange
+from gateway.runtime.gateway import Gateway
 
 
 def _message() -> Translation:
@@ -30,9 +31,13 @@ _DIALECTS: dict[str, Callable[[], Translation]] = {MESSAGES.name: _message, RESP
 _OF_RESPONSES = {"instructions", "max_output_tokens", "reasoning", "text", "tools", "store"}
 
 
-def translated(endpoint: Endpoint, exchange: Exchange) -> Exchange:
+def translated(gateway: Gateway, endpoint: Endpoint, exchange: Exchange) -> Exchange:
     """`exchange` for the request path: wrapped in a translator where the endpoint is not one of OpenAI's API."""
     dialect = _DIALECTS.get(endpoint.name)
+    if endpoint is RESPONSES and gateway.conversations.is_on:
+        from gateway.dialects.responses.kept import KeptExchange
+
+        return KeptExchange(exchange, gateway.conversations, gateway.snapshot)
     return exchange if dialect is None else TranslatedExchange(exchange, dialect())
 
 
@@ -42,11 +47,12 @@ def read_request(alias: str, body: Any) -> InferenceRequest:
     if not isinstance(body, dict):
         raise GatewayError("invalid_request_body", "The request must be a JSON object.", param="request")
     from gateway.dialects.anthropic.request import to_chat
-    from gateway.dialects.responses.request import to_chat as response_to_chat
+    from gateway.dialects.responses.request import read
 
     encoded = msgspec.json.encode({**body, "model": alias})
     if _is_response(body):
-        return parse(RESPONSES, response_to_chat(encoded)[0])
+        chat, _, own = read(encoded)
+        return parse(RESPONSES, chat, own)
     return parse(_endpoint_of(body), to_chat(encoded) if _is_message(body) else encoded)
 
 

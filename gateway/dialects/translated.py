@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.admission.memory import Share
+from gateway.domain.request import OwnForm
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.transport.sse import Framer
 
@@ -15,7 +16,10 @@ _LENGTH = b"content-length"
 
 class Translation(Protocol):
     """One request and its answer, without effects. The methods raise
-    GatewayError for what the client sent, and ProtocolFailure for what a backend answered."""
+    GatewayError for what the client sent, and ProtocolFailure for what a backend answered. `own`: after `request`, the
+    request as it came, if servers may be asked with it."""
+
+    own: OwnForm | None
 
     def request(self, body: bytes) -> bytes:
         """The body of the equivalent chat request."""
@@ -62,6 +66,10 @@ class TranslatedExchange:
         return self._inner.started
 
     @property
+    def own(self) -> OwnForm | None:
+        return self._translation.own
+
+    @property
     def peer(self) -> str:
         return self._inner.peer
 
@@ -71,10 +79,14 @@ class TranslatedExchange:
     async def read_body(self, limit: int) -> bytes:
         """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
+        return self._translate(body, len(body))
+
+    def _translate(self, body: bytes, counted: int) -> bytes:
+        """The chat request. `counted`: bytes that are counted as held already."""
         chat = self._translation.request(body)
         held = len(chat) + self._translation.held()
-        if held > len(body):
-            self.share.add(held - len(body))
+        if held > counted:
+            self.share.add(held - counted)
         return chat
 
     def on_leave(self, callback: Callable[[], object]) -> None:
@@ -107,7 +119,10 @@ class TranslatedExchange:
             body, more = self._translation.error(status, data)
         self._head = None
         fields = dict(head) | {_LENGTH: str(len(body)).encode()} | more
-        await self._inner.start(status, fields.items())
+        await self._send_whole(status, fields.items(), body, progress)
+
+    async def _send_whole(self, status: int, fields: Headers, body: bytes, progress: Callable[[], object]) -> None:
+        await self._inner.start(status, fields)
         await self._inner.finish(body, progress)
 
     def _translated(self, data: bytes) -> bytes:

@@ -19,6 +19,7 @@ from gateway.domain.facts import LearnedFacts
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import Transition
 from gateway.domain.observed_flags import ObservedFlags, flag_drift
+from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
 from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
 from gateway.domain.upstream import Client
@@ -150,6 +151,11 @@ class BackendState:
             if now < until:
                 return able
         return self._timeline[-1][1]
+
+    def own_responses(self, now: float) -> OwnResponses | None:
+        """How it is asked at its own `/v1/responses`; None = it is asked as a chat."""
+        how = asked_there(self.backend.responses, self.traits.responses)
+        return None if how is None or self.facts.is_lacking(ENDPOINT, now) else how
 
     def window(self, now: float) -> int | None:
         """The context window in tokens: the smallest of the declared one, the reported one, and the one its refusals

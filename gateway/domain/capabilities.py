@@ -18,6 +18,7 @@ from typing import Literal
 from gateway.config.snapshot import Backend
 from gateway.domain.engine_traits import EngineTraits, traits_of
 from gateway.domain.facts import Observation
+from gateway.domain.own_responses import ENDPOINT, asked_there
 from gateway.launch.families import ENFORCES, Family, Thinking, family_of
 
 OnDemand = Literal["enforced", "tried", "emulated", "no"]
@@ -26,7 +27,7 @@ Origin = Literal["declared", "learned", "observed", "engine", "family", "unknown
 PARSER_FREE = (0, 12)  # up to here vLLM forced a call without any parser
 _CAN = ("yes", "mended")
 _RELEVANT = frozenset(
-    {"tools", "tool_parser", "images", "audio", "pdf", "thinking"}
+    {"tools", "tool_parser", "images", "audio", "pdf", "thinking", ENDPOINT}
 )  # learned limitations that count here
 
 
@@ -39,7 +40,7 @@ class Capabilities:
     `pdf`: it takes files in chats. `continues`: it continues the text of the last message.
     `thinks`, `silent`: thinking can be switched on, and off; `thinking` is the short form of both. `doubtful`: the
     model always thinks, and was never seen to call a tool. `mendable`: the backend cannot call tools, but is a vLLM,
-    which renders them into the prompt all the same."""
+    which renders them into the prompt all the same. `hosted`: it runs tools of its own at `/v1/responses`."""
 
     tools: bool | None = None
     required: OnDemand = "tried"
@@ -56,6 +57,7 @@ class Capabilities:
     switch: str | None = None
     doubtful: bool = False
     mendable: bool = False
+    hosted: bool = False
     sources: Mapping[str, Origin] = field(default_factory=dict)
 
 
@@ -106,6 +108,7 @@ def conclude(
     audio, audio_from = facts.takes("audio", backend.audio)
     pdf, pdf_from = facts.takes("pdf", backend.pdf, traits.takes_pdf)
     switch, switch_from = facts.switch()
+    how = asked_there(backend.responses, traits.responses)
     unseen = tools is not False and result_of(observed, "tool_auto") not in _CAN
     return Capabilities(
         tools=tools,
@@ -123,6 +126,7 @@ def conclude(
         switch=switch,
         doubtful=thinking == "always" and unseen and not backend.cloud,
         mendable=tools is False and traits.launch_flags,
+        hosted=how is not None and how.hosted and ENDPOINT not in learned,
         sources={
             "tools": tools_from,
             "required": required_from,

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from gateway.config.snapshot import Backend
-from gateway.domain import exact_counts
+from gateway.domain import exact_counts, own_responses
 from gateway.domain.exact_counts import NO_COUNTS, Counts
 
 ThinkingField = Literal["chat_template_kwargs", "think", "reasoning_effort"]
@@ -131,6 +131,7 @@ class EngineTraits:
     of calls it still renders the tools into the prompt.
     `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
     knows prices, and it words its own error messages.
+    `responses`: how it serves `/v1/responses` itself; None = it is always asked as a chat.
     `probe`: None = never probed. `signs`: None = it has to be named."""
 
     endpoints: frozenset[str]
@@ -170,6 +171,7 @@ class EngineTraits:
     errors: ErrorTexts = NO_TEXTS
     launch_flags: bool = False
     library: bool = False
+    responses: own_responses.OwnResponses | None = None
     probe: Probe | None = None
     signs: Signs | None = None
 
@@ -205,6 +207,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             thinking_field="chat_template_kwargs",
             thoughts="reasoning",
             launch_flags=True,
+            responses=own_responses.VLLM,
             probe=Probe(liveness=None, models="models", version="/version", metrics="/metrics", asleep="/is_sleeping"),
             signs=Signs(owned_by="vllm"),
         ),
@@ -214,6 +217,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
             calls_on_demand=True,
             continues_text=None,
             takes_pdf=None,
+            responses=own_responses.OPENAI,
             probe=Probe(liveness="models", models="models", version=None),
         ),
         # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.

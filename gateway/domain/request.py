@@ -70,7 +70,6 @@ UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 # Where the client's body has a file, which a translation (dialects/) knows, and a chat would have to be searched for.
 FILE_AT = "x_gateway_file_at"
 _PLACE_MOST = 200  # characters of such a place
-
 # Of the base64 of a PDF one page takes about so many bytes. A page is counted as an image.
 PAGE_BYTES = 64 * 1024
 
@@ -105,6 +104,16 @@ class Refusal(NamedTuple):
     sums: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OwnForm:
+    """A request as its client sent it, to an endpoint that `becomes` another: for servers that have this endpoint
+    themselves. `untranslatable`: why no other server can answer it; None = others can."""
+
+    endpoint: Endpoint
+    fields: dict[str, Raw]
+    untranslatable: GatewayError | None = None
+
+
 @dataclass(slots=True)
 class InferenceRequest:
     """A parsed body. `fields` are the body's own bytes, key by key; unknown fields are kept."""
@@ -129,6 +138,7 @@ class InferenceRequest:
     exact: dict[str, int] = field(default_factory=dict)  # backend name -> prompt tokens, where one has counted them
     refused: dict[str, Refusal] | None = None  # by backend name; None = none has refused it for its size
     sender: str = ""  # identifies the client (access.Identity.name)
+    own: OwnForm | None = None  # set where a server may be asked at the client's own endpoint
     _media: Media | None = field(default=None, init=False, repr=False, compare=False)  # None = not searched yet
 
     def limit(self) -> int | None:
@@ -176,15 +186,15 @@ def _marks(body: bytes) -> int:
     return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
-def parse(endpoint: Endpoint, body: bytes) -> InferenceRequest:
-    """Parse a body (of an endpoint that `becomes` another: the translated body). Raises `invalid_request_body` with
-    what is wrong with it."""
+def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
+    """Parse a body (of an endpoint that `becomes` another: the translated body; `own`: the client's). Raises
+    `invalid_request_body` with what is wrong with it."""
     endpoint = endpoint.becomes or endpoint
     fields = read_fields(body)
     model = value_of(fields.get("model"))
     if not isinstance(model, str) or not model:
         raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")
-    request = InferenceRequest(endpoint, fields, model)
+    request = InferenceRequest(endpoint, fields, model, own=own)
     for name in endpoint.prompt:
         if name in fields:
             request.prompt_bytes += len(memoryview(fields[name]))

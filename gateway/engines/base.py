@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -14,6 +14,14 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request import Endpoint
 from gateway.domain.upstream import Response
 from gateway.transport.upload import Upload
+
+
+class Own(NamedTuple):
+    """The client's own request, at its own endpoint. `only`: it cannot be asked as a chat."""
+
+    endpoint: Endpoint
+    fields: dict[str, Raw]
+    only: bool
 
 
 @dataclass(slots=True)
@@ -26,6 +34,7 @@ class Call:
     fields: dict[str, Raw]
     headers: list[tuple[str, str]]
     request_id: str
+    own: Own | None = None  # set where the server is asked at the client's own endpoint
     upload: Upload | None = None  # the file of a form; then the body is a form with these fields
 
 

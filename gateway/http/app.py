@@ -69,7 +69,7 @@ class App:
             await self._beside_inference(path, scope, receive, send)
         elif endpoint is not None and scope["method"] == "POST":
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await handler_of(self.gateway.services, endpoint, translated(endpoint, exchange)).run()
+            await handler_of(self.gateway.services, endpoint, translated(self.gateway, endpoint, exchange)).run()
         else:
             wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)

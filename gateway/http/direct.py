@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.dialects.registry import translated
-from gateway.domain.request import Endpoint
+from gateway.domain.request import Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of
@@ -56,6 +56,8 @@ class DirectExchange:
         "share",
         "started",
     )
+
+    own: OwnForm | None = None
 
     def __init__(self, connection: ClientConnection, gateway: Gateway, endpoint: Endpoint, caller: Caller) -> None:
         self._connection = connection
@@ -133,7 +135,8 @@ class DirectExchange:
     async def run(self) -> None:
         """Run in a task of its own, when the body is complete or refused."""
         try:
-            await handler_of(self._gateway.services, self._endpoint, translated(self._endpoint, self)).run()
+            exchange = translated(self._gateway, self._endpoint, self)
+            await handler_of(self._gateway.services, self._endpoint, exchange).run()
         finally:
             self._connection.ended(self)
             if not self.response_complete and not self.disconnected:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 
 from gateway.admission.capacity import capacity
@@ -24,13 +24,13 @@ from gateway.domain.upstream import (
     read_counted,
 )
 from gateway.engines.base import Call
+from gateway.engines.openai.responses import own_call
 from gateway.engines.outgoing import outgoing_fields
 from gateway.engines.registry import send
 from gateway.errors import GatewayError, exhausted
 from gateway.inspection import rewrite
 from gateway.inspection.continued_track import ContinuedTrack
-from gateway.inspection.echo import mentions
-from gateway.inspection.error_replies import POOL_PAUSE, Verdict, judge
+from gateway.inspection.error_replies import POOL_PAUSE, Verdict
 from gateway.inspection.heuristics import empty_kind
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -39,7 +39,7 @@ from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
 from gateway.proxy.exchange import ClientGone
-from gateway.proxy.feedback import count_found
+from gateway.proxy.feedback import count_found, verdict_of
 from gateway.proxy.joining import keep_answer
 from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
@@ -114,7 +114,7 @@ class Attempt:
             response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
                 body = state.without_key(await response.read_all(ERROR_BODY_MOST))
-                raise AttemptFailed(self._judged(response.status, response.headers, body))
+                raise AttemptFailed(verdict_of(call, self.request, state, response, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True
             state.evidence.succeeded()
@@ -175,10 +175,6 @@ class Attempt:
             self._answered(self.spare)
             await self.reply.finish()
 
-    def _judged(self, status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
-        request, asked_by = self.request, self.candidate.state.model or self.request.model
-        return judge(status, headers, body, request.endpoint.name, model=asked_by, echoed=partial(mentions, request))
-
     # -- send -----------------------------------------------------------------------------------------------------
 
     def _call(self) -> Call:
@@ -199,7 +195,8 @@ class Attempt:
             self._kept = BrokenOff(dict(fields), SentText(self.exchange.share.add))
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
-        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), up_id)
+        own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
+        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), up_id, own)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

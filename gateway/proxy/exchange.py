@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Memory, Share
+from gateway.domain.request import OwnForm
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
 
@@ -42,6 +43,11 @@ class Exchange(Protocol):
     headers: dict[bytes, bytes]
     caller: Caller  # what the headers say
     share: Share  # the memory that the request holds; its handler releases it
+
+    @property
+    def own(self) -> OwnForm | None:
+        """After `read_body`: the request as it came, where a translation was returned."""
+        ...
 
     @property
     def started(self) -> bool: ...
@@ -95,6 +101,8 @@ class AsgiExchange:
         "share",
         "started",
     )
+
+    own: OwnForm | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
         self.share = Share(memory)

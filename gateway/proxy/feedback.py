@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.facts import Source
 from gateway.domain.request import NO_MEDIA, InferenceRequest, Refusal
+from gateway.domain.upstream import Response
+from gateway.engines.base import Call
 from gateway.engines.outgoing import outgoing_limits
-from gateway.inspection.echo import client_mentions
-from gateway.inspection.error_replies import Verdict
+from gateway.inspection.echo import client_mentions, mentions
+from gateway.inspection.error_replies import Verdict, judge
 from gateway.inspection.notation import may_lack_opener
 from gateway.inspection.policy import CLOSER
 from gateway.inspection.server_faults import is_pool_full
@@ -48,6 +51,17 @@ class Feedback:
             if name in self.request.fields:
                 digest.update(memoryview(self.request.fields[name]))
         return Source(self.request_id, self.request.sender, digest.digest(), self.several_clients)
+
+
+def verdict_of(call: Call, request: InferenceRequest, state: BackendState, response: Response, body: bytes) -> Verdict:
+    """What the backend's error answer to this call means."""
+    own = call.own
+    endpoint = own.endpoint if own is not None and own.only else request.endpoint
+    asked_by, echoed = state.model or request.model, partial(mentions, request)
+    verdict = judge(response.status, response.headers, body, endpoint.name, model=asked_by, echoed=echoed)
+    if verdict.kind == "unserved" and endpoint is not request.endpoint:
+        return replace(verdict, kind="incapable")  # it may well serve chats, so no chat can find out about it
+    return verdict
 
 
 def within_reason(verdict: Verdict, state: BackendState, request: InferenceRequest, alias: Alias) -> Verdict:
@@ -139,6 +153,8 @@ def _is_known(state: BackendState, lack: str) -> bool:
         declared, check = backend.tool_parser not in (None, "none") or bool(backend.auto_tools), "tool_auto"
     elif lack == "thinking":
         declared, check = backend.thinking in ("optional", "always"), "thinking_on"
+    elif lack.startswith("endpoint:"):
+        return False
     else:
         declared_by = {"audio": backend.audio, "pdf": backend.pdf}
         return declared_by.get(lack, backend.vision) is True

@@ -164,8 +164,8 @@ class RequestHandler:
         return received
 
     async def _read(self, client: access.Identity) -> InferenceRequest:
-        self.exchange.caller.check_json()
-        return parse(self.record.endpoint, await self.exchange.read_body(self.snapshot.server.max_body))
+        (exchange := self.exchange).caller.check_json()
+        return parse(self.record.endpoint, await exchange.read_body(self.snapshot.server.max_body), exchange.own)
 
     # -- plan -----------------------------------------------------------------------------------------------------
 

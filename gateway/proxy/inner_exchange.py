@@ -11,6 +11,7 @@ from gateway.admission.access import Identity
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.config.snapshot import Alias
+from gateway.domain.request import OwnForm
 from gateway.proxy.exchange import ClientGone, Headers, nothing, running_task, too_large
 
 
@@ -25,6 +26,8 @@ class OnBehalf:
 class InnerExchange:
     """An `Exchange` (proxy/exchange.py) without a connection. `share`: the memory that the request holds; its answer is
     counted in `kept`, which the caller releases."""
+
+    own: OwnForm | None = None
 
     def __init__(self, headers: Mapping[bytes, bytes], peer: str, body: bytes, share: Share, kept: Share) -> None:
         self.headers = dict(headers)

@@ -99,7 +99,9 @@ def _identity(context: RequestContext, received: ReceivedRequest) -> list[bytes]
 
 
 def _fields(received: ReceivedRequest) -> Iterator[bytes]:
-    for name, value in received.request.fields.items():
+    own = received.request.own
+    fields = received.request.fields if own is None else own.fields  # a translation leaves some of them out
+    for name, value in fields.items():
         yield name.encode("utf-8", "surrogatepass")
         yield bytes(value)
 

@@ -12,11 +12,14 @@ from gateway.routing.tasks import is_task
 
 Switch = Literal["on", "off"]
 Resort = Literal["mend", "strip"]
-Lack = Literal["tools", "tool_choice", "json_schema", "images", "audio", "pdf", "continues", "thinking", "logprobs"]
+Lack = Literal[
+    "tools", "tool_choice", "json_schema", "images", "audio", "pdf", "continues", "thinking", "logprobs", "hosted"
+]
 
 
 class Needs(NamedTuple):
-    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred."""
+    """What a request needs of a backend. `thinking` is required, or with `wish` only preferred. `hosted`: tools that
+    the server runs itself, or other things that no chat can carry."""
 
     tools: Literal["auto", "required", "named"] | None = None
     json_schema: bool = False
@@ -27,6 +30,7 @@ class Needs(NamedTuple):
     logprobs: bool = False
     pdf: bool = False
     continues: bool = False
+    hosted: bool = False
 
     @property
     def on_demand(self) -> bool:
@@ -71,7 +75,9 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
     if request.continues and request.thinking == "off":  # behind the beginning of an answer there are no thoughts
         forced = None
     wanted = forced or request.thinking
-    if not (request.tools or request.json_schema or wanted or request.logprobs or request.continues or request.file_at):
+    hosted = request.own is not None and request.own.untranslatable is not None
+    rare = hosted or request.continues or request.file_at
+    if not (request.tools or request.json_schema or wanted or request.logprobs or rare):
         return NO_NEEDS
     if "tools" not in request.endpoint.prompt:
         return Needs(logprobs=True) if request.logprobs else NO_NEEDS
@@ -84,6 +90,7 @@ def needs_of(request: InferenceRequest, alias: Alias, client: Client | None = No
         thinking=wanted,
         wish=forced is None and request.thinking_wish,
         logprobs=request.logprobs,
+        hosted=hosted,
     )
 
 
@@ -117,6 +124,8 @@ def lacking(needs: Needs, able: Capabilities) -> tuple[Lack, ...]:
         lacks.append("thinking")
     if needs.logprobs and able.logprobs is False:
         lacks.append("logprobs")
+    if needs.hosted and not able.hosted:
+        lacks.append("hosted")
     return tuple(lacks)
 
 

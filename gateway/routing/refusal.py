@@ -55,6 +55,10 @@ def refusal(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, now: 
     or this request noticed: agents use up their few attempts within seconds on a 502, and wait on a 429."""
     alias = plan.alias
     skipped = plan.skipped
+    members = [skip.state for skip in skipped] + [candidate.state for candidate in plan.candidates]
+    untranslatable = None if request.own is None else request.own.untranslatable
+    if untranslatable is not None and not any(state.capabilities(now).hosted for state in members):
+        return untranslatable
     names = {t.backend for t in tried}
     reasons = [f"{t.backend} {t.reason}{_missing(plan, t)}" for t in tried]
     reasons += [f"{s.state.name} {s.reason}" for s in skipped if s.state.name not in names]

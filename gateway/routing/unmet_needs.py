@@ -26,6 +26,8 @@ def describe_lack(lack: Lack, needs: Needs, state: BackendState, able: Capabilit
         return "takes no PDF: send its text, or ask a backend that reads PDFs (pdf: true)"
     if lack == "continues":
         return f"does not continue a text that the client began: a {state.server} begins its answer anew"
+    if lack == "hosted":
+        return "runs no tools of its own and reads no files (a server that does: responses: hosted in routes.yaml)"
     flags = "--language-model-only or --limit-mm-per-prompt" if state.traits.launch_flags else ""
     started = f", or was started with {flags}" if flags else ""
     return f"takes no {lack} (it serves a text model{started})"

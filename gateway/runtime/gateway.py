@@ -22,6 +22,7 @@ from gateway.batches.sqlite_store import SqliteBatchStore
 from gateway.config.load import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
+from gateway.conversations.conversations import Conversations
 from gateway.domain.backend import BackendState, Observers
 from gateway.domain.events import KEPT, Event
 from gateway.domain.fleet import Fleet
@@ -113,6 +114,7 @@ class Gateway:
             on_short=self.short_of,
         )
         self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
+        self.conversations = Conversations(snapshot.server, failures)
         self.shared: Membership | None = None  # None = no other gateways share the fleet
         if snapshot.server.shared is not None:
             from gateway.cluster.membership import Membership
@@ -174,6 +176,7 @@ class Gateway:
         await self.operations.open()  # may put a mode in force, so outside the lock
         await self.starter.open()
         await self.batches.open()
+        await self.conversations.open()
 
     async def _open(self) -> None:
         if self._written.modes:
@@ -276,6 +279,7 @@ class Gateway:
         await self.starter.close()
         await self.operations.close()
         await self.batches.close()
+        await self.conversations.close()
         self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()

@@ -202,6 +202,13 @@ def test_a_public_host_must_say_whether_it_is_cloud(engine: str) -> None:
         assert snapshot.backends["a"].cloud is (said == "true")
 
 
+@pytest.mark.parametrize(("engine", "wrong"), [("ollama", True), ("litellm", True), ("openai", False)])
+def test_engines_with_an_api_of_their_own_are_asked_for_chats_alone(engine: str, wrong: bool) -> None:
+    backend = f'engine: {engine}, url: "http://192.168.1.11:1", model: a/m, cloud: false, responses: own'
+    found = mistakes(f"backends:\n  a: {{{backend}}}\n")
+    assert any("never asked at /v1/responses" in line for line in found) is wrong
+
+
 def test_a_list_under_an_alias_has_its_own_lines() -> None:
     assert mistakes(FINE + "aliases:\n  w:\n    - a\n    - [b,\n       c]\n") == [
         "routes.yaml:8  aliases.w.use: unknown backend 'c' - there are a, b"

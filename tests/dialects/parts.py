@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.dialects.anthropic.request import to_chat
+from gateway.dialects.responses.request import Asked, read
 from gateway.domain.request import CHAT, parse
 from gateway.errors import GatewayError
 from tests.envelope import TRIGGERS
@@ -42,6 +43,14 @@ def result(id_: str, content: Any = None, **more: Any) -> dict[str, Any]:
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"{name} it", "input_schema": {"type": "object"}, **more}
+
+
+def response_to_chat(body: bytes) -> tuple[bytes, Asked]:
+    """The chat body of a request for a response, and what its answer needs. Raises what no chat can carry."""
+    became, asked, own = read(body)
+    if own.untranslatable is not None:
+        raise own.untranslatable
+    return became, asked
 
 
 def chat(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.responses.request import to_chat
 from gateway.domain.request import RESPONSES, parse
 from gateway.errors import GatewayError
-from tests.dialects.parts import harmless
+from tests.dialects.parts import harmless, response_to_chat
 from tests.dialects.test_any_body import spoil
 
 USER = {"role": "user", "content": "hi"}
@@ -30,7 +29,7 @@ FUNCTION = {
 
 def chat(input_: Any = "hi", **fields: Any) -> dict[str, Any]:
     """The chat body, which the request path accepts."""
-    body, _ = to_chat(json.dumps({"model": "main", "input": input_, **fields}).encode())
+    body, _ = response_to_chat(json.dumps({"model": "main", "input": input_, **fields}).encode())
     assert parse(RESPONSES, body).model == "main"
     became: dict[str, Any] = json.loads(body)
     return became
@@ -214,7 +213,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 @given(bodies())
 def test_any_body_becomes_a_chat_or_is_refused(body: dict[str, Any]) -> None:
     with contextlib.suppress(GatewayError):
-        became, asked = to_chat(json.dumps(body).encode())
+        became, asked = response_to_chat(json.dumps(body).encode())
         assert isinstance(json.loads(became)["messages"], list)
         assert json.loads(asked.echo)["store"] is False
 
@@ -223,5 +222,5 @@ def test_any_body_becomes_a_chat_or_is_refused(body: dict[str, Any]) -> None:
 def test_a_body_that_is_nested_too_deeply_is_refused(field: str) -> None:
     deep = b'{"model":"m","input":"hi","%b":%b1%b}' % (field.encode(), b"[" * 100_000, b"]" * 100_000)
     with pytest.raises(GatewayError) as caught:
-        to_chat(deep)
+        response_to_chat(deep)
     assert caught.value.code == "invalid_request_body"

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from gateway.dialects.responses import stream as responses_stream
 from gateway.dialects.responses.answer import Ids, to_response
-from gateway.dialects.responses.request import Asked, to_chat
+from gateway.dialects.responses.request import Asked
 from gateway.dialects.responses.stream import ResponseStream
 from gateway.domain.upstream import ProtocolFailure
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from tests.dialects.answers import DONE, USAGE, Answer, called, chunk
+from tests.dialects.parts import response_to_chat
 from tests.dialects.streams import BEAT, COMMENT, ROLE, answers, streams
 
 IDS = Ids("r", 1700000000)
@@ -182,7 +183,7 @@ def test_tokens_have_the_names_of_the_api() -> None:
 
 def test_an_answer_repeats_its_request_and_keeps_nothing() -> None:
     body = {"model": "main", "input": "hi", "instructions": "Be\nshort.", "store": True, "temperature": 0.5}
-    _, asked = to_chat(json.dumps(body, indent=1).encode())
+    _, asked = response_to_chat(json.dumps(body, indent=1).encode())
     (created, *_) = streamed([ROLE], asked)
     response = created["response"]
     assert (response["instructions"], response["temperature"]) == ("Be\nshort.", 0.5)

@@ -8,12 +8,15 @@ from gateway.dialects.anthropic.answer import to_message
 from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
 from gateway.dialects.anthropic.stream import MessageStream
+from gateway.domain.request import OwnForm
 
 
 class Message:
     """A `Translation` (translated.py)."""
 
     __slots__ = ("_request_id", "_stream")
+
+    own: OwnForm | None = None
 
     def __init__(self) -> None:
         self._request_id = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.dialects.fields import brief, expected, invalid, reminder, string, text_part
+from gateway.dialects.fields import Untranslatable, brief, expected, invalid, reminder, string, text_part
 
 Item = dict[str, Any]
 Part = dict[str, Any]
@@ -44,6 +44,17 @@ def to_messages(instructions: Any, input_: Any) -> list[dict[str, Any]]:
     return messages
 
 
+def is_item(item: Item) -> bool:
+    """Is the item of a kind that a chat has? (One that names a stored item counts: it is refused in any case.)"""
+    return item.get("type", "message") in ("message", *_ASSISTANTS, "function_call_output", "item_reference")
+
+
+def is_part(part: Part, *, text_only: bool) -> bool:
+    """Is the part of a kind that a chat has there?"""
+    kind = part.get("type")
+    return kind in (*_TEXTS, "refusal") or (not text_only and kind in ("input_image", "input_audio"))
+
+
 def _items(input_: Any) -> list[tuple[str, Item]]:
     """(where, item) of each; a string is one message of the user."""
     if isinstance(input_, str):
@@ -79,7 +90,7 @@ def _side(item: Item, where: str) -> str:
         what = "refers to a stored item, and the gateway stores none. Send the item itself."
         raise invalid(where, what, unsupported=True)
     what = f"is of type {brief(kind)}, which OpenAI's servers alone can read or run. Leave it out."
-    raise invalid(where, what, unsupported=True)
+    raise Untranslatable(where, what)
 
 
 def _user(items: list[tuple[str, Item]]) -> Iterator[dict[str, Any]]:
@@ -178,7 +189,9 @@ def _part(part: Item, where: str) -> Part:
         return {"type": "input_audio", "input_audio": _checked(part.get("input_audio"), f"{where}.input_audio")}
     if not isinstance(kind, str):
         raise expected(f"{where}.type", "the type of a part", kind)
-    raise invalid(where, f"is of type {brief(kind)}: no backend reads that. Send its text.", unsupported=True)
+    if part.get("file_id") is not None:
+        raise invalid(f"{where}.file_id", "is a file that OpenAI keeps. Send the file itself.", unsupported=True)
+    raise Untranslatable(where, f"is of type {brief(kind)}: no backend reads that. Send its text.")
 
 
 def _picture(part: Item, where: str) -> Part:

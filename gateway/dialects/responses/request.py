@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from gateway.dialects.fields import expected, invalid, put, value_in
-from gateway.dialects.responses.items import to_messages
+from gateway.dialects.fields import Untranslatable, expected, invalid, put, value_in
+from gateway.dialects.responses.items import is_item, is_part, to_messages
 from gateway.dialects.responses.tools import chat_tools
-from gateway.domain.request import read_fields
+from gateway.domain.request import RESPONSES, OwnForm, read_fields
 from gateway.errors import GatewayError
 
 # Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.
@@ -22,7 +22,7 @@ _CHATS = ("n", "messages", "response_format", "functions", "function_call")  # o
 _DROPPED = (*_HINTS, *_CACHES, *_CHATS)
 _STORED = "the gateway stores nothing. Send the whole conversation as `input`."
 _REFUSED = {
-    "previous_response_id": f"names an earlier response, and {_STORED}",
+    "previous_response_id": f"names an earlier response, and {_STORED} (`server.keep_responses` keeps them.)",
     "conversation": f"names a stored conversation, and {_STORED}",
     "prompt": "names a stored prompt, and the gateway stores nothing. Send its text as `instructions` and `input`.",
     "background": "needs a place where the answer is kept, and the gateway stores nothing. Leave it out.",
@@ -34,6 +34,16 @@ _LOGPROBS = "message.output_text.logprobs"
 _USAGE = Raw(b'{"include_usage":true}')
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Kept(NamedTuple):
+    """What is kept of a response. `previous`: the one that it goes on from."""
+
+    previous: str | None = None
+    stored: bool = False
+
+
+NOT_KEPT = Kept()
 
 
 @dataclass(slots=True)
@@ -48,22 +58,30 @@ class Asked:
     carried: bool = False
 
 
-def to_chat(body: bytes) -> tuple[bytes, Asked]:
-    """The body of the same request for `/chat/completions`. Unknown fields are passed on unchanged. Raises GatewayError
-    (`invalid_request_body`, `input_unsupported`)."""
+def read(body: bytes, kept: Kept = NOT_KEPT) -> tuple[bytes, Asked, OwnForm]:
+    """The body of the same request for `/chat/completions`, what the answer needs, and the request as it came. Unknown
+    fields are passed on unchanged. Where the request is untranslatable, the chat is what remains of it without these
+    things: enough to choose a backend by. Raises GatewayError (`invalid_request_body`, `input_unsupported`)."""
+    fields = read_fields(body)
+    untranslatable = None
     try:
-        chat, asked = _translated(read_fields(body))
-        return _encode(chat), asked
+        try:
+            chat, asked = _translated(dict(fields), kept)
+        except Untranslatable as error:
+            untranslatable = error
+            chat, asked = _translated(translatable(fields), kept)
+        own = {name: value for name, value in fields.items() if name not in _REFUSED or value_in(value, name)}
+        return _encode(chat), asked, OwnForm(RESPONSES, own, untranslatable)
     except RecursionError:
         raise GatewayError("invalid_request_body", "The request body is nested too deeply.") from None
 
 
-def _translated(fields: dict[str, Raw]) -> tuple[dict[str, Raw], Asked]:
+def _translated(fields: dict[str, Raw], kept: Kept) -> tuple[dict[str, Raw], Asked]:
     for name, why in _REFUSED.items():
         if name in fields and value_in(fields.pop(name), name):
-            raise invalid(name, why, unsupported=True)
+            raise Untranslatable(name, why) if name == "top_logprobs" else invalid(name, why, unsupported=True)
     taken = {name: value_in(fields.pop(name, None), name) for name in _TAKEN}
-    asked = _asked(fields, taken)
+    asked = _asked(fields, taken, kept)
     for name in _DROPPED:
         fields.pop(name, None)
     fields["messages"] = Raw(_encode(to_messages(taken["instructions"], taken["input"])))
@@ -93,12 +111,12 @@ _TAKEN = (
 )
 
 
-def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
+def _asked(fields: dict[str, Raw], taken: dict[str, Any], kept: Kept) -> Asked:
     include = taken["include"] or []
     if not isinstance(include, list):
         raise expected("include", "a list", include)
     if _LOGPROBS in include:
-        raise invalid("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.", unsupported=True)
+        raise Untranslatable("include", f"asks for `{_LOGPROBS}`, which cannot be translated. Leave it out.")
     reasoning, text = taken["reasoning"] or {}, taken["text"] or {}
     for name, value in (("reasoning", reasoning), ("text", text)):
         if not isinstance(value, dict):
@@ -113,14 +131,14 @@ def _asked(fields: dict[str, Raw], taken: dict[str, Any]) -> Asked:
         "max_output_tokens": taken["max_output_tokens"],
         "metadata": stated.get("metadata") or {},
         "parallel_tool_calls": True if parallel is None else parallel,
-        "previous_response_id": None,
+        "previous_response_id": kept.previous,
         "reasoning": {"effort": reasoning.get("effort"), "summary": summary},
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": taken["tool_choice"] or "auto",
         "tools": taken["tools"] or [],
         "truncation": "disabled",
         "background": False,
-        "store": False,
+        "store": kept.stored,
     }
     return Asked(model if isinstance(model, str) else "", _encode(echo), bool(summary), _THOUGHTS in include)
 
@@ -155,3 +173,39 @@ _FORMATS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "json_object": lambda form: {"type": "json_object"},
     "json_schema": _json_schema,
 }
+
+
+# -- what remains of a request that no chat can carry ------------------------------------------------------------------
+
+_TEXT_ONLY = ("assistant", "system", "developer")  # roles
+
+
+def translatable(fields: dict[str, Raw]) -> dict[str, Raw]:
+    """The fields of the request without the tools, items and parts that have no translation. Raises GatewayError for
+    JSON that cannot be read."""
+    rest = {name: value for name, value in fields.items() if name not in ("top_logprobs", "include")}
+    tools, choice, given = (value_in(fields.get(name), name) for name in ("tools", "tool_choice", "input"))
+    if isinstance(tools, list):
+        functions = [tool for tool in tools if _type_of(tool) in (None, "function")]
+        rest["tools"] = Raw(_encode(functions))
+        if isinstance(choice, dict) or not functions:  # it may name one of the others
+            rest.pop("tool_choice", None)
+    if isinstance(given, list):
+        rest["input"] = Raw(_encode([_item(item) for item in given if not isinstance(item, dict) or is_item(item)]))
+    return rest
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _item(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    return item | {name: _parts(item[name], item.get("role")) for name in ("content", "output") if name in item}
+
+
+def _parts(content: Any, role: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [part for part in content if not isinstance(part, dict) or is_part(part, text_only=role in _TEXT_ONLY)]

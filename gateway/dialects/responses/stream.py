@@ -53,7 +53,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 @dataclass(slots=True)
-class _Item:
+class Item:
     """`kind`: rs | msg | fc. `delta`: the bytes of its delta events before the sequence number, and between that and
     the text. `text`: what it has written so far, as the inside of a JSON string."""
 
@@ -98,11 +98,11 @@ class ResponseStream:
         self._begun = False
         self._sent = 0  # events, all numbered
         self._size = self._held = 0  # bytes of texts, and those that `hold` knows
-        self._open: _Item | None = None
+        self._open: Item | None = None
         self._frame: tuple[bytes, bytes] | None = None  # of the open item's events
         self._white = ""  # white space that may turn out to begin a text
         self._items: list[bytes] = []  # each as it was last sent
-        self._calls: dict[object, _Item] = {}  # by the call's index in the chat
+        self._calls: dict[object, Item] = {}  # by the call's index in the chat
         self._reason: str | None = None
         self._usage: Any = None
         self._out: list[bytes] = []
@@ -118,7 +118,7 @@ class ResponseStream:
         self._out.clear()
         return out
 
-    def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes], item: _Item) -> bool:
+    def _translate_fast(self, event: bytes, frame: tuple[bytes, bytes], item: Item) -> bool:
         """Translate an event that differs from an earlier one of the open item only in its text, as nearly all do. The
         text's bytes are copied, because both are JSON strings. False = another kind of event."""
         raw = framed_text(event, *frame)
@@ -127,7 +127,7 @@ class ResponseStream:
         self._say(item, raw)
         return True
 
-    def _say(self, item: _Item, raw: bytes) -> None:
+    def _say(self, item: Item, raw: bytes) -> None:
         """`raw`: the inside of a JSON string."""
         self._size += len(raw)
         if self._size > TEXT_MOST:
@@ -229,25 +229,26 @@ class ResponseStream:
         if isinstance(arguments, str) and arguments and not item.ended:
             self._say(item, _encode(arguments)[1:-1])
 
-    def _open_item(self, kind: str, call_id: str = "", name: str = "") -> _Item:
+    def _open_item(self, kind: str, call_id: str = "", name: str = "") -> Item:
         """Begin an item, and end the one before it."""
         self._close()
         self._frame = None
         self._white = ""
         index = len(self._items)
-        type_, more = self._delta_type(kind)
-        id_ = self._ids.item(kind, index)
-        fields = _encode({"item_id": id_, "output_index": index, **more})[1:-1]
-        before = b'event: %b\ndata: {"type":"%b","sequence_number":' % (type_.encode(), type_.encode())
-        item = _Item(kind, index, id_, (before, b"," + fields + b',"delta":"'), call_id, name)
-        self._open = item
+        item = self._open = self._new_item(kind, index, self._ids.item(kind, index), call_id, name)
         self._items.append(self._told(item, _PROGRESS, None))
         self._send("response.output_item.added", output_index=index, item=Raw(self._items[index]))
         if kind != "fc":
             self._send_part(item, "added", b'""')
         return item
 
-    def _send_part(self, item: _Item, what: str, text: bytes) -> None:
+    def _new_item(self, kind: str, index: int, id_: str, call_id: str, name: str) -> Item:
+        type_, more = self._delta_type(kind)
+        fields = _encode({"item_id": id_, "output_index": index, **more})[1:-1]
+        before = b'event: %b\ndata: {"type":"%b","sequence_number":' % (type_.encode(), type_.encode())
+        return Item(kind, index, id_, (before, b"," + fields + b',"delta":"'), call_id, name)
+
+    def _send_part(self, item: Item, what: str, text: bytes) -> None:
         """The part of a message, of thoughts or of their summary that an item has. `what`: added | done."""
         where = {"item_id": item.id, "output_index": item.index}
         if item.kind == "rs" and self._asked.summary:
@@ -257,7 +258,7 @@ class ResponseStream:
         part = text_part(text) if item.kind == "msg" else {"type": "reasoning_text", "text": Raw(text)}
         self._send(f"response.content_part.{what}", **where, content_index=0, part=part)
 
-    def _told(self, item: _Item, status: str, text: bytes | None) -> bytes:
+    def _told(self, item: Item, status: str, text: bytes | None) -> bytes:
         if item.kind == "fc":
             return call_item(item.id, item.call_id, item.name, b'""' if text is None else text, status)
         if item.kind == "msg":
@@ -274,7 +275,7 @@ class ResponseStream:
         if item.kind != "fc" or arguments_of(_decode_text(item.string)) is not None:
             self._end_item(item, COMPLETED)
 
-    def _end_item(self, item: _Item, status: str) -> None:
+    def _end_item(self, item: Item, status: str) -> None:
         item.ended = True
         where = {"item_id": item.id, "output_index": item.index}
         if item.kind == "fc":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.domain.backend import BackendState
+from gateway.domain.facts import Source
+from gateway.domain.own_responses import ENDPOINT
+from gateway.domain.request import Endpoint
 from gateway.domain.upstream import EngineDied, Response
 from gateway.engines.base import (
     Call,
+    Own,
     Refused,
     WholeResponse,
     authorized,
@@ -22,10 +27,13 @@ from gateway.engines.base import (
 )
 from gateway.engines.openai.asking import ask
 from gateway.engines.openai.parts import Parts, StreamOfParts, WholeOfParts
+from gateway.engines.openai.responses_reader import OwnStream, OwnWhole
 from gateway.inspection.error_replies import read_error
 from gateway.transport.client import post_json
 
 ERROR_MOST = 1024 * 1024  # bytes of an error that are read
+_NOT_THERE = (404, 405, 501)
+_REFUSED = (400, 422, 500)  # it may take the same request as a chat
 
 
 class OpenAIEngine:
@@ -38,16 +46,42 @@ class OpenAIEngine:
         pass
 
     def send(self, state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
-        return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
+        if call.own is not None:
+            return _send_own(state, call, call.own)
+        return _send_chat(state, call)
 
     def read_models(self, answer: Any) -> Mapping[str, int | None]:
         return {card["id"]: card_window(card) for card in model_cards(answer)}
 
 
-def _post(state: BackendState, call: Call, fields: Mapping[str, Raw]) -> Coroutine[Any, Any, Response]:
+def _send_chat(state: BackendState, call: Call) -> Coroutine[Any, Any, Response]:
+    return _send_otherwise(state, call) if state.traits.asked_otherwise else _post(state, call, call.fields)
+
+
+def _post(
+    state: BackendState, call: Call, fields: Mapping[str, Raw], endpoint: Endpoint | None = None
+) -> Coroutine[Any, Any, Response]:
     assert state.client is not None
-    backend = state.backend
-    return post_json(state.client, backend.api_path + call.endpoint.path, authorized(call.headers, backend), fields)
+    backend, path = state.backend, (endpoint or call.endpoint).path
+    return post_json(state.client, backend.api_path + path, authorized(call.headers, backend), fields)
+
+
+async def _send_own(state: BackendState, call: Call, own: Own) -> Response:
+    """Send the client's own request to its own endpoint. Where the server does not have that, or refuses the request,
+    the server is asked as a chat."""
+    response = await _post(state, call, own.fields, own.endpoint)
+    if response.status < 300:
+        return OwnStream(response) if call.stream else OwnWhole(response)
+    if own.only or response.status not in (*_NOT_THERE, *_REFUSED):
+        return response
+    try:
+        await response.read_all(ERROR_MOST)
+    finally:
+        response.release()
+    chat = await _send_chat(state, call)
+    if response.status in _NOT_THERE and chat.status < 300:
+        state.facts.learn_lack(ENDPOINT, time.monotonic(), Source(call.request_id))
+    return chat
 
 
 async def _send_otherwise(state: BackendState, call: Call) -> Response:

@@ -1,0 +1,164 @@
+"""Kept responses on disk: `responses.db` (SQLite) in `server.data`. Everything here blocks: the event loop calls it in
+a thread.
+
+A response is kept with what was sent for it, and with the name of the one before. Those that go on from one another are
+a conversation (`root` is its first one): it ages with its last use, and is dropped as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+NAME = "responses.db"
+BUSY = 5.0  # seconds to wait for a transaction of another process
+RESPONSES_MOST = 10_000  # of one client
+TOTAL_MOST = 100_000  # of all clients
+DEPTH_MOST = 1_000  # responses in one conversation
+SHARE = 4  # a client may have this part of the bytes
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+  owner TEXT NOT NULL, id TEXT NOT NULL, root TEXT NOT NULL, previous TEXT, depth INTEGER NOT NULL,
+  used REAL NOT NULL, size INTEGER NOT NULL, local INTEGER NOT NULL, input BLOB NOT NULL, response BLOB NOT NULL,
+  PRIMARY KEY (owner, id)
+);
+CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
+CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
+PRAGMA user_version = 1;
+"""
+_CHAIN = """
+WITH RECURSIVE chain (id, previous, depth) AS (
+  SELECT id, previous, depth FROM responses WHERE owner = :owner AND id = :id
+  UNION ALL
+  SELECT r.id, r.previous, r.depth FROM responses r JOIN chain c ON r.owner = :owner AND r.id = c.previous
+    AND r.depth = c.depth - 1
+)
+SELECT r.depth, r.input, r.response FROM chain JOIN responses r ON r.owner = :owner AND r.id = chain.id
+ORDER BY r.depth
+"""
+
+
+class Turn(NamedTuple):
+    """What was sent for a response, a JSON list of items, and the response, a JSON object."""
+
+    input: bytes
+    response: bytes
+
+
+class Conversation(NamedTuple):
+    """The turns up to one response. `local`: it may not leave the LAN."""
+
+    turns: list[Turn]
+    local: bool
+
+
+class ResponseStore:
+    """Used by one thread at a time. Times are Unix seconds. `keep`: seconds after the last use; `most`: bytes."""
+
+    def __init__(self, folder: Path, keep: float, most: int) -> None:
+        self.path = folder / NAME
+        self._keep, self._most = keep, most
+        self._base: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        base = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute("PRAGMA synchronous = NORMAL")
+        base.execute("PRAGMA secure_delete = ON")
+        base.executescript(_SCHEMA)
+        self._base = base
+
+    def close(self) -> None:
+        if self._base is not None:
+            self._base.close()
+            self._base = None
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        assert self._base is not None
+        return self._base
+
+    def response(self, owner: str, name: str, now: float) -> bytes | None:
+        asked = "SELECT response FROM responses WHERE owner = ? AND id = ? AND used > ?"
+        row = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def conversation(self, owner: str, name: str, now: float, most: int) -> Conversation | None:
+        """The turns up to this response; its conversation counts as used. None = it is not kept, or not all of it.
+        Raises OverflowError if it has more than `most` bytes."""
+        asked = "SELECT root, depth, local FROM responses WHERE owner = ? AND id = ? AND used > ?"
+        found = self._db.execute(asked, (owner, name, now - self._keep)).fetchone()
+        if found is None:
+            return None
+        root, depth, local = found
+        turns: list[Turn] = []
+        for number, (at, sent, response) in enumerate(self._db.execute(_CHAIN, {"owner": owner, "id": name})):
+            if at != number:
+                return None
+            most -= len(sent) + len(response)
+            if most < 0:
+                raise OverflowError
+            turns.append(Turn(sent, response))
+        if len(turns) != depth + 1:
+            return None
+        self._db.execute("UPDATE responses SET used = ? WHERE owner = ? AND root = ?", (now, owner, root))
+        return Conversation(turns, bool(local))
+
+    def add(self, owner: str, name: str, previous: str | None, turn: Turn, now: float, *, local: bool) -> bool:
+        """Keep a response; what is older gives way. False = it cannot be kept: it is too large, or the one before is
+        gone."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            kept = self._add(owner, name, previous, turn, now, local)
+            self._db.execute("COMMIT" if kept else "ROLLBACK")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        return kept
+
+    def _add(self, owner: str, name: str, previous: str | None, turn: Turn, now: float, local: bool) -> bool:
+        root, depth = name, 0
+        if previous is not None:
+            asked = "SELECT root, depth FROM responses WHERE owner = ? AND id = ?"
+            before = self._db.execute(asked, (owner, previous)).fetchone()
+            if before is None or before[1] + 1 >= DEPTH_MOST:
+                return False
+            root, depth = before[0], before[1] + 1
+        self.drop_old(now)
+        size = len(turn.input) + len(turn.response)
+        row = (owner, name, root, previous, depth, now, size, local, turn.input, turn.response)
+        self._db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.execute("UPDATE responses SET used = ? WHERE owner = ? AND root = ?", (now, owner, root))
+        new = owner, root
+        of_owner = self._make_room(new, " WHERE owner = ?", (owner,), self._most // SHARE, RESPONSES_MOST)
+        return of_owner and self._make_room(new, "", (), self._most, TOTAL_MOST)
+
+    def _make_room(
+        self, new: tuple[str, str], where: str, args: tuple[str, ...], size_most: int, count_most: int
+    ) -> bool:
+        """Drop the conversations whose last use is longest ago, of those `where`, until the rest fits. False = the new
+        one (its owner and root) alone is too large."""
+        while True:
+            sums = f"SELECT count(*), coalesce(sum(size), 0) FROM responses{where}"
+            count, size = self._db.execute(sums, args).fetchone()
+            if count <= count_most and size <= size_most:
+                return True
+            oldest = f"SELECT owner, root FROM responses{where} ORDER BY used, rowid LIMIT 1"
+            found = self._db.execute(oldest, args).fetchone()
+            if found == new:
+                return False
+            self._db.execute("DELETE FROM responses WHERE owner = ? AND root = ?", found)
+
+    def drop(self, owner: str, name: str) -> bool:
+        """False = it is not kept."""
+        asked = "DELETE FROM responses WHERE owner = ? AND id = ?"
+        return bool(self._db.execute(asked, (owner, name)).rowcount)
+
+    def drop_old(self, now: float) -> None:
+        """Drop what was not used for too long."""
+        self._db.execute("DELETE FROM responses WHERE used <= ?", (now - self._keep,))

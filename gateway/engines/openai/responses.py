@@ -1,0 +1,134 @@
+"""Which requests a server is asked for at its own `/v1/responses`, and with which body.
+
+Each attempt has the body of a chat, adapted to its backend (outgoing.py). What was adapted there is written into the
+client's own body too. A request that would be answered worse so than as a chat is asked as a chat.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.backend import BackendState
+from gateway.domain.own_responses import OwnResponses, Trouble
+from gateway.domain.request import InferenceRequest, OwnForm, value_of
+from gateway.engines.base import Own
+
+Fields = Mapping[str, Raw]
+
+_encode = msgspec.json.Encoder().encode
+_FALSE = Raw(b"false")
+_LIMITS = ("max_completion_tokens", "max_tokens")
+_WITHOUT = frozenset({"stream_options", "messages", "tools", "response_format"})  # no words of this API
+_MEDIA = ("input_image", "input_audio", "input_file")
+
+
+def own_call(request: InferenceRequest, state: BackendState, chat: Fields) -> Own | None:
+    """The client's own request for this backend; None = it is asked as a chat, with `chat`."""
+    own = request.own
+    how = None if own is None else state.own_responses(time.monotonic())
+    if own is None or how is None:
+        return None
+    fields = own_body(request, chat, how)
+    return None if fields is None else Own(own.endpoint, fields, own.untranslatable is not None)
+
+
+def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict[str, Raw] | None:
+    """The client's own body as this server is to get it; None = the server is to be asked as a chat. `chat`: the body
+    that it would get as a chat. What no chat can carry is always asked so. The server keeps nothing and cuts no prompt:
+    conversations are kept here, or not at all."""
+    own = request.own
+    assert own is not None
+    fields = {name: value for name, value in own.fields.items() if name != "truncation" and bytes(value) != b"null"}
+    fields["store"] = _FALSE
+    if not _adapt(fields, own.fields, request.fields, chat) and own.untranslatable is None:
+        return None
+    if own.untranslatable is None and not how.fields.issuperset(fields):
+        return None
+    if own.untranslatable is None and how.troubles and not how.troubles.isdisjoint(troubles(own)):
+        return None
+    return fields
+
+
+def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> bool:
+    """Write into `fields` what differs between `asked` and `sent`, two bodies of a chat. False if this API has no words
+    for some of it."""
+    worded = True
+    for name in asked.keys() | sent.keys():
+        value = sent.get(name)
+        if value == asked.get(name):
+            continue
+        if name in _LIMITS:
+            name = "max_output_tokens"
+        elif name == "reasoning_effort":
+            reasoning = value_of(own.get("reasoning"))
+            stated = {**reasoning} if isinstance(reasoning, dict) else {}
+            fields["reasoning"] = Raw(_encode({**stated, "effort": value_of(value)}))
+            continue
+        elif name in _WITHOUT or (name == "tool_choice" and not isinstance(value_of(value), str)):
+            worded = False
+            continue
+        if value is None:
+            fields.pop(name, None)
+        else:
+            fields[name] = value
+    return worded
+
+
+def troubles(own: OwnForm) -> Iterator[Trouble]:
+    """What of the request some servers answer worse than as a chat.
+
+    allowed_tools: only some of the tools may be called. summary, encrypted: thoughts are
+    wanted in that form, or come in. system_later: a system message is not the first one. neighbours: two messages of
+    one side follow each other, which the translation joins. parts: an assistant's message, or a result, is not one
+    text. unfinished: the last item is to be continued. media: pictures, sound or files."""
+    fields = own.fields
+    choice = value_of(fields.get("tool_choice"))
+    if isinstance(choice, dict) and choice.get("type") != "function":
+        yield "allowed_tools"
+    reasoning = value_of(fields.get("reasoning"))
+    if isinstance(reasoning, dict) and (reasoning.get("summary") or reasoning.get("generate_summary")):
+        yield "summary"
+    if value_of(fields.get("include")):
+        yield "encrypted"
+    given = value_of(fields.get("input"))
+    if isinstance(given, list):
+        yield from _troubles_of(given, bool(value_of(fields.get("instructions"))))
+
+
+def _troubles_of(items: list[Any], instructed: bool) -> Iterator[Trouble]:
+    before = "system" if instructed else ""
+    for number, item in enumerate(items):
+        if not isinstance(item, dict):
+            continue
+        if any(kind in _MEDIA for kind in _kinds(item)):
+            yield "media"
+        if item.get("encrypted_content"):
+            yield "encrypted"
+        role = item.get("role")
+        side = "system" if role in ("system", "developer") else str(role or item.get("type"))
+        if side == "system" and (number or instructed):
+            yield "system_later"
+        if role is not None and side == before:
+            yield "neighbours"
+        before = side
+        whole = item.get("output") if "output" in item else item.get("content")
+        if role != "user" and isinstance(whole, list) and len(whole) != 1:
+            yield "parts"
+        if isinstance(item.get("output"), list):
+            yield "parts"
+    last = items[-1] if items else None
+    if isinstance(last, dict) and (last.get("role") == "assistant" or last.get("type") == "reasoning"):
+        yield "unfinished"
+
+
+def _kinds(item: dict[str, Any]) -> Iterator[Any]:
+    """The types of the parts of an item."""
+    for content in (item.get("content"), item.get("output")):
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                yield part.get("type")
