@@ -50,16 +50,19 @@ class TranslatedExchange:
     """An `Exchange` (proxy/exchange.py) around another. A stream is translated as it arrives. A whole answer or an
     error is translated when it is complete; its head is sent then, because the length changes."""
 
-    __slots__ = ("_framer", "_head", "_inner", "_translation", "caller", "headers", "share")
+    __slots__ = ("_framer", "_head", "_inner", "_translation", "caller", "share")
 
     def __init__(self, inner: Exchange, translation: Translation) -> None:
         self._inner = inner
-        self.headers = inner.headers
         self.caller = inner.caller
         self.share: Share = inner.share
         self._translation = translation
         self._framer = Framer()
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None  # not sent yet
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.caller.headers
 
     @property
     def started(self) -> bool:

@@ -49,7 +49,6 @@ class DirectExchange:
         "caller",
         "complete",
         "disconnected",
-        "headers",
         "keep_alive",
         "own_task",
         "response_complete",
@@ -68,10 +67,8 @@ class DirectExchange:
         self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
-        self.caller = caller
-        # A trace writes into the headers, which all requests of the caller have in common.
-        traced = gateway.services.tracer is not None
-        self.headers: dict[bytes, bytes] = dict(caller.headers) if traced else caller.headers
+        # A trace writes into the headers, which all requests of a connection may have in common.
+        self.caller = caller if gateway.services.tracer is None else Caller(dict(caller.headers), caller.peer)
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
@@ -82,6 +79,10 @@ class DirectExchange:
 
     def task(self) -> asyncio.Task[None]:
         return self.own_task or running_task()  # asking asyncio costs more
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.caller.headers
 
     @property
     def peer(self) -> str:

@@ -40,14 +40,16 @@ class Exchange(Protocol):
     """`headers` have lower-case names; the values of a repeated header are joined (header_map.py). `started`: a
     response head was sent."""
 
-    headers: dict[bytes, bytes]
-    caller: Caller  # what the headers say
+    caller: Caller  # who sends the request, by its headers
     share: Share  # the memory that the request holds; its handler releases it
 
     @property
     def own(self) -> OwnForm | None:
         """After `read_body`: the request as it came, where a translation was returned."""
         ...
+
+    @property
+    def headers(self) -> dict[bytes, bytes]: ...
 
     @property
     def started(self) -> bool: ...
@@ -97,7 +99,6 @@ class AsgiExchange:
         "_send",
         "_watcher",
         "caller",
-        "headers",
         "share",
         "started",
     )
@@ -111,10 +112,13 @@ class AsgiExchange:
         self._send = send
         self._watcher: asyncio.Task[None] | None = None
         self._finished = False
-        self.headers: dict[bytes, bytes] = header_map(scope["headers"])
         client = scope.get("client")
-        self.caller = Caller(self.headers, client[0] if client else "local")
+        self.caller = Caller(header_map(scope["headers"]), client[0] if client else "local")
         self.started = False
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.caller.headers
 
     @property
     def peer(self) -> str:

@@ -30,7 +30,6 @@ class InnerExchange:
     own: OwnForm | None = None
 
     def __init__(self, headers: Mapping[bytes, bytes], peer: str, body: bytes, share: Share, kept: Share) -> None:
-        self.headers = dict(headers)
         self.share = share
         self.started = False
         self.status = 0  # of its answer; 0 = none yet
@@ -40,9 +39,13 @@ class InnerExchange:
         self._kept = kept
         self._sent = body
         self._peer = peer
-        self.caller = Caller(self.headers, peer)
+        self.caller = Caller(dict(headers), peer)
         self._leave: Callable[[], object] | None = None
         self._gone = False
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.caller.headers
 
     @property
     def peer(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from gateway.admission import access
+from gateway.admission.caller import Caller
 from gateway.config.snapshot import Snapshot
 from gateway.conversations.conversations import Conversations
 from gateway.conversations.store import Conversation, Turn
@@ -65,7 +65,9 @@ class KeptExchange(TranslatedExchange):
             fields["input"] = Raw(joined)
             if kept.local and not local:
                 local = True
-                self.headers = {**self.headers, LOCAL_ONLY: b"1"}  # what stayed in the LAN stays there
+                self.caller = Caller(
+                    {**self.headers, LOCAL_ONLY: b"1"}, self.peer
+                )  # what stayed in the LAN stays there
         self._previous, self._local = previous or None, local
         stores = value_in(fields.get("store"), "store") is not False
         if stores:
@@ -76,9 +78,9 @@ class KeptExchange(TranslatedExchange):
 
     def _who(self) -> tuple[str, bool]:
         """(whose responses these are, is the request to stay in the LAN?)"""
-        identity = access.identify(self._snapshot, self.headers, self.peer)
+        identity = self.caller.identify(self._snapshot)
         owner = identity.name if identity.client is not None else OPEN
-        return owner, identity.local_only or access.asks_local_only(self.headers)
+        return owner, identity.local_only or self.caller.asks_local_only
 
     async def write(self, data: bytes) -> None:
         translated = self._translated(data)
