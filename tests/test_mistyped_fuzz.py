@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.pooled import NO_POOLED_FACTS
 from tests.engines.test_mistyped_engines import LINES
 from tests.mutations import mutated, mutated_one_of
 from tests.scripted import RawReply, Turn, answer, scripted
@@ -83,6 +84,7 @@ async def follow(asked: list[Case]) -> None:
         for case in asked:
             for state in gateway.gateway.fleet.states.values():
                 state.evidence.succeeded()
+                state.facts.pooled = NO_POOLED_FACTS  # the size of one case's vectors is nothing to the next one
             (o if case.ollama else a).play(case.play)
             check(await ask(House(gateway, a, b, o), case), case)
         await nothing_failed(gateway)

@@ -11,6 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.api.app import build_api
+from gateway.config.load import load_text
+from gateway.http.app import BEGINNINGS
+from gateway.runtime.gateway import Gateway
 from gateway.transport.bounded import async_client
 from gateway.transport.trust import TrustOnDemand
 
@@ -75,13 +79,22 @@ def unneeded(found: dict[str, object]) -> list[str]:
 
 
 def test_serving_imports_only_what_it_needs(tmp_path: Path) -> None:
-    found = served(tmp_path, "/health", "/ready", "/version", "/metrics", "/v1/models")
-    assert found["answers"] == ["200", "503", "200", "200", "200"]
+    found = served(
+        tmp_path, "/health", "/ready", "/version", "/metrics", "/v1/models", "/nowhere", "/v1/nowhere", "/docs"
+    )
+    assert found["answers"] == ["200", "503", "200", "200", "200", "404", "404", "404"]
     assert unneeded(found) == []
 
 
+def test_every_path_of_fastapi_is_known_without_it() -> None:
+    snapshot = load_text("backends: {a: {url: 'http://127.0.0.1:9', model: m}}", environ={}).snapshot
+    served = build_api(Gateway(snapshot)).openapi()["paths"]
+    assert len(served) > 20
+    assert {path.removeprefix("/v1").strip("/").partition("/")[0] for path in served} == BEGINNINGS
+
+
 def test_what_is_not_polled_is_served_by_fastapi(tmp_path: Path) -> None:
-    found = served(tmp_path, "/", "/status", "/nowhere")
+    found = served(tmp_path, "/", "/status", "/status/nowhere")
     assert found["answers"] == ["200", "200", "404"]
     assert "fastapi" in unneeded(found)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 FILES = ("/v1/files", "/files")
+# How the paths that FastAPI serves begin, below `/` or `/v1/`. Any other path is a 404 at once.
+BEGINNINGS = frozenset(("", "admin", "audio", "batches", "events", "files", "messages", "responses", "status", "web"))
 FORM_MOST = 1024 * 1024  # bytes of a form beside its file
 
 
@@ -104,10 +106,11 @@ class App:
             await api(scope, bounded(receive, self.limit_of(path)), send)
 
     async def _polled_answer(self, path: str, scope: Scope) -> Answer | None:
-        """None for a path that is not polled."""
+        """None for a path that FastAPI may serve."""
         page = self.page_of(path)
         if page is None:
-            return None
+            unknown = path.removeprefix("/v1").strip("/").partition("/")[0] not in BEGINNINGS
+            return error_answer(GatewayError("not_found", f"No such path: {path}")) if unknown else None
         try:
             if scope["method"] != "GET":
                 raise GatewayError("method_not_allowed", f"{path} does not take {scope['method']}.")
