@@ -75,11 +75,12 @@ class Batches:
             await self._runner.in_thread(self._store.close)
         self._runner.close()
 
-    def status(self) -> list[dict[str, Any]]:
-        """For `/status`: the batches under way, then the last ones that have ended. `rate`: lines per second over the
-        last minute; `left`: seconds until the last one is done at that rate; None = not known."""
+    def status(self, may_see: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """For `/status`: the batches under way, then the last ones that have ended, of the clients that the viewer may
+        see. `rate`: lines per second over the last minute; `left`: seconds until the last one is done at that rate;
+        None = not known."""
         records = [run.record for run in self._runs.values()] + self._latest
-        shown = {record.id: record for record in reversed(records)}
+        shown = {record.id: record for record in reversed(records) if may_see(record.owner)}
         clock = time.monotonic()
         return [
             {
