@@ -292,11 +292,12 @@ class Batches:
             await asyncio.sleep(LOOK)
 
     def _follow_one(self, record: BatchRecord) -> None:
-        """Of several gateways, one whose routes.yaml does not know the client leaves its batches to the others."""
+        """Of several gateways, one whose routes.yaml does not know the client leaves its batches to the others, until
+        they expire: then any gateway ends them."""
         run = self._runs.get(record.id)
         if run is not None:
             run.follow(record)
-        elif not self._store.shared or self._runner.knows(record.owner):
+        elif not self._store.shared or self._runner.knows(record.owner) or record.expires_at <= now():
             self._begin(record)
 
 
