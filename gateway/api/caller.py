@@ -1,4 +1,4 @@
-"""Who sends a request that is no inference, and what it is told: without a framework."""
+"""The caller of a request beside inference, and its answer, without a framework."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def error_answer(error: GatewayError) -> Answer:
 
 
 def told_of(gateway: Gateway, error: Exception) -> GatewayError | None:
-    """What a client is told of an error; a lack of the gateway's own resources is counted. None = a defect."""
+    """The error that a client gets for this one; a lack of the gateway's own resources is counted. None = a defect."""
     if isinstance(error, GatewayError):
         return error
     if isinstance(error, RecursionError):

@@ -62,7 +62,7 @@ def router(gateway: Gateway) -> APIRouter:
         answer = describe(gateway)
         if viewer.admin:
             _add_words(gateway, answer)
-        answer["batches"] = _batches(gateway, viewer)
+        answer["batches"] = gateway.batches.status(viewer.may_see)
         answer["you"] = {"client": viewer.client, "admin": viewer.admin}
         answer["budgets"] = {name: share for name, share in _budgets(gateway).items() if viewer.may_see_budget(name)}
         return JSONResponse(answer, headers=fresh)
@@ -92,7 +92,8 @@ def router(gateway: Gateway) -> APIRouter:
     async def events(request: Request, samples: bool = False) -> Response:
         """The events from now on; with `samples` also the fleet's numbers every few seconds, and its batches."""
         viewer = admitted(request)
-        return EventStream(gateway, samples=samples, words=viewer.admin, batches=partial(_batches, gateway, viewer))
+        batches = partial(gateway.batches.status, viewer.may_see)
+        return EventStream(gateway, samples=samples, words=viewer.admin, batches=batches)
 
     return routes
 
@@ -110,11 +111,6 @@ class Viewer(NamedTuple):
     def may_see_budget(self, name: str) -> bool:
         whose = name.removeprefix("client ")
         return whose == name or self.may_see(whose)
-
-
-def _batches(gateway: Gateway, viewer: Viewer) -> list[dict[str, Any]]:
-    """Those that the viewer may see."""
-    return [batch for batch in gateway.batches.status() if viewer.may_see(batch["client"])]
 
 
 # -- /status ----------------------------------------------------------------------------------------------------------

@@ -75,11 +75,12 @@ class Batches:
             await self._runner.in_thread(self._store.close)
         self._runner.close()
 
-    def status(self) -> list[dict[str, Any]]:
-        """For `/status`: the batches under way, then the last ones that have ended. `rate`: lines per second over the
-        last minute; `left`: seconds until the last one is done at that rate; None = not known."""
+    def status(self, may_see: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """For `/status`: the batches under way, then the last ones that have ended, of the clients that the viewer may
+        see. `rate`: lines per second over the last minute; `left`: seconds until the last one is done at that rate;
+        None = not known."""
         records = [run.record for run in self._runs.values()] + self._latest
-        shown = {record.id: record for record in reversed(records)}
+        shown = {record.id: record for record in reversed(records) if may_see(record.owner)}
         clock = time.monotonic()
         return [
             {
@@ -291,11 +292,12 @@ class Batches:
             await asyncio.sleep(LOOK)
 
     def _follow_one(self, record: BatchRecord) -> None:
-        """Of several gateways, one whose routes.yaml does not know the client leaves its batches to the others."""
+        """Of several gateways, one whose routes.yaml does not know the client leaves its batches to the others, until
+        they expire: then any gateway ends them."""
         run = self._runs.get(record.id)
         if run is not None:
             run.follow(record)
-        elif not self._store.shared or self._runner.knows(record.owner):
+        elif not self._store.shared or self._runner.knows(record.owner) or record.expires_at <= now():
             self._begin(record)
 
 

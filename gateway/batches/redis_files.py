@@ -33,13 +33,17 @@ QUIET = 0.4  # seconds for which a Redis that did not answer is not asked again
 SHARE, SHARE_UNBOUNDED = 0.75, 0.5  # of Redis' `maxmemory`, or of its machine's memory, from which on nothing is added
 ROOM_FOR = 1.0  # seconds that what Redis says of its memory holds
 
+# Errors of a Redis that takes no writes for now: a replica after a failover, a disk that is full, a long script.
+REFUSALS = ("READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY")
+
 F = TypeVar("F", bound=Callable[..., Any])
 _decode_file = msgspec.json.Decoder(FileRecord).decode
 
 
 def asking(work: F) -> F:
-    """A method for which a Redis that does not answer is StoreAway, and one that is full StoreFull. For a moment after
-    that nothing is asked at all, so that no thread waits for what another one has just waited for in vain."""
+    """A method for which a Redis that does not answer, or takes no writes for now, is StoreAway, and one that is full
+    StoreFull. When it has not answered, nothing is asked for a moment, so that no thread waits for what another one has
+    just waited for in vain."""
 
     @wraps(work)
     def asks(store: RedisFiles, *args: Any, **more: Any) -> Any:
@@ -48,8 +52,12 @@ def asking(work: F) -> F:
         try:
             return work(store, *args, **more)
         except ResponseError as error:
-            if "OOM" in str(error):
+            code = getattr(error, "status_code", None) or str(error)  # the text of some errors is without its code
+            if "OOM" in code:
                 raise StoreFull("Redis is full (`maxmemory`): files and batches are kept there.") from None
+            if word := next((word for word in REFUSALS if word in code), None):
+                message = f"Redis takes no writes ({word}): files and batches are kept there. Try again later."
+                raise StoreAway(message) from None
             raise
         except (ConnectionError, TimeoutError, OSError) as error:
             words = " ".join(str(error).split()) or type(error).__name__
@@ -58,6 +66,10 @@ def asking(work: F) -> F:
             raise StoreAway(store.away) from None
 
     return cast(F, asks)
+
+
+class FileLost(Exception):
+    """Redis has lost a part of the content of a file."""
 
 
 class RedisFiles(BatchStore):
@@ -201,7 +213,7 @@ class ChunkWriter:
 
 
 class ChunkReader(io.RawIOBase):
-    """The content of a file, from its begin to its end."""
+    """The content of a file, from its begin to its end. Reading raises FileLost, StoreAway."""
 
     def __init__(self, store: BatchStore, file: FileRecord) -> None:
         self._store = store
@@ -214,6 +226,8 @@ class ChunkReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         size = min(len(buffer), self._file.bytes - self._at)
         data = self._store.read_file(self._file.id, self._at, size) if size else b""
+        if len(data) < size:
+            raise FileLost
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -25,6 +25,7 @@ from gateway.batches.redis_files import (
     UPLOAD_KEPT,
     ChunkReader,
     ChunkWriter,
+    FileLost,
     RedisFiles,
     asking,
     grouped,
@@ -32,6 +33,18 @@ from gateway.batches.redis_files import (
 from gateway.batches.store import EMPTY_FILE, EXPIRED, BatchGone, StoreAway, Usage, duplicate, output_files, with_model
 
 LINES_MOST = 1_000_000  # of one batch
+TOO_MANY = {
+    "code": "too_many_lines",
+    "message": f"The input file has more than {LINES_MOST} lines: divide it.",
+    "param": None,
+    "line": None,
+}
+LOST = {
+    "code": "input_file_lost",
+    "message": "Redis has lost a part of the input file: send it again.",
+    "param": None,
+    "line": None,
+}
 LINES_AT_ONCE = 200  # of a validation
 ROWS_AT_ONCE = 16  # answers that are held while the files are written
 
@@ -138,13 +151,16 @@ class RedisBatchStore(RedisFiles):
             self._lead(record.id)
             self._led("restart", record.id)
             file = self.file(record.input_file_id)
-            total, models = self._index(record, file, line_most) if file is not None else (0, ())
-            if total > LINES_MOST:
-                message = f"The input file has more than {LINES_MOST} lines: divide it."
-                error = {"code": "too_many_lines", "message": message, "param": None, "line": None}
+            total = 0
+            models: tuple[str, ...] = ()
+            try:
+                if file is not None:
+                    total, models = self._index(record, file, line_most)
+                error = EMPTY_FILE if not total else TOO_MANY if total > LINES_MOST else None
+            except FileLost:
+                error = LOST
+            if error is not None:
                 self.move(record.id, ("validating",), "failed", now, errors=[error])
-            elif not total:
-                self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
             else:
                 self.move(record.id, ("validating",), "in_progress", now, total=total, models=models)
         return _found(self.batch(record.id))

@@ -26,7 +26,7 @@ from gateway.batches.lanes import Lanes, lines_at_a_time
 from gateway.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.batches.progress import Progress
 from gateway.batches.records import RUNNING, BatchRecord, LineRecord, Status
-from gateway.batches.store import BatchGone, BatchStore, StoreAway
+from gateway.batches.store import BatchGone, BatchStore, StoreAway, StoreFull
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
@@ -42,6 +42,7 @@ WINDOW = 256  # lines of one batch that wait or run
 AT_ONCE = 16  # lines that are taken at a time; so many more than run here may wait here
 LOOK = 1.0  # seconds between two looks at what other gateways have done
 AWAY = 0.5  # seconds until a store that is away is asked again
+FULL = 5.0  # the same of one that is full: a validation begins anew each time
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
 CUT = 0  # the status of an answer that did not come to its end
@@ -125,13 +126,13 @@ class BatchRunner:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
 
     async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
-        """Run one method of the store; while that is away, again and again."""
+        """Run one method of the store; while that is away or full, again and again."""
         while True:
             try:
                 return await self.in_thread(work, *args, **more)
             except StoreAway as error:
                 log.debug("batches wait: %s", error)
-                await asyncio.sleep(AWAY)
+                await asyncio.sleep(FULL if isinstance(error, StoreFull) else AWAY)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -97,6 +97,18 @@ class SqliteBatchStore(BatchStore):
         assert self._base is not None
         return self._base
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. After a failure (a full disk) the next transaction can begin."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite has rolled back itself after some failures
+                self._db.execute("ROLLBACK")
+            raise
+
     # -- files ----------------------------------------------------------------------------------------------------
 
     def path_of(self, name: str) -> Path:
@@ -181,22 +193,26 @@ class SqliteBatchStore(BatchStore):
         models: tuple[str, ...] = ()
         with self.path_of(record.input_file_id).open("rb") as file:
             for some in _grouped(read_lines(file, record.endpoint, line_most)):
-                self._db.execute("BEGIN")
-                for number, at, size, found in some:
-                    total += 1
-                    error = (
-                        found if isinstance(found, LineError) else self._add_line(record.id, number, at, size, found)
-                    )
+                total += len(some)
+                with self._transaction():
+                    failed += self._index_some(record.id, some)
+                for _, _, _, found in some:
                     if isinstance(found, BatchLine):
                         models = with_model(models, found.model)
-                    if error is not None:
-                        failed += 1
-                        row = failed_row(record.id, number, error.custom_id, error.code, error.message)
-                        self._db.execute("INSERT INTO results VALUES (?, ?, 0, ?)", (record.id, number, row))
-                self._db.execute("COMMIT")
         if not total:
             return self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
         return self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed, models=models)
+
+    def _index_some(self, batch: str, some: list[tuple[int, int, int, BatchLine | LineError]]) -> int:
+        """Returns how many of them cannot be run."""
+        failed = 0
+        for number, at, size, found in some:
+            error = found if isinstance(found, LineError) else self._add_line(batch, number, at, size, found)
+            if error is not None:
+                failed += 1
+                row = failed_row(batch, number, error.custom_id, error.code, error.message)
+                self._db.execute("INSERT INTO results VALUES (?, ?, 0, ?)", (batch, number, row))
+        return failed
 
     def _add_line(self, batch: str, number: int, at: int, size: int, line: BatchLine) -> LineError | None:
         row = (batch, number, at, size, line.custom_id, line.model)
@@ -213,8 +229,7 @@ class SqliteBatchStore(BatchStore):
         return [LineRecord(*row) for row in self._db.execute(asked, (batch, after, most))]
 
     def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             result = (batch, number, ok, row)
             new = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", result).rowcount
             record = self.batch(batch)
@@ -222,10 +237,6 @@ class SqliteBatchStore(BatchStore):
             if new:
                 record = replace(record, completed=record.completed + ok, failed=record.failed + (not ok))
                 self.save(record)
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
         return record
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -263,12 +274,11 @@ class SqliteBatchStore(BatchStore):
     def _fail_rest(self, record: BatchRecord, code: str, message: str) -> None:
         after = -1
         while some := self.take(record.id, after, AT_A_TIME, ()):
-            self._db.execute("BEGIN")
-            for line in some:
-                row = failed_row(record.id, line.number, line.custom_id, code, message)
-                self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, 0, ?)", (record.id, line.number, row))
-                after = line.number
-            self._db.execute("COMMIT")
+            with self._transaction():
+                for line in some:
+                    row = failed_row(record.id, line.number, line.custom_id, code, message)
+                    self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, 0, ?)", (record.id, line.number, row))
+                    after = line.number
 
     def _write_rows(self, batch: str, ok: int, path: Path) -> int:
         """Write the rows in the order of the input. Returns the bytes."""
@@ -282,10 +292,9 @@ class SqliteBatchStore(BatchStore):
         return size
 
     def _forget_lines(self, batch: str) -> None:
-        self._db.execute("BEGIN")
-        self._db.execute("DELETE FROM lines WHERE batch = ?", (batch,))
-        self._db.execute("DELETE FROM results WHERE batch = ?", (batch,))
-        self._db.execute("COMMIT")
+        with self._transaction():
+            self._db.execute("DELETE FROM lines WHERE batch = ?", (batch,))
+            self._db.execute("DELETE FROM results WHERE batch = ?", (batch,))
 
 
 class _DiskWriter:

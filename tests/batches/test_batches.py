@@ -179,6 +179,16 @@ async def test_a_client_sees_its_own_files_and_batches_only() -> None:
         assert [one["id"] for one in mine.json()["batches"]] == [batch.id]
 
 
+async def test_many_batches_of_others_hide_none_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.batches.batches.SHOWN_MOST", 1)
+    async with filed(key="sk-one-0123456789", top=TWO_KEYS) as f:
+        f.sim.fault("hang_before")
+        mine = await f.begin(jsonl([line("r")]))
+        await f.begin(jsonl([line("r")]), f.as_client("sk-two-0123456789"))
+        seen = await f.gateway.client.get("/status", headers={"authorization": "Bearer sk-one-0123456789"})
+        assert [one["id"] for one in seen.json()["batches"]] == [mine.id]
+
+
 async def test_lines_have_the_rights_of_their_client() -> None:
     top = 'clients: {one: {key: "sk-one-0123456789", aliases: [other]}}'
     async with filed(key="sk-one-0123456789", top=top) as f:

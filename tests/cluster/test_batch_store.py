@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gateway.batches.records import BatchRecord, FileRecord
 from gateway.batches.redis_files import CHUNK, KEYS
 from gateway.batches.redis_store import RedisBatchStore
 from gateway.batches.runner import now
-from gateway.batches.store import StoreAway
+from gateway.batches.store import StoreAway, StoreFull
 from gateway.config.snapshot import Secret
 from tests.batches.filed import CHAT, jsonl, line
 from tests.cluster.redis_server import RedisServer
@@ -231,3 +232,94 @@ def test_many_lines_take_little_memory_of_the_gateway(new_store: NewStore, redis
         tracemalloc.stop()
     assert (record.status, record.failed) == ("expired", count)
     assert most < 8 * MIB
+
+
+def test_a_gateway_that_knows_a_batch_from_earlier_neither_validates_nor_writes_it_again(new_store: NewStore) -> None:
+    """What it has read of the batch may be older than what the others have done, and who led may be gone."""
+    one, late = new_store(), new_store()
+    validating = new_batch(one, 3, index=False)
+    one.index(validating, LINE_MOST, now())
+    one.add_result("batch_x", 0, b"row\n", ok=True)
+    one.release("batch_x")
+    record = late.index(validating, LINE_MOST, now())
+    assert (record.status, record.completed) == ("in_progress", 1)
+    finalizing = one.move("batch_x", ("in_progress",), "finalizing", now(), ending="expired")
+    done = one.finalize(finalizing, now())
+    one.release("batch_x")
+    assert late.finalize(finalizing, now()) == done
+    assert (done.completed, done.failed) == (1, 2)
+
+
+def test_who_no_longer_leads_does_not_end_the_validation(new_store: NewStore) -> None:
+    one, other = new_store(), new_store()
+    record = new_batch(one, 3, index=False)
+    assert one.decide("lead", record.id) == 1
+    one.release(record.id)
+    assert other.decide("lead", record.id) == 1
+    assert one.move(record.id, ("validating",), "in_progress", now(), total=1).status == "validating"
+
+
+def test_lines_whose_validation_was_not_heard_of_are_no_duplicates(
+    new_store: NewStore, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends behind the command: the client of Redis sends that again."""
+    store = new_store()
+    record = new_batch(store, 3, index=False)
+    decide = store.decide
+
+    def twice(operation: str, *args: Any) -> Any:
+        if operation == "index":
+            decide(operation, *args)
+        return decide(operation, *args)
+
+    monkeypatch.setattr(store, "decide", twice)
+    assert store.index(record, LINE_MOST, now()).failed == 0
+    assert numbers(store, 5) == [0, 1, 2]
+    with redis.client() as there:
+        assert not there.exists(f"{KEYS}names:batch_x")  # needed by the validation only
+
+
+def test_a_batch_whose_input_was_lost_in_part_fails(new_store: NewStore, redis: RedisServer) -> None:
+    store = new_store()
+    content = jsonl([line(f"r{n}", "x" * 500) for n in range(4000)])
+    assert len(content) > 2 * CHUNK
+    file = put_file(store, "file-in", content)
+    with redis.client() as there:
+        there.delete(f"{KEYS}file:file-in:1")
+    record = BatchRecord("batch_x", "open", CHAT, file.id, "24h", "validating", now(), now() + 1000)
+    store.save(record)
+    record = store.index(record, LINE_MOST, now())
+    assert (record.status, record.errors[0]["code"]) == ("failed", "input_file_lost")
+
+
+def test_a_redis_that_takes_no_writes_is_away(new_store: NewStore, redis: RedisServer) -> None:
+    store = new_store()
+    record = new_batch(store, 3)
+    with redis.client() as there:
+        there.execute_command("REPLICAOF", "127.0.0.1", 1)
+        try:
+            for work in (
+                lambda: store.add_result("batch_x", 0, b"row\n", ok=True),
+                lambda: store.save(record),
+                lambda: put_file(store, "file-new", b"{}\n"),
+            ):
+                with pytest.raises(StoreAway, match="READONLY"):
+                    work()
+        finally:
+            there.execute_command("REPLICAOF", "NO", "ONE")
+    assert store.add_result("batch_x", 0, b"row\n", ok=True).completed == 1
+
+
+def test_a_redis_that_others_have_filled_is_full(new_store: NewStore, redis: RedisServer) -> None:
+    store = new_store()
+    record = new_batch(store, 3)
+    store.check_room(1)  # holds for a moment, in which others write
+    with redis.client() as there:
+        there.execute_command("CONFIG", "SET", "maxmemory", 1)
+        try:
+            asked: tuple[Callable[[], object], ...] = (lambda: store.put_chunk("x", b"x"), lambda: store.save(record))
+            for work in asked:
+                with pytest.raises(StoreFull):
+                    work()
+        finally:
+            there.execute_command("CONFIG", "SET", "maxmemory", 0)

@@ -17,6 +17,10 @@ import openai
 import pytest
 from openai.types import Batch
 
+from gateway.batches.records import BatchRecord, FileRecord
+from gateway.batches.redis_store import RedisBatchStore
+from gateway.batches.runner import now
+from gateway.config.snapshot import Secret
 from simulator import SimVllm
 from tests.batches.filed import CHAT, ended, jsonl, line, results
 from tests.cluster.joined import gateways
@@ -140,6 +144,26 @@ async def test_what_is_left_expires(redis: RedisServer, monkeypatch: pytest.Monk
         assert {row["error"]["code"] for row in errors.values()} == {"batch_expired"}
         assert done.request_counts is not None
         assert done.request_counts.failed == 300
+
+
+async def test_a_batch_whose_client_no_gateway_knows_expires(redis: RedisServer) -> None:
+    store = RedisBatchStore(Secret(redis.url))
+    writer = store.new_file("file-in")
+    writer.write(content := jsonl([line("r0"), line("r1")]))
+    writer.finish()
+    at = now()
+    store.add_file(FileRecord("file-in", "gone", "batch", "in.jsonl", len(content), at))
+    store.save(BatchRecord("batch_x", "gone", CHAT, "file-in", "24h", "validating", at - 2, at - 1))
+    sim = SimVllm("a", served=["m"])
+    async with several(redis, sim):
+
+        def status() -> str:
+            found = store.batch("batch_x")
+            return found.status if found is not None else ""
+
+        await until(lambda: status() == "expired")
+        assert (asked(sim), store.unfinished()) == ([], [])
+    store.close()
 
 
 async def test_a_key_sees_its_own_and_has_one_quota_at_all_gateways(

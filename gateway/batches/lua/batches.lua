@@ -145,20 +145,10 @@ local function forget(id)
   end
 end
 
--- Arguments: the batch, the status it shall have, the record with that, its lines, "1" if it has ended, then the
--- statuses that it may have before.
-local function move(id)
-  local status = redis.call('HGET', key('batch', id), 'status')
-  for i = 9, #ARGV do
-    if ARGV[i] == status then
-      redis.call('HSET', key('batch', id), 'status', ARGV[5], 'record', ARGV[6], 'total', ARGV[7])
-      if ARGV[8] == '1' then
-        redis.call('SREM', KEYS[1] .. 'unfinished', id)
-        forget(id)
-      end
-    end
-  end
-  return record(id)
+-- What only one gateway may do, and the status of the batch while it does.
+local LED = { restart = { validating = true }, index = { validating = true }, write = { finalizing = true } }
+for _, kind in ipairs({ 'lead', 'fail', 'move' }) do
+  LED[kind] = { validating = true, finalizing = true }
 end
 
 -- Does this gateway lead? Then it does so for another while.
@@ -170,9 +160,38 @@ local function leads(id)
   return true
 end
 
+-- Is the batch where this operation has its place? A gateway that hears late of what others have done with a batch must
+-- not validate it again, nor write its files again.
+local function in_place(id)
+  return LED[operation][redis.call('HGET', key('batch', id), 'status')]
+end
+
+local function may(id)
+  return in_place(id) and leads(id)
+end
+
+-- Arguments: the batch, the status it shall have, the record with that, its lines, "1" if it has ended, then the
+-- statuses that it may have before.
+local function move(id)
+  local status = redis.call('HGET', key('batch', id), 'status')
+  for i = 9, #ARGV do
+    if ARGV[i] == status and (may(id) or not in_place(id)) then
+      redis.call('HSET', key('batch', id), 'status', ARGV[5], 'record', ARGV[6], 'total', ARGV[7])
+      redis.call('UNLINK', key('names', id))
+      if ARGV[8] == '1' then
+        redis.call('SREM', KEYS[1] .. 'unfinished', id)
+        forget(id)
+      end
+    end
+  end
+  return record(id)
+end
+
 -- Answer: 1 = this gateway does what only one may do.
 local function lead(id)
-  if leads(id) then
+  if not in_place(id) then
+    return 0
+  elseif leads(id) then
     return 1
   end
   return redis.call('SET', key('lead', id), me, 'NX', 'PX', lease) and 1 or 0
@@ -180,7 +199,7 @@ end
 
 -- Validate from the beginning.
 local function restart(id)
-  if not leads(id) then
+  if not may(id) then
     return 0
   end
   forget(id)
@@ -189,16 +208,16 @@ local function restart(id)
 end
 
 -- Arguments: the batch, then number, digest of the custom_id and line. Answer: the numbers of lines whose custom_id is
--- one of an earlier line; they are not kept.
+-- one of an earlier line; they are not kept. The same lines may come again, when the answer was lost.
 local function index(id)
-  if not leads(id) then
+  if not may(id) then
     return 0
   end
   local found = {}
   for i = 5, #ARGV, 3 do
     if redis.call('SADD', key('names', id), ARGV[i + 1]) == 1 then
       redis.call('HSET', key('lines', id), ARGV[i], ARGV[i + 2])
-    else
+    elseif redis.call('HEXISTS', key('lines', id), ARGV[i]) == 0 then
       found[#found + 1] = ARGV[i]
     end
   end
@@ -207,7 +226,7 @@ end
 
 -- Arguments: the batch, then number and row of lines that fail.
 local function fail(id)
-  if not leads(id) then
+  if not may(id) then
     return 0
   end
   for i = 5, #ARGV, 2 do
@@ -218,7 +237,7 @@ end
 
 -- Arguments: the batch, a key, its value, the seconds that it is kept.
 local function write(id)
-  if not leads(id) then
+  if not may(id) then
     return 0
   end
   redis.call('SET', ARGV[5], ARGV[6], 'EX', ARGV[7])

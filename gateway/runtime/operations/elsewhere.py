@@ -98,7 +98,8 @@ class Elsewhere:
                 if joined and operation is not None and operation.state == "running":
                     await self._known.interrupted(operation, f"interrupted: gateway {operation.gateway} is gone")
             finally:
-                self._shared.release()
+                if self._own is None:  # else the claim is that of an operation which has begun here meanwhile
+                    self._shared.release()
         except Claimed:
             pass  # another gateway says so
         finally:
