@@ -17,12 +17,13 @@ from gateway.routing.balance import session_of
 
 
 class Caller:
-    """The sender of a request: its `headers` (lower-case names, see header_map.py) and its address `peer`. Every
-    attribute is what the function of that name finds in the headers."""
+    """The sender of a request: its `headers` (lower-case names, see header_map.py), its address `peer` and the version
+    of its HTTP. Every other attribute is what the function of that name finds in the headers."""
 
-    def __init__(self, headers: dict[bytes, bytes], peer: str) -> None:
+    def __init__(self, headers: dict[bytes, bytes], peer: str, http_version: str = "1.1") -> None:
         self.headers = headers
         self.peer = peer
+        self.http_version = http_version
         self._identity: Identity | None = None
         self._snapshot: Snapshot | None = None  # that `_identity` was found in
         self._is_json = False

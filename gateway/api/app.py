@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from gateway import __version__
 from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status
-from gateway.api.caller import told_of
+from gateway.api.caller import client_error
 from gateway.errors import GatewayError
 from gateway.runtime.gateway import Gateway
 
@@ -19,10 +19,10 @@ def build_api(gateway: Gateway) -> FastAPI:
     once; nothing is ever forwarded. Opens no connection and needs no event loop."""
 
     async def shortages(request: Request, error: Exception) -> Response:
-        told = told_of(gateway, error)
-        if told is None:
+        shown = client_error(gateway, error)
+        if shown is None:
             raise error
-        return await _answer_error(request, told)
+        return await _answer_error(request, shown)
 
     api = FastAPI(
         title="spark-gateway",

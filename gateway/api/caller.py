@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.admission.access import Identity, identify
+from gateway.admission.caller import Caller
 from gateway.admission.origins import check_json, check_origin, has_body, is_from_here
 from gateway.domain.request import unreadable
 from gateway.errors import GatewayError, exhausted
@@ -17,14 +18,6 @@ from gateway.runtime.gateway import Gateway
 from gateway.shortage import shortage_of
 
 JSON = "application/json"
-
-
-class Caller(NamedTuple):
-    """`peer`: the caller's address."""
-
-    headers: Mapping[bytes, bytes]
-    peer: str
-    http_version: str
 
 
 class Answer(NamedTuple):
@@ -47,7 +40,7 @@ def error_answer(error: GatewayError) -> Answer:
     return Answer(error.envelope(), error.status, JSON, tuple(error.headers()))
 
 
-def told_of(gateway: Gateway, error: Exception) -> GatewayError | None:
+def client_error(gateway: Gateway, error: Exception) -> GatewayError | None:
     """The error that a client gets for this one; a lack of the gateway's own resources is counted. None = a defect."""
     if isinstance(error, GatewayError):
         return error

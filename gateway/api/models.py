@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from gateway.admission.access import find_alias
-from gateway.api.caller import Answer, Caller, Page, identify_caller, json_answer
+from gateway.admission.caller import Caller
+from gateway.api.caller import Answer, Page, identify_caller, json_answer
 from gateway.config.aliases import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import traits_of

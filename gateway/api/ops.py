@@ -9,8 +9,9 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
 from gateway.admission.access import Identity
+from gateway.admission.caller import Caller
 from gateway.admission.origins import check_source
-from gateway.api.caller import Answer, Caller, Page, admit, identify_caller, json_answer
+from gateway.api.caller import Answer, Page, admit, identify_caller, json_answer
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError
 from gateway.routing.serving import can_serve

@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from gateway.api import models, ops
-from gateway.api.caller import Answer, Page, caller_of, error_answer, told_of
+from gateway.api.caller import Answer, Page, caller_of, client_error, error_answer
 from gateway.config.snapshot import Snapshot
 from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
@@ -120,10 +120,10 @@ class App:
 
     def _answer_to(self, error: Exception) -> Answer:
         """Raises the error again if it is a defect."""
-        told = told_of(self.gateway, error)
-        if told is None:
+        shown = client_error(self.gateway, error)
+        if shown is None:
             raise error
-        return error_answer(told)
+        return error_answer(shown)
 
     async def _build_api(self) -> FastAPI:
         """FastAPI and the routers, in a thread: importing them takes a quarter of a second, and streams go on."""
