@@ -90,8 +90,9 @@ class FailoverState:
         self._retried = None
 
     def mark_begun(self, state: BackendState) -> None:
-        """The first attempt began at this backend before the plan was made."""
-        self.remaining = deque(candidate for candidate in self.remaining if candidate.state is not state)
+        """The first attempt began at this backend before the plan was made. Attempts are counted by name: routes.yaml
+        may have been edited since, and the backend have another state."""
+        self.remaining = deque(c for c in self.remaining if c.state.name != state.name)
 
     def mark_failed(self, candidate: Candidate, kind: str, *, gone: bool = False) -> None:
         """The attempt failed, with the `kind` of its verdict. A backend that asked for a pause, or was not reachable

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.admission.failover import FailoverState
 from gateway.config.snapshot import Alias, Client
 from gateway.domain.backend import BackendState
 from gateway.domain.request import EMBEDDINGS, InferenceRequest
@@ -80,3 +81,11 @@ def test_a_prompt_near_the_window_is_left_to_the_plan() -> None:
     words = request(messages=[{"role": "user", "content": "x" * 50_000}])
     assert chosen(words, alias("a"), fleet(backend("a", context=32_768))) is None
     assert chosen(words, alias("a"), fleet(backend("a", context=131_072))) is not None
+
+
+def test_a_backend_that_was_edited_during_its_attempt_in_the_fast_lane_gets_no_second_one() -> None:
+    """The plan is made after the attempt has failed, of the fleet as it is then."""
+    before, after = backend("a"), fleet(backend("a"), backend("b"))
+    failover = FailoverState(lambda *_: make_plan(alias("a", "b"), after, request(), NOW), None)
+    failover.mark_begun(before)
+    assert [candidate.state for candidate in failover.remaining] == [after["b"]]
