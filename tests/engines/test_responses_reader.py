@@ -115,3 +115,18 @@ def test_any_whole_answer_is_read_or_the_servers_failure(body: bytes) -> None:
             whole_response(answer.body, ASKED, IDS)
     except ProtocolFailure:
         pass
+
+
+def begun(number: int) -> bytes:
+    item = {"type": "function_call", "id": None, "call_id": f"c{number}", "name": "now", "arguments": "{}"}
+    return b"data: " + json.dumps({"type": "response.output_item.added", "item": item}).encode() + b"\n\n"
+
+
+def test_calls_without_an_id_are_each_a_call_and_their_number_is_bounded() -> None:
+    reader = ResponseReader()
+    chunks = [
+        json.loads(event.partition(b"data: ")[2]) for event in reader.read(map(begun, range(3))).split(b"\n\n")[:3]
+    ]
+    assert [chunk["choices"][0]["delta"]["tool_calls"][0]["index"] for chunk in chunks] == [0, 1, 2]
+    with pytest.raises(ProtocolFailure, match="more than 1024 calls"):
+        reader.read(map(begun, range(2000)))

@@ -53,6 +53,7 @@ class _Event(msgspec.Struct):
     message: Any = None
 
 
+CALLS_MOST = 1024  # calls in one response
 _decode = msgspec.json.Decoder(_Event).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -64,6 +65,7 @@ class ResponseReader:
         self._head: Object = {}
         self._number = 0
         self._calls: dict[str, tuple[int, bool]] = {}  # by the item's id: (index, has it arguments?)
+        self._begun = 0  # calls so far
         self._said = False  # it had text, thoughts or a call
         self._last: object = None  # delta
         self._same = 0
@@ -96,7 +98,7 @@ class ResponseReader:
             self._ended = True
             if not self._said:  # a server that streams nothing but the end
                 delta = _streamed(message_of(whole))
-            finish, more = end_of(whole, bool(self._calls) or "tool_calls" in delta), usage_of(whole)
+            finish, more = end_of(whole, bool(self._begun) or "tool_calls" in delta), usage_of(whole)
         self._note(delta)
         choices = _encode([{"index": 0, "delta": delta, "finish_reason": finish}])
         fields = {**self._head, "choices": Raw(choices), **more, ORIGINAL: original_of(self._number, choices, data)}
@@ -119,8 +121,10 @@ class ResponseReader:
     def _begin(self, item: Object) -> Object:
         kind = item.get("type")
         if kind == "function_call":
-            index = len(self._calls)
-            arguments = item.get("arguments")
+            index, arguments = self._begun, item.get("arguments")
+            self._begun += 1
+            if self._begun > CALLS_MOST:
+                raise ProtocolFailure(f"sent more than {CALLS_MOST} calls in one response")
             self._calls[str(item.get("id"))] = index, bool(arguments)
             return {"tool_calls": [{"index": index, **_call_of(item)}]}
         return {} if kind in _PLAIN and kind != "custom_tool_call" else _foreign(item)
