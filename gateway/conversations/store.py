@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,7 +118,8 @@ class ResponseStore:
             kept = self._add(owner, name, previous, turn, now, local)
             self._db.execute("COMMIT" if kept else "ROLLBACK")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # SQLite has rolled back itself after some failures
+                self._db.execute("ROLLBACK")
             raise
         return kept
 
