@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.runtime.operations.elsewhere import ALONE
-from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST
+from gateway.runtime.operations.record import INTERRUPTED, SHARED_MOST, save
 from tests.cluster.joined import one_more, shared, until_joined
 from tests.cluster.redis_server import RedisServer
 from tests.gateway_process import GatewayProcess, gateway_process
@@ -84,6 +86,27 @@ async def test_of_two_that_begin_at_once_one_runs(redis: RedisServer, tmp_path: 
         there.go_on()
         await until_said(lambda: _done(gateways[0], began["id"]))
         assert there.orders == ["stop a", "start c"]
+
+
+async def test_another_may_begin_as_soon_as_it_knows_the_end_though_a_disk_is_slow(
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+
+    def slow(operation: bytes, folder: Path) -> None:
+        if msgspec.json.decode(operation)["state"] != "running":
+            written.wait(30)
+        save(operation, folder)
+
+    async with machine(tmp_path, "a", away="c") as there, two(redis, there) as (one, other):
+        monkeypatch.setattr("gateway.runtime.operations.operations.save", slow)
+        operation = await begin(one, "ds4")
+        try:
+            await until_said(lambda: _done(other, operation["id"]))
+            again = await begin(other, "daily")
+        finally:
+            written.set()
+        assert (await ended(other, again))["state"] == "done"
 
 
 async def _done(gateway: RunningGateway, name: str) -> bool:

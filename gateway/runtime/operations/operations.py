@@ -262,8 +262,10 @@ class Operations:
             operation.end(error)
             self._tell(operation, None)
             self._count(operation)
-            await asyncio.shield(self._save(operation))
+            # Others learn in one message that it has ended and that they may begin one, before a slow disk has it.
+            self._publish(operation)
             self._release()
+            await asyncio.shield(self._write(operation))
 
     def _release(self) -> None:
         """Another gateway may begin an operation now."""
@@ -290,9 +292,16 @@ class Operations:
             self._gateway.metrics.switches.inc(operation.state)
 
     async def _save(self, operation: Operation) -> None:
-        """A file that cannot be written stops nothing: the engines are more important than the record."""
+        self._publish(operation)
+        await self._write(operation)
+
+    def _publish(self, operation: Operation) -> None:
+        """For the other gateways."""
         if self._elsewhere is not None:
             self._elsewhere.publish(operation)
+
+    async def _write(self, operation: Operation) -> None:
+        """A file that cannot be written stops nothing: the engines are more important than the record."""
         try:
             async with self._saving:
                 await asyncio.to_thread(save, msgspec.json.encode(operation), self._data)
