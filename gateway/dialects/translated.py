@@ -110,6 +110,14 @@ class TranslatedExchange:
         if translated := self._translated(data):
             await self._inner.write(translated)
 
+    @property
+    def ready(self) -> bool:
+        return self._inner.ready
+
+    def put(self, data: bytes) -> None:
+        if translated := self._translated(data):
+            self._inner.put(translated)
+
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if self._head is None:
             await self._inner.finish(self._translated(data), progress)

@@ -6,7 +6,7 @@ plain http, `aio.py` for everything else), and one contract test runs against bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.shortage import WORDS, Kind
@@ -129,6 +129,18 @@ async def read_counted(response: Response, limit: int, count: Callable[[int], ob
         _within(response, whole, limit)
         following = await response.read_some()
     return bytes(whole)
+
+
+async def read_past(response: Response, take: Callable[[bytes], bool]) -> bytes:
+    """Read on until `take`, which is called once with what each `read_some` returns, says that it has not dealt with
+    it. Returns that, or b"" at the end. A response that can (h1_response.py) calls `take` where the bytes arrive,
+    without waking the reader."""
+    itself: Callable[[Callable[[bytes], bool]], Awaitable[bytes]] | None = getattr(response, "read_past", None)
+    if itself is not None:
+        return await itself(take)
+    while (data := await response.read_some()) and take(data):
+        pass
+    return data
 
 
 def _within(response: Response, body: bytes | bytearray, limit: int) -> bytes:

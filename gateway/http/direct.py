@@ -192,6 +192,13 @@ class DirectExchange:
         connection = self._connection
         if connection.flow.write_paused:
             await connection.flow.drain()
+        self.put(data)
+
+    @property
+    def ready(self) -> bool:
+        return not self._connection.flow.write_paused
+
+    def put(self, data: bytes) -> None:
         if self.disconnected or self.response_complete or not data:
             return
         if self._chunked:
@@ -199,7 +206,7 @@ class DirectExchange:
         elif self._head:
             data = self._head + data
         self._head = b""
-        connection.transport.write(data)
+        self._connection.transport.write(data)
 
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if len(data) > PIECE:

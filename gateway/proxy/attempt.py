@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
-from functools import partial
 
 from gateway.admission.capacity import capacity
 from gateway.domain.reason import prefixed, quoting, reason_of
@@ -22,6 +21,7 @@ from gateway.domain.upstream import (
     SilenceFailure,
     UpstreamFailure,
     read_counted,
+    read_past,
 )
 from gateway.engines.base import Call
 from gateway.engines.openai.responses import own_call
@@ -45,10 +45,10 @@ from gateway.proxy.lanes import AdmittedRequest
 from gateway.proxy.reply import Header, StreamReply, attempt_headers, base_headers, send_whole
 from gateway.proxy.results import judge_results
 from gateway.proxy.stages import RequestContext
+from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.resume import BrokenOff, may_continue
 from gateway.shortage import shortage_of
-from gateway.transport.sse import Framer
 
 ERROR_BODY_MOST = 1024 * 1024  # bytes of an upstream's error answer that are read
 LAST_MOST = 64 * 1024  # bytes of last events that are written together with the end; more waits for the client to read
@@ -254,28 +254,19 @@ class Attempt:
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
             raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)
-        framer = Framer()
-        begun = False
-        send = reply.send if self._kept is None else partial(reply.send_and_keep, self._kept.sent)
+        relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
+        goes_on = self._admitted.goes_on is not None
         while True:
-            data = await response.read_some()
-            out = track.feed(framer.feed(data) if data else framer.finish())
-            if track.progress:
-                now = state.last_event = timer.now()
-                if begun:
-                    gaps.observe(now - timer.heard)
-                elif track.content or track.reasoning:
-                    begun = True
-                    timer.expect(state.backend.timeouts.idle)
-                    if self._admitted.goes_on is not None:
-                        await self._begin(reply)
-                timer.heard = now
-            if out:
+            data = await read_past(response, relay.pass_on)
+            if not data:
+                relay.finish()
+            if goes_on and relay.begun:
+                await self._begin(reply)
+            if relay.out:
                 await self._commit(reply, track)
-                if track.complete and len(out) <= LAST_MOST:
+                if track.complete and len(relay.out) <= LAST_MOST:
                     break  # sent together with the end
-                await send(out)
-                out = b""
+                await relay.send()
             if track.failure is not None:
                 raise PoolFull(track.failure) if track.pool_full else UpstreamFailure(track.failure)
             if track.done or track.disobeyed or not data:
@@ -291,7 +282,7 @@ class Attempt:
                 self._count_empty(track)
             await self._deliver_held(reply, track)
         self._answered(track)
-        await reply.finish(out)
+        await reply.finish(relay.out)
         if data:
             await self._drain(response)
 

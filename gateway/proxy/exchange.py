@@ -82,6 +82,15 @@ class Exchange(Protocol):
         """Send a part of the body. Waits while the client reads slower than we send."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Would `write` not wait? Then `put` may be called instead. False = it may."""
+        ...
+
+    def put(self, data: bytes) -> None:
+        """`write` without waiting."""
+        ...
+
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         """Send the last part. An answer that is *not* finished when the request ends is cut off: the client sees the
         end of the connection instead of the end of the answer. A long one is sent in pieces, and `progress` is
@@ -198,6 +207,11 @@ class AsgiExchange:
 
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    ready = False
+
+    def put(self, data: bytes) -> None:
+        raise NotImplementedError("an ASGI server is always waited for")
 
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         for at in range(0, len(data) - PIECE, PIECE):

@@ -81,6 +81,11 @@ class InnerExchange:
         self._kept.add(len(data))
         self.body += data
 
+    ready = False
+
+    def put(self, data: bytes) -> None:
+        raise NotImplementedError("what keeps an answer may wait for another one")
+
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         await self.write(data)
         self.complete = True

@@ -21,7 +21,6 @@ from gateway.domain.request import Endpoint
 from gateway.domain.request_timer import RequestTimer
 from gateway.errors import STREAM_INTERRUPTED, GatewayError
 from gateway.inspection.rewrite import Identity
-from gateway.inspection.sent_text import SentText
 from gateway.proxy.exchange import Exchange, nothing
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,128}")
@@ -84,10 +83,15 @@ class StreamReply:
         timer.writing = 0.0
         timer.beat_at = timer.now() + HEARTBEAT
 
-    async def send_and_keep(self, sent: SentText, data: bytes) -> None:
-        """Send content that another backend may have to continue."""
-        await self.send(data)
-        sent.add(data)
+    @property
+    def ready(self) -> bool:
+        """As `Exchange.ready`."""
+        return self._exchange.ready
+
+    def put(self, data: bytes, now: float) -> None:
+        """`send` without waiting, where the client is `ready`. `now`: the loop's time."""
+        self._exchange.put(data)
+        self._timer.beat_at = now + HEARTBEAT
 
     async def finish(self, rest: bytes = b"") -> None:
         """Send the last events and [DONE], which ends every complete stream, whether the backend sent one or not."""

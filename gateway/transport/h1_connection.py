@@ -164,6 +164,8 @@ class Connection(asyncio.Protocol):
                 cause = error.__context__
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
             return
+        if response.sink is not None and response.pieces and not response.complete:
+            response.pass_on(response.sink)
         if not (self._moved or response.complete):
             self._unfinished += len(data)
             if self._unfinished > MAX_HEAD:
@@ -267,7 +269,8 @@ class Connection(asyncio.Protocol):
             else:
                 pieces[-1] += data
             response.size += len(data)
-            response.wake()
+            if response.sink is None:
+                response.wake()
 
     def on_message_complete(self) -> None:
         response = self._response

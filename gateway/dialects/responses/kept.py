@@ -88,6 +88,8 @@ class KeptExchange(TranslatedExchange):
         if translated:
             await self._inner.write(translated)
 
+    ready = False  # what is kept is written to a store first
+
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if self._head is None:
             translated = self._translated(data)

@@ -1,0 +1,82 @@
+"""The way of a stream's bytes from one backend to the client, while nothing about the attempt changes.
+
+Most reads of a stream hold content behind content. They cross in the callback in which they arrive (`pass_on`), without
+waking the task of the request. Whatever else a read holds is left to the task (attempt.py)."""
+
+from __future__ import annotations
+
+from gateway.domain.backend import BackendState
+from gateway.domain.request_timer import RequestTimer
+from gateway.inspection.sent_text import SentText
+from gateway.inspection.stream_track import StreamTrack
+from gateway.metrics.counters import Histogram
+from gateway.proxy.reply import StreamReply
+from gateway.transport.sse import Framer
+
+
+class StreamRelay:
+    """`out`: bytes for the client from the latest read, not sent yet. `begun`: the backend has sent output.
+    `kept`: what was sent, where another backend could go on with it."""
+
+    __slots__ = ("_framer", "_gaps", "_kept", "_reply", "_state", "_timer", "begun", "out", "track")
+
+    def __init__(
+        self,
+        reply: StreamReply,
+        track: StreamTrack,
+        state: BackendState,
+        timer: RequestTimer,
+        gaps: Histogram,
+        kept: SentText | None,
+    ) -> None:
+        self.track = track
+        self.out = b""
+        self.begun = False
+        self._reply = reply
+        self._state = state
+        self._timer = timer
+        self._gaps = gaps
+        self._kept = kept
+        self._framer = Framer()
+
+    def pass_on(self, data: bytes) -> bool:
+        """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
+        at."""
+        track, reply, begun = self.track, self._reply, self.begun
+        self._read(self._framer.feed(data))
+        if track.failure is not None or track.done or track.disobeyed or not begun:
+            return False
+        if not self.out:
+            return True
+        if not reply.committed or (track.content and not reply.content) or not reply.ready:
+            return False
+        reply.put(self.out, self._timer.heard)
+        if self._kept is not None:
+            self._kept.add(self.out)
+        self.out = b""
+        return True
+
+    def finish(self) -> None:
+        """The backend's answer has ended."""
+        self._read(self._framer.finish())
+
+    async def send(self) -> None:
+        """Send `out`."""
+        out, self.out = self.out, b""
+        await self._reply.send(out)
+        if self._kept is not None:
+            self._kept.add(out)
+
+    def _read(self, events: list[bytes]) -> None:
+        """Sets `out`, and notes when the backend was heard."""
+        track, timer = self.track, self._timer
+        self.out = track.feed(events)
+        if not track.progress:
+            return
+        now = self._state.last_event = timer.now()
+        if self.begun:
+            self._gaps.observe(now - timer.heard)
+        elif track.content or track.reasoning:
+            self.begun = True
+            timer.expect(self._state.backend.timeouts.idle)
+        timer.heard = now
