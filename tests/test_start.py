@@ -20,7 +20,19 @@ from gateway.transport.trust import TrustOnDemand
 
 # Each of these takes 5 to 250 ms to import, or 1 to 10 MB. Whoever needs one imports it where it is used.
 UNNEEDED = (
-    *("fastapi", "starlette", "pydantic.v1", "opentelemetry", "redis", "rich", "pygments", "aiohttp", "litellm"),
+    *(
+        "pydantic",
+        "ruamel",
+        "fastapi",
+        "starlette",
+        "pydantic.v1",
+        "opentelemetry",
+        "redis",
+        "rich",
+        "pygments",
+        "aiohttp",
+        "litellm",
+    ),
     *("httpx._main", "matplotlib", "simulator", "gateway.api.app", "gateway.cluster"),
     *("gateway.dialects.anthropic", "gateway.dialects.responses", "gateway.fleet.memory", "gateway.fleet.preflight"),
     *("gateway.importing", "gateway.bench", "gateway.judging", "gateway.observe.traces"),

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.admission.access import find_alias
 from gateway.admission.caller import Caller
 from gateway.api.caller import Answer, Page, identify_caller, json_answer
-from gateway.config.aliases import first_step
+from gateway.config.modes import first_step
 from gateway.config.snapshot import Alias
 from gateway.domain.engine_traits import traits_of
 from gateway.routing.alias_status import view_alias

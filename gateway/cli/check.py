@@ -28,7 +28,7 @@ from gateway.printable import visible
 if TYPE_CHECKING:
     from gateway.cli.alias_facts import AliasFacts, Member
     from gateway.cli.live_check import Answer
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.fleet.lint.finding import Finding
 
 

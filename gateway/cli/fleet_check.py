@@ -13,7 +13,7 @@ from gateway.cli.options import config_option, counted, examples, fail_with, jso
 from gateway.config.problems import ConfigError
 
 if TYPE_CHECKING:
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.fleet.lint.finding import Finding
 
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # Docker's, Podman's

@@ -17,7 +17,7 @@ from gateway.config.problems import ConfigError
 from gateway.printable import visible
 
 if TYPE_CHECKING:
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.importing.draft import Draft, Note
     from gateway.importing.source import Source
 

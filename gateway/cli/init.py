@@ -16,7 +16,7 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.cli.discovery import Scan
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.config.snapshot import Backend
     from gateway.importing.draft import Draft
     from gateway.importing.servers import Server

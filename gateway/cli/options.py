@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.config.problems import ConfigError, Problem
     from gateway.config.snapshot import Snapshot
 
@@ -77,15 +77,16 @@ def no_file(path: Path) -> click.UsageError:
     )
 
 
-def load_or_exit(config: Path, *, as_json: bool = False) -> Loaded:
-    """Load the file. Exits 2 (wrong usage) when it is missing, 1 after printing its mistakes."""
-    from gateway.config.load import load
+def load_or_exit(config: Path, *, as_json: bool = False, apart: bool = False) -> Loaded:
+    """Load the file; `apart`: in a process of its own. Exits 2 (wrong usage) when it is missing, 1 after printing its
+    mistakes."""
+    from gateway.config.load_apart import load_apart, load_here
     from gateway.config.problems import ConfigError
 
     if not config.exists():
         raise no_file(config)
     try:
-        return load(config)
+        return load_apart(config) if apart else load_here(config)
     except ConfigError as error:
         fail_with(error, as_json=as_json)
 

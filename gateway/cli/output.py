@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.importing.draft import Draft
 
 STDOUT = Path("-")

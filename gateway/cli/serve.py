@@ -16,7 +16,7 @@ from gateway.cli.options import config_option, examples, load_or_exit
 if TYPE_CHECKING:
     import socket
 
-    from gateway.config.load import Loaded
+    from gateway.config.loaded import Loaded
     from gateway.config.snapshot import LogForm, Snapshot
     from gateway.http.app import App
     from gateway.observe.log_writer import LogWriter
@@ -43,7 +43,7 @@ def command(config: Path, host: str | None, port: int | None, takeover: bool) ->
     from gateway.runtime.process import postpone_collection
 
     postpone_collection()
-    loaded = load_or_exit(config)
+    loaded = load_or_exit(config, apart=True)
     run(config, loaded, host, port, takeover=takeover)
 
 
@@ -78,7 +78,7 @@ def run(
 
 def warnings_of(loaded: Loaded, host: str | None, port: int) -> list[str]:
     """The warnings of the file; where `host` overrides `server.listen`, the warning is about `host` instead."""
-    from gateway.config.resolve import SHUT, exposure
+    from gateway.config.exposure import SHUT, exposure
 
     if host is None:
         return [str(warning) for warning in loaded.warnings]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.config.modes import first_step
 from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
@@ -205,14 +206,6 @@ def first_window(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Back
         return None
     windows = [context for name in first if (context := backends[name].context) is not None]
     return min(windows) if windows and len(windows) == len(first) else None
-
-
-def first_step(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> tuple[str, ...]:
-    """The first step, without what the mode in force parks; if it parks every step, the first one as it is written."""
-    for step in steps:
-        if there := tuple(name for name in step if backends[name].parked is None):
-            return there
-    return steps[0] if steps else ()
 
 
 def _not_finite(value: Any, path: Path) -> Path | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from gateway.config.assumed import ASSUMED_SLOTS, names_cloud_model
 from gateway.config.fleet import check_profiles, check_stated, keys_from_launch
 from gateway.config.keys import keys_of
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
@@ -29,8 +29,6 @@ from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.words import split
 
-# By server: how many sequences it runs at once.
-ASSUMED_SLOTS = defaultdict(lambda: 8, ollama=1, llamacpp=4, transformers=1)
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
 ASSUMED_OLLAMA_CONTEXT = 32768
 SPEECH_PATHS = ("transcriptions", "translations", "speech", "voices")
@@ -321,14 +319,6 @@ class _Resolver:
 
 def _may_embed(serves: tuple[str, ...]) -> bool:
     return not serves or "embeddings" in serves
-
-
-def names_cloud_model(model: str | None) -> bool:
-    """Does Ollama pass requests for a model of this name on to ollama.com? It decides by the tag alone: `cloud`, or
-    one that ends in `-cloud`."""
-    _, found, tag = (model or "").rpartition(":")
-    tag = tag.strip().lower()
-    return bool(found) and (tag == "cloud" or (tag.endswith("-cloud") and "/" not in tag))
 
 
 def _merged(made: type[T], defaults: Section, own: Section) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.config.backends import ASSUMED_SLOTS
+from gateway.config.assumed import ASSUMED_SLOTS
 from gateway.config.fleet import keys_from_launch
 from gateway.config.snapshot import Backend, Mode, Node, Snapshot
 from gateway.launch.command import with_changes
@@ -68,3 +68,11 @@ def with_profile(backend: Backend, profile: str, node: Node | None) -> Backend:
     if keys.get("url", "") is None:  # a port that is only known where the engine is started
         del keys["url"]
     return replace(backend, launch=changed, **keys)
+
+
+def first_step(steps: tuple[tuple[str, ...], ...], backends: Mapping[str, Backend]) -> tuple[str, ...]:
+    """The first step, without what the mode in force parks; if it parks every step, the first one as it is written."""
+    for step in steps:
+        if there := tuple(name for name in step if backends[name].parked is None):
+            return there
+    return steps[0] if steps else ()

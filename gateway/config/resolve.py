@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from gateway.config.aliases import resolve_aliases
 from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
+from gateway.config.exposure import SHUT, exposure
 from gateway.config.fleet import resolve_modes
 from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
@@ -56,16 +57,6 @@ def _nodes(file: Section, backends: Iterable[Backend], report: Report) -> Mappin
             check_url(section.exporter, ("nodes", name, "exporter"), report, base=False)
     declared = {n: built(Node, s, name=n) for n, s in file.nodes.items()}
     return declared or {name: Node(name) for backend in backends for name in backend.nodes}
-
-
-SHUT = "add clients with keys, or listen on 127.0.0.1"
-
-
-def exposure(host: str, port: int, *, clients: bool) -> str | None:
-    """A warning about listening at this address; None = there is none."""
-    if clients or host in ("localhost", "::1") or host.startswith("127."):
-        return None
-    return f"listening on {host} without `clients`: whoever reaches port {port} may use every alias"
 
 
 def _server(file: Section, report: Report) -> Server:

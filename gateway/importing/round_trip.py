@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.document import read_document
-from gateway.config.load import Loaded, load_text
+from gateway.config.load import load_text
+from gateway.config.loaded import Loaded
 from gateway.config.problems import Report
 from gateway.importing.draft import Draft
 from gateway.importing.values import variable_name

@@ -171,6 +171,10 @@ class ChoiceAnswer:
             policy = self._policy
             tools = policy.tools if policy.tools is not None else ()
             mender = self._mender = Mender(policy.formats, tools, self._thoughts_to_find())
+        if text and mender.passes(text):
+            if not self.has_content:
+                self._note_content(text)
+            return None
         segments = mender.feed(text)
         if len(segments) == 1 and type(segments[0]) is Text and segments[0].text == text:
             if not self.has_content:

@@ -51,12 +51,8 @@ class CallFinder:
         self._held: HeldText | None = None
 
     def feed(self, text: str) -> list[Segment]:
-        if self._flows and self._hinted(text) is None:  # the most frequent case
-            if not text:
-                return []
-            self._base += len(text)  # `_buf` always keeps one character
-            self._buf = text[-1]
-            return [Text(text)]
+        if self.passes(text):  # the most frequent case
+            return [Text(text)] if text else []
         if self._held is None:
             self._buf += text
         elif self._held.should_parse(text):
@@ -64,6 +60,15 @@ class CallFinder:
         else:
             return []
         return self._scan(final=False)
+
+    def passes(self, text: str) -> bool:
+        """Instead of `feed`, where that would return this text alone: then it is added. False = `feed` it."""
+        if not self._flows or self._hinted(text) is not None:
+            return False
+        if text:
+            self._base += len(text)  # `_buf` always keeps one character
+            self._buf = text[-1]
+        return True
 
     def finish(self) -> list[Segment]:
         """The text has ended: return the segments that were held back."""

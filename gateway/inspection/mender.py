@@ -66,6 +66,15 @@ class Mender:
             return self._checked(self._text(text))
         return self._checked(self._split(self._splitter.feed(text)))
 
+    def passes(self, text: str) -> bool:
+        """Instead of `feed`, where that would return this text alone: then it is added. False = `feed` it."""
+        if self._splitter is not None and (not self._splitter.done or self._answer_end is not None):
+            return False
+        late = self._late_tags
+        if late is not None and not late.found and not late.passes(text):
+            return False
+        return self._content is None or self._content.passes(text)
+
     def finish(self) -> list[Segment]:
         """Return the remaining segments at the end of the content. `feed` must not be called afterwards."""
         segments: list[Segment] = []

@@ -219,9 +219,13 @@ class LateTags:
         self._line: str | None = ""  # the current line, while it may still begin with a tag
         self.found = False
 
+    def passes(self, text: str) -> bool:
+        """Is there nothing to `feed` in this text?"""
+        return self._line is None and "\n" not in text
+
     def feed(self, text: str) -> None:
         if self._line is None:
-            if "\n" not in text:  # the most frequent case
+            if "\n" not in text:
                 return
             self._line = text[text.index("\n") + 1 :]
         else:

@@ -181,7 +181,13 @@ class StreamTrack(Inspector):
                     self._look_for_close(event)
                 out.append(self._rewriter.apply(event))
             else:
-                self._feed_other(event, out)
+                try:
+                    if self._frame is None or (text := self._frame.text_of(event)) is None:
+                        self._feed_one(event, out)
+                    else:
+                        self._feed_text(event, text, out)
+                except ProtocolFailure as failure:
+                    self.failure = str(failure)
             if self.failure is not None or self.disobeyed:
                 break
         return out[0] if len(out) == 1 else b"".join(out)
@@ -198,16 +204,6 @@ class StreamTrack(Inspector):
         if chunk is not None and self._chat:
             self.note_close(chunk.choices or [])
 
-    def _feed_other(self, event: bytes, out: list[bytes]) -> None:
-        """Handle an event that has to be read. Sets `failure` if it is not a valid chunk."""
-        try:
-            if self._frame is None or (text := self._frame.text_of(event)) is None:
-                self._feed_one(event, out)
-            else:
-                self._feed_text(event, text, out)
-        except ProtocolFailure as failure:
-            self.failure = str(failure)
-
     def _feed_text(self, event: bytes, text: str, out: list[bytes]) -> None:
         """Handle an event that differs from an earlier one only in its text, as nearly all do."""
         self.progress = True
@@ -218,6 +214,7 @@ class StreamTrack(Inspector):
             self._place_changed(event, [Choice(0, delta) for delta in deltas], out)
 
     def _feed_one(self, event: bytes, out: list[bytes]) -> None:
+        """Handle an event that has to be read. Sets `failure` if it is not a valid chunk."""
         data = data_of(event)
         if not data:  # a comment, or nothing
             if self.content:

@@ -47,7 +47,7 @@ class StreamReply:
         request_id: str,
         base: list[Header],
     ) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self._timer = timer
         self._endpoint = endpoint
         self._model = model
@@ -64,7 +64,7 @@ class StreamReply:
         if not self.committed:
             self.committed = True
             self.served_by = backend
-            await self._exchange.start(200, STREAM_HEADERS + self._base + headers)
+            await self.exchange.start(200, STREAM_HEADERS + self._base + headers)
         elif self.served_by != backend:
             self.served_by = backend
             served = b"; ".join(name.removeprefix(b"x-gateway-") + b"=" + value for name, value in headers)
@@ -79,25 +79,15 @@ class StreamReply:
     async def send(self, data: bytes) -> None:
         timer = self._timer
         timer.writing = timer.now()
-        await self._exchange.write(data)
+        await self.exchange.write(data)
         timer.writing = 0.0
         timer.beat_at = timer.now() + HEARTBEAT
 
-    @property
-    def ready(self) -> bool:
-        """As `Exchange.ready`."""
-        return self._exchange.ready
-
-    def put(self, data: bytes, now: float) -> None:
-        """`send` without waiting, where the client is `ready`. `now`: the loop's time."""
-        self._exchange.put(data)
-        self._timer.beat_at = now + HEARTBEAT
-
     async def finish(self, rest: bytes = b"") -> None:
         """Send the last events and [DONE], which ends every complete stream, whether the backend sent one or not."""
-        self._exchange.stop_watching()
+        self.exchange.stop_watching()
         self._timer.last_write()
-        await self._exchange.finish(rest + b"data: [DONE]\n\n")
+        await self.exchange.finish(rest + b"data: [DONE]\n\n")
         self._timer.rest()
 
     async def beat(self) -> None:
@@ -106,7 +96,7 @@ class StreamReply:
             return  # the client has not read what was sent before
         if not self.committed:
             self.committed = self.early = True
-            await self._exchange.start(200, [*STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
+            await self.exchange.start(200, [*STREAM_HEADERS, *self._base, (b"x-gateway-committed", b"early")])
         self.identity.fix(self._endpoint.id_prefix + self._request_id, int(time()))
         await self.send(self._heartbeat())
 
@@ -124,11 +114,11 @@ class StreamReply:
     async def fail(self, error: GatewayError) -> None:
         """A final failure after the status was sent: send an error event, then cut the stream, so that it does not
         end as if complete."""
-        self._exchange.stop_watching()
+        self.exchange.stop_watching()
         self._timer.rest()
         with contextlib.suppress(TimeoutError):  # a client that does not read is not waited for
             async with asyncio.timeout(LAST_WORDS):
-                await self._exchange.write(b"data: " + error.envelope() + b"\n\n")
+                await self.exchange.write(b"data: " + error.envelope() + b"\n\n")
 
     async def interrupt(self) -> None:
         """The stream broke after content: send one error event, then cut the stream."""

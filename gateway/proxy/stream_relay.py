@@ -10,7 +10,7 @@ from gateway.domain.request_timer import RequestTimer
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
 from gateway.metrics.counters import Histogram
-from gateway.proxy.reply import StreamReply
+from gateway.proxy.reply import HEARTBEAT, StreamReply
 from gateway.transport.sse import Framer
 
 
@@ -48,9 +48,11 @@ class StreamRelay:
             return False
         if not self.out:
             return True
-        if not reply.committed or (track.content and not reply.content) or not reply.ready:
+        exchange = reply.exchange
+        if not reply.committed or (track.content and not reply.content) or not exchange.ready:
             return False
-        reply.put(self.out, self._timer.heard)
+        exchange.put(self.out)
+        self._timer.beat_at = self._timer.heard + HEARTBEAT
         if self._kept is not None:
             self._kept.add(self.out)
         self.out = b""

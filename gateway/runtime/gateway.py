@@ -19,7 +19,7 @@ from gateway.admission.memory import Memory
 from gateway.admission.slots import Admission
 from gateway.batches.batches import Batches
 from gateway.batches.sqlite_store import SqliteBatchStore
-from gateway.config.load import Loaded
+from gateway.config.loaded import Loaded
 from gateway.config.modes import in_mode
 from gateway.config.snapshot import Backend, Snapshot, Traces
 from gateway.conversations.conversations import Conversations
