@@ -65,6 +65,7 @@ async def test_a_request_that_waits_goes_on_elsewhere(stream: bool) -> None:
         async with asyncio.timeout(SOON):
             reply = await gateway.client.post("/v1/chat/completions", json=chat("chain", stream=stream))
         assert (reply.status_code, reply.headers["x-gateway-backend"]) == (200, "two")
+        assert reply.headers["x-gateway-fallback"] == "failed"
         assert gateway.state("one") is State.DOWN
         assert one.aborted == 1, "it is not left running there"
 

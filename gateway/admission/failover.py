@@ -89,10 +89,16 @@ class FailoverState:
             self._clouds += 1
         self._retried = None
 
-    def mark_begun(self, state: BackendState) -> None:
-        """The first attempt began at this backend before the plan was made. Attempts are counted by name: routes.yaml
-        may have been edited since, and the backend have another state."""
-        self.remaining = deque(c for c in self.remaining if c.state.name != state.name)
+    def mark_begun(self, first: Candidate) -> None:
+        """The first attempt began here before the plan was made. It stays a candidate of the plan, which it was then,
+        even if the backend cannot serve any more: why a later step serves is what became of the attempt. Attempts are
+        counted by name: routes.yaml may have been edited since, and the backend have another state."""
+        plan, name = self.plan, first.state.name
+        self.remaining = deque(c for c in self.remaining if c.state.name != name)
+        skip = next((s for s in plan.skipped if s.state.name == name), None)
+        if skip is not None:
+            plan.skipped.remove(skip)
+            plan.candidates.insert(0, first._replace(state=skip.state, step=skip.step))
 
     def mark_failed(self, candidate: Candidate, kind: str, *, gone: bool = False) -> None:
         """The attempt failed, with the `kind` of its verdict. A backend that asked for a pause, or was not reachable

@@ -58,7 +58,7 @@ class PlannedRequest:
             resort = resort_of(received.alias, received.client.client) if received.request.tools else None
             self._failover = FailoverState(self._planner, resort)
             if self.tried_first is not None:
-                self._failover.mark_begun(self.tried_first.state)
+                self._failover.mark_begun(self.tried_first)
         return self._failover
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from gateway.domain.request import EMBEDDINGS, InferenceRequest
 from gateway.routing.first_choice import first_choice
 from gateway.routing.plan import Candidate, make_plan
 from tests.routing.fleets import Case, cases
-from tests.routing.parts import NOW, alias, backend, fleet, request
+from tests.routing.parts import NOW, Condition, alias, backend, fleet, request
 from tests.routing.test_pure import aliases, clients, fleets, held, often, requests
 
 KEY = b"a session"
@@ -87,5 +88,20 @@ def test_a_backend_that_was_edited_during_its_attempt_in_the_fast_lane_gets_no_s
     """The plan is made after the attempt has failed, of the fleet as it is then."""
     before, after = backend("a"), fleet(backend("a"), backend("b"))
     failover = FailoverState(lambda *_: make_plan(alias("a", "b"), after, request(), NOW), None)
-    failover.mark_begun(before)
+    failover.mark_begun(Candidate(before, 0))
     assert [candidate.state for candidate in failover.remaining] == [after["b"]]
+
+
+@pytest.mark.parametrize("now", ["ok", "suspect", "unknown", "down", "warming", "misconfigured", "parked", "incapable"])
+def test_a_backend_that_went_away_during_its_attempt_in_the_fast_lane_has_failed(now: Condition) -> None:
+    """Not what it has become meanwhile is why another one serves, as with a plan that was made before the attempt."""
+    after = {"a": backend("a", now), "b": backend("b")}
+    way = alias("a", "b")
+    failover = FailoverState(lambda *_: make_plan(way, after, request(), NOW), None)
+    tried = Candidate(after["a"], 0)
+    failover.mark_begun(tried)
+    failover.mark_failed(tried, "failed")
+    assert [candidate.state.name for candidate in failover.plan.candidates] == ["a", "b"]
+    assert [candidate.state.name for candidate in failover.remaining] == ["b"]
+    assert failover.plan.detour(failover.remaining[0]) == ("fallback", "failed")
+    assert failover.recovering(NOW) == ()
