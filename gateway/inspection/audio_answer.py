@@ -53,9 +53,9 @@ def mp3_seconds(beginning: bytes, size: int) -> float:
         return 0.0
     hertz, mono = _MP3_HERTZ[version][rate], beginning[at + 3] >> 6 == 3
     side = (17 if mono else 32) if version == 3 else (9 if mono else 17)  # bytes of the frame before its first sound
-    told = beginning[at + 4 + side : at + 16 + side]
-    if len(told) == 12 and told[:4] in (b"Xing", b"Info") and told[7] & 1:
-        return _plausible(int.from_bytes(told[8:]) * (1152 if version == 3 else 576) / hertz)
+    counts = beginning[at + 4 + side : at + 16 + side]
+    if len(counts) == 12 and counts[:4] in (b"Xing", b"Info") and counts[7] & 1:
+        return _plausible(int.from_bytes(counts[8:]) * (1152 if version == 3 else 576) / hertz)
     return _plausible((size - at) / (125 * _MP3_KBITS[3 if version == 3 else 2][bit_rate - 1]))
 
 

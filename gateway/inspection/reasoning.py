@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -78,7 +78,8 @@ class Splitter:
         self._closing = begun(self._closers)
         self._answer = thoughts.answer[0] if thoughts.answer is not None else ""
         self._most_space = max(map(len, (*self._starts, *self._closers)))
-        self._state = self._opening
+        # A function of the class, not a bound method: that would make a cycle.
+        self._state: Callable[[Splitter, str, bool], list[Segment]] = Splitter._opening
         self._held = ""
         self._has_text = False  # the thoughts have more than white space
         self.opened = False  # the content began with an opener
@@ -86,7 +87,7 @@ class Splitter:
     @property
     def done(self) -> bool:
         """Can only content follow?"""
-        return self._state == self._outside
+        return self._state is Splitter._outside
 
     def feed(self, text: str) -> list[Segment]:
         return self._step(text, False)
@@ -96,7 +97,7 @@ class Splitter:
 
     def _step(self, text: str, final: bool) -> list[Segment]:
         text, self._held = self._held + text, ""
-        return self._state(text, final) if text else []
+        return self._state(self, text, final) if text else []
 
     def _opening(self, text: str, final: bool) -> list[Segment]:
         begin = len(text) - len(text.lstrip())
@@ -110,11 +111,11 @@ class Splitter:
                     return []
         elif "" in self._starts:
             return self._open(text, 0, final)
-        self._state = self._before_answer
+        self._state = Splitter._before_answer
         return self._before_answer(text, final)
 
     def _open(self, text: str, end: int, final: bool) -> list[Segment]:
-        self._state = self._inside
+        self._state = Splitter._inside
         tag: list[Segment] = [Gap(text[:end])] if end else []
         return tag + (self._inside(text[end:], final) if end < len(text) else [])
 
@@ -142,7 +143,7 @@ class Splitter:
         return []
 
     def _close(self, text: str, start: int, end: int, final: bool) -> list[Segment]:
-        self._state = self._before_answer
+        self._state = Splitter._before_answer
         return [Gap(text[start:end]), *(self._before_answer(text[end:], final) if end < len(text) else [])]
 
     def _before_answer(self, text: str, final: bool) -> list[Segment]:
@@ -159,9 +160,9 @@ class Splitter:
                     self._held = text
                     return []
                 end += text.startswith("\n", end)
-                self._state = self._outside
+                self._state = Splitter._outside
                 return [Gap(text[:end]), *([Text(text[end:])] if end < len(text) else [])]
-        self._state = self._outside
+        self._state = Splitter._outside
         return [Text(text)]
 
     def _outside(self, text: str, final: bool) -> list[Segment]:

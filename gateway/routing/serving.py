@@ -175,8 +175,8 @@ def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float
 
 def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
     words = [{"role": "user", "content": "hello"}] if endpoint is CHAT else "hello"
-    said = dict.fromkeys(endpoint.prompt[:2] if endpoint.pools else endpoint.prompt[:1], words)
-    return parse(endpoint, msgspec.json.encode({"model": "alias", **said, **more}))
+    prompt = dict.fromkeys(endpoint.prompt[:2] if endpoint.pools else endpoint.prompt[:1], words)
+    return parse(endpoint, msgspec.json.encode({"model": "alias", **prompt, **more}))
 
 
 # -- an alias, by routes.yaml alone -----------------------------------------------------------------------------------

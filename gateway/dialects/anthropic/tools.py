@@ -12,7 +12,7 @@ from gateway.dialects.fields import brief, expected, invalid, string
 _SEARCH = "tool_search_tool"  # prefix of the types of Anthropic's own search among deferred tools
 # Prefixes of the types of tools that Anthropic's servers run -> Claude Code's name for the tool, "" = it has none.
 _RUN_BY_ANTHROPIC = {"web_search_": "WebSearch", "web_fetch_": "WebFetch", "code_execution_": "", "mcp_toolset": ""}
-_TOLD_MOST = 300  # characters of the tools that one error names
+_LISTED_MOST = 300  # characters of the tools that one error names
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -72,15 +72,15 @@ def _refuse_foreign(tools: Iterable[tuple[str, Block]]) -> None:
     if not foreign:
         return
     first, _ = foreign[0]
-    told = "; ".join([_described(foreign[0][1]), *(f"`{where}` {_described(tool)}" for where, tool in foreign[1:])])
-    if len(told) > _TOLD_MOST:
-        told = told[:_TOLD_MOST] + "..."
+    listed = "; ".join([_described(foreign[0][1]), *(f"`{where}` {_described(tool)}" for where, tool in foreign[1:])])
+    if len(listed) > _LISTED_MOST:
+        listed = listed[:_LISTED_MOST] + "..."
     kinds = [_kind(tool) for _, tool in foreign]
     run = [next((p for p in _RUN_BY_ANTHROPIC if kind.startswith(p)), None) for kind in kinds]
     do = "Leave it out, or add `input_schema`." if None in run else "Leave it out."
     if names := sorted({_RUN_BY_ANTHROPIC[prefix] for prefix in run if prefix} - {""}):
         do += f" In Claude Code: --disallowedTools {','.join(names)}."
-    raise invalid(first, f"{told}: only Anthropic's servers run or define that. {do}", unsupported=True)
+    raise invalid(first, f"{listed}: only Anthropic's servers run or define that. {do}", unsupported=True)
 
 
 def _is_foreign(tool: Block) -> bool:

@@ -66,7 +66,7 @@ class ResponseReader:
         self._number = 0
         self._calls: dict[str, tuple[int, bool]] = {}  # by the item's id: (index, has it arguments?)
         self._begun = 0  # calls so far
-        self._said = False  # it had text, thoughts or a call
+        self._has_output = False  # it had text, thoughts or a call
         self._last: object = None  # delta
         self._same = 0
         self._ended = False
@@ -96,7 +96,7 @@ class ResponseReader:
         delta, finish, more = self._delta(kind, read), None, {}
         if kind in ("response.completed", "response.incomplete"):
             self._ended = True
-            if not self._said:  # a server that streams nothing but the end
+            if not self._has_output:  # a server that streams nothing but the end
                 delta = _streamed(message_of(whole))
             finish, more = end_of(whole, bool(self._begun) or "tool_calls" in delta), usage_of(whole)
         self._note(delta)
@@ -140,7 +140,7 @@ class ResponseReader:
         return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
 
     def _note(self, delta: Object) -> None:
-        self._said = self._said or bool(delta)
+        self._has_output = self._has_output or bool(delta)
         if not delta:
             return
         self._same = self._same + 1 if delta == self._last else 0
