@@ -1,5 +1,5 @@
 """Reads routes.yaml in a process that ends, so that the libraries which only that needs (pydantic, ruamel.yaml: about
-10 MB) do not stay in the memory of a gateway that serves. Of a file that is edited later they are imported."""
+10 MB) do not stay in the memory of a gateway that serves. It imports them when the file is edited later."""
 
 from __future__ import annotations
 
