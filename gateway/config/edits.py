@@ -21,7 +21,7 @@ from gateway.config.sources import look
 
 log = logging.getLogger("gateway.config")
 
-STEP = 50  # milliseconds; an edit is complete when no event has come for one to two of these
+STEP = 100  # milliseconds; an edit is complete when no event has come for one to two of these
 LOOK = 500  # milliseconds between two looks without any event
 
 Places = Mapping[Path, tuple[int, int]]
