@@ -57,24 +57,18 @@ ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, 
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
-
+BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
 N_MOST = 1_000_000  # most answers to one prompt that are counted; no server gives more than a few thousand
 
-# A value takes some 64 bytes when it is decoded, but as few as two in the body: 64 MB could become 2 GB.
-VALUES_MOST = 8_000_000
-
+VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
 # Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
-
 # Where the client's body has a file, which a translation (dialects/) knows, and a chat would have to be searched for.
 FILE_AT = "x_gateway_file_at"
 _PLACE_MOST = 200  # characters of such a place
-# Of the base64 of a PDF one page takes about so many bytes. A page is counted as an image.
-PAGE_BYTES = 64 * 1024
-
-# The tokens of an image depend on its dimensions, not on its base64. This is a usual number for vision models.
-IMAGE_TOKENS = 1500
+PAGE_BYTES = 64 * 1024  # of the base64 of a PDF, for one page; a page is counted as an image
+IMAGE_TOKENS = 1500  # usual for vision models: they depend on the dimensions of the image, not on its base64
 
 
 class Media(NamedTuple):
@@ -343,6 +337,11 @@ def _read_continue(request: InferenceRequest, raw: Raw) -> None:
     request.continues = request.endpoint is CHAT and value_of(raw) is True
 
 
+def _check_encoding(request: InferenceRequest, raw: Raw) -> None:
+    if request.endpoint is EMBEDDINGS and value_of(raw) in BINARY:
+        raise _invalid("`encoding_format` must be float or base64.", "encoding_format")
+
+
 def _take_file_at(request: InferenceRequest, raw: Raw) -> None:
     """The field is the gateway's own, so no backend gets it."""
     where = value_of(raw)
@@ -395,6 +394,7 @@ _RARE_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     "reasoning_effort": _read_effort,
     "reasoning": _read_effort,
     "continue_final_message": _read_continue,
+    "encoding_format": _check_encoding,
     FILE_AT: _take_file_at,
 }
 _RARE = frozenset(_RARE_READERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
@@ -46,6 +47,14 @@ async def test_vectors_are_the_same_in_both_forms(gateway: RunningGateway) -> No
     assert packed.usage.prompt_tokens > 0
     assert len(tokens.data) == 2
     assert gateway.gateway.fleet["embedder"].facts.pooled.dimensions == 64
+
+
+@pytest.mark.parametrize("form", ["bytes", "bytes_only"])
+async def test_vectors_that_are_no_json_are_refused(gateway: RunningGateway, form: Any) -> None:
+    async with sdk(gateway) as client:
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.embeddings.create(model="vectors", input="one", encoding_format=form)
+    assert (raised.value.code, raised.value.param) == ("invalid_request_body", "encoding_format")
 
 
 async def test_a_chat_alias_says_that_it_does_not_embed(gateway: RunningGateway) -> None:
