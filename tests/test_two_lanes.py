@@ -1,0 +1,230 @@
+"""A request that takes the fast lanes comes to what it comes to without them: what the client gets, what the backends
+get, what is counted and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.http.request_head import RepeatedHead
+from gateway.inspection.inspector import Inspector
+from gateway.inspection.stream_track import StreamTrack
+from gateway.observe.log import RequestLine, request_line
+from gateway.proxy.planning import Planner
+from gateway.proxy.stream_relay import StreamRelay
+from gateway.transport.h1_response import H1Response
+from tests.scripted import SSE_HEAD, Script, ScriptedBackend, Turn, chunked, json_answer
+from tests.support import RunningGateway, running_gateway
+
+ROUTES = """
+defaults: {{health: {{every: 1h}}}}
+backends:
+  a: {{url: "{a}", slots: 4, tool_parser: hermes}}
+  b: {{url: "{b}", slots: 4, tool_parser: hermes}}
+  bare: {{url: "{b}", slots: 4}}
+aliases:
+  one: [a]
+  chain: [a, b]
+  pair: {{use: [[a, b]], on_unsupported: mend}}
+  turns: {{use: [[a, b]], balance: round_robin, params: {{temperature: 0.5, max_tokens: 40}}}}
+  mended: {{use: [[bare, a]], on_unsupported: mend}}
+clients:
+  agent: {{key: k-agent-long-enough, rpm: 1000, tpm: 1000000}}
+  other: {{key: k-other-long-enough, aliases: [one, pair], max_inflight: 3}}
+"""
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+USAGE = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
+
+# What a backend says: the deltas of its answer, and its finish_reason.
+SAID: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "text": ([{"content": "Twelve "}, {"content": "of "}, {"content": "them, größer."}], "stop"),
+    "short": ([{"content": "No"}], "stop"),
+    "cut off": ([{"content": "And so"}, {"content": " on"}], "length"),
+    "quotes": ([{"content": 'He said "no",\n\\ and left'}, {"content": '"'}], "stop"),
+    "blank": ([{"content": " "}, {"content": "\n"}], "stop"),
+    "nothing": ([], "stop"),
+    "call": ([{"tool_calls": [CALL]}], "tool_calls"),
+    "leaked": ([{"content": "So: <tool_c"}, {"content": 'all>{"name": "look", "arguments": {}}</tool_call>'}], "stop"),
+    "thoughts": ([{"content": "<think>Hm"}, {"content": "</think>"}, {"content": "Yes"}], "stop"),
+    "reasoned": ([{"reasoning": "Hm"}, {"content": "Yes"}], "stop"),
+    "thoughts alone": ([{"reasoning": "Hm"}], "stop"),
+    "garbage": ([{"content": "!!!!!!!!"}, {"content": "!!!!"}], "stop"),
+    "failed": ([{"content": "On"}], "error"),
+}
+FAULTS = ("crash", "refusal", "no json", "ends early", "error event", "bad usage", "two models")
+
+
+def answering(name: str) -> Script:
+    """A script that answers as `SAID` has it, or with a fault."""
+
+    async def script(turn: Turn) -> None:
+        fault = "" if name in SAID or is_probe(turn) else name
+        deltas, end = SAID["text" if fault or is_probe(turn) else name]
+        usage = {**USAGE, "prompt_tokens": 10**12} if fault == "bad usage" else USAGE
+        if fault == "crash":
+            await turn.send(json_answer({"error": {"message": "CUDA error"}}, "500 Internal Server Error"))
+        elif fault == "refusal":
+            await turn.send(json_answer({"error": {"message": "too hot", "param": "temperature"}}, "400 Bad Request"))
+        elif turn.json.get("stream"):
+            await stream(turn, fault, deltas, end, usage)
+        else:
+            await whole(turn, fault, deltas, end, usage)
+
+    return script
+
+
+def is_probe(turn: Turn) -> bool:
+    return turn.headers["x-request-id"].startswith("probe-")
+
+
+async def stream(turn: Turn, fault: str, deltas: list[dict[str, Any]], end: str, usage: dict[str, int]) -> None:
+    events = [chunk({"role": "assistant", "content": ""}), *map(chunk, deltas)]
+    if fault == "no json":
+        events.insert(2, b"data: {nonsense\n\n")
+    elif fault == "error event":
+        events.insert(2, b'data: {"error": {"message": "EngineCore died"}}\n\n')
+    elif fault == "two models":
+        events[2] = events[2].replace(b"served/model", b"served/other")
+    if fault != "ends early":
+        events += [chunk({"content": ""}, end), chunk(None, None, usage), b"data: [DONE]\n\n"]
+    await turn.send(SSE_HEAD)
+    for event in events:  # each may arrive alone, or with others
+        await turn.send(chunked(event))
+    await turn.send(b"0\r\n\r\n")
+
+
+def chunk(delta: dict[str, Any] | None, end: str | None = None, usage: dict[str, int] | None = None) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}]
+    told = {} if usage is None else {"usage": usage}
+    fields = {"id": "up-1", "object": "chat.completion.chunk", "created": 2, "model": "served/model"}
+    return b"data: " + json.dumps({**fields, "choices": choices, **told}, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def whole(turn: Turn, fault: str, deltas: list[dict[str, Any]], end: str, usage: dict[str, int]) -> None:
+    if fault == "no json":
+        await turn.send(json_answer("nonsense"))
+        return
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(d.get("content", "") for d in deltas) or None}
+    for delta in deltas:
+        message |= {key: value for key, value in delta.items() if key != "content"}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end}
+    body = {"id": "up-1", "object": "chat.completion", "created": 2, "model": "served/model", "choices": [choice]}
+    if fault == "error event":
+        body = {"error": {"message": "EngineCore died"}}
+    answer = json_answer({**body, "usage": usage})
+    await turn.send(answer[:-9] if fault == "ends early" else answer)
+    if fault == "ends early":
+        turn.close()
+
+
+# -- with and without the fast lanes -----------------------------------------------------------------------------------
+
+
+def _to_the_task(relay: StreamRelay, data: bytes) -> bool:
+    relay._read(relay._framer.feed(data))
+    return False
+
+
+@contextmanager
+def slow_lanes() -> Iterator[None]:
+    """Nothing is recognised as the usual case."""
+    slow: list[tuple[type, str, Any]] = [
+        (RepeatedHead, "match", lambda _head, _raw: None),
+        (Planner, "first_choice", lambda _planner: None),
+        (Inspector, "note_plain", lambda _inspector, _message, _finish: False),
+        (StreamTrack, "_look_ahead", lambda _track, _event, _choices: None),
+        (StreamRelay, "pass_on", _to_the_task),
+        (H1Response, "read_past", None),
+    ]
+    with ExitStack() as stack:
+        for owner, name, replaced in slow:
+            stack.enter_context(patch.object(owner, name, replaced))
+        yield
+
+
+Ask = tuple[str, dict[str, Any], str, str, str]  # alias, further fields, client, what a says, what b says
+
+fields = st.fixed_dictionaries(
+    {"stream": st.booleans()},
+    optional={
+        "tools": st.just(TOOLS),
+        "tool_choice": st.sampled_from(["auto", "required", {"type": "function", "function": {"name": "look"}}]),
+        "max_tokens": st.sampled_from([8, 64, 10**7]),
+        "user": st.sampled_from(["x", "yy"]),
+        "stream_options": st.just({"include_usage": True}),
+        "reasoning_effort": st.sampled_from(["none", "high"]),
+        "n": st.just(1),
+    },
+)
+says = st.sampled_from([*SAID, *SAID, *FAULTS])
+asks = st.tuples(
+    st.sampled_from(["one", "chain", "pair", "turns", "mended"]),
+    fields,
+    st.sampled_from(["agent", "other"]),
+    says,
+    says,
+)
+
+
+async def outcome(asked: list[Ask]) -> list[object]:
+    """What all parties see of these requests, one after the other."""
+    found: list[object] = []
+    lines: list[RequestLine] = []
+    a, b = ScriptedBackend(()), ScriptedBackend(())
+    async with a.serve(), b.serve(), running_gateway(ROUTES.format(a=a.url, b=b.url)) as gateway:
+        await gateway.until_ready("a", "b", "bare")
+        gateway.gateway.services.observers.append(lambda record: lines.append(request_line(record, 0.0)))
+        for number, (alias, more, client, a_says, b_says) in enumerate(asked):
+            a.play(answering(a_says))
+            b.play(answering(b_says))
+            messages = [{"role": "user", "content": f"What of {number * 7 % 5}?"}]
+            found.append(await answer(gateway, {"model": alias, "messages": messages, **more}, client))
+            await gateway.until(gateway.idle)
+            await gateway.until(lambda: not gateway.gateway.services.prober.suspicion.busy)
+            await gateway.until_ready("a", "b", "bare")  # one that failed is probed, and found well
+            turns = [(name, turn) for name, one in (("a", a), ("b", b)) for turn in one.turns if not is_probe(turn)]
+            found += [(name, turn.path, turn.json) for name, turn in turns]
+        found += [line._replace(id="", queued=0.0, total=0.0, first_token=None) for line in lines]
+        found += counted(gateway)
+    return found
+
+
+async def answer(gateway: RunningGateway, body: dict[str, Any], client: str) -> tuple[object, ...]:
+    headers = {"authorization": f"Bearer k-{client}-long-enough"}
+    got = b""
+    try:
+        async with gateway.client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+            async for piece in response.aiter_raw():
+                got += piece
+    except httpx.HTTPError as error:
+        got += type(error).__name__.encode()
+    unlike = ("date", "x-request-id", "x-gateway-queue-ms")
+    told = [(name, value) for name, value in response.headers.multi_items() if name not in unlike]
+    got = got.replace(response.headers["x-request-id"].encode(), b"ID")
+    return response.status_code, told, re.sub(rb"call_[0-9a-f]{24}", b"call_ID", got)
+
+
+def counted(gateway: RunningGateway) -> list[tuple[str, list[tuple[str, str]], float]]:
+    """All counters, except those of time."""
+    samples = [sample for family in gateway.gateway.metrics.registry.collect() for sample in family.samples]
+    unlike = re.compile("process_|python_|.*(_seconds_(?!count)|_created$|_bucket$|_sum$)")
+    return sorted((one.name, sorted(one.labels.items()), one.value) for one in samples if not unlike.match(one.name))
+
+
+@settings(max_examples=25)  # each starts two gateways
+@given(st.lists(asks, min_size=2, max_size=6))
+def test_both_lanes_come_to_the_same(asked: list[Ask]) -> None:
+    fast = asyncio.run(outcome(asked))
+    with slow_lanes():
+        slow = asyncio.run(outcome(asked))
+    assert fast == slow
