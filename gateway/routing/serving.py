@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -153,7 +154,7 @@ def _ordinary_plan(alias: Alias, states: Mapping[str, BackendState], now: float)
         return _plan_by_health(alias, states, now)
     plans = []
     for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE):
-        plan = make_plan(alias, states, _few_words(endpoint), now)
+        plan = make_plan(alias, states, _ordinary_words(endpoint), now)
         out = {skip.kind for skip in plan.skipped}
         if plan.candidates or out - UNHEALTHY - {"unserved"}:
             return plan
@@ -171,6 +172,12 @@ def _plan_by_health(alias: Alias, states: Mapping[str, BackendState], now: float
             else:
                 plan.skipped.append(Skip(state, index, *unavailable(state, now)))
     return plan
+
+
+@cache
+def _ordinary_words(endpoint: Endpoint) -> InferenceRequest:
+    """Made once: the views of all aliases are made anew with every change of a backend."""
+    return _few_words(endpoint)
 
 
 def _few_words(endpoint: Endpoint = CHAT, **more: Any) -> InferenceRequest:
