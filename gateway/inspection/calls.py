@@ -13,11 +13,12 @@ from gateway.inspection.segments import Call
 
 
 class _ToolCall:
-    __slots__ = ("arguments", "name")
+    __slots__ = ("arguments", "id", "name")
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
+    def __init__(self, name: str, arguments: list[str], id_: object = None) -> None:
         self.name = name
         self.arguments = arguments
+        self.id = id_
 
 
 class ToolCalls:
@@ -44,28 +45,31 @@ class ToolCalls:
         return {"index": len(self._calls) - 1, "id": call_id(), "type": "function", "function": function}
 
     def note(self, calls: list[Any]) -> bool:
-        """Add calls, or parts of them, that the backend sent as calls. Returns True if an index was changed, in place:
-        calls from the text precede it, or it was no number."""
-        moved = False
+        """Add calls, or parts of them, that the backend sent as calls. Returns True if an index was changed, in place
+        (calls from the text precede it, it was no number, or the call before had it too), or an id added: without one
+        the client could not return the result."""
+        changed = False
         for i, call in enumerate(calls):
             if not isinstance(call, dict):
                 continue
             given = call.get("index", i)
             key = i if isinstance(given, (list, dict)) else given
+            function = call.get("function")
+            function = function if isinstance(function, dict) else {}
+            name, arguments = function.get("name"), function.get("arguments")
             place = self._places.get(key)
-            if place is None:
+            if place is None or (name and _is_another(self._calls[place], call.get("id"))):
+                if name and not call.get("id"):
+                    call["id"], changed = call_id(), True
                 place = self._places[key] = len(self._calls)
-                self._calls.append(_ToolCall("", []))
+                self._calls.append(_ToolCall("", [], call.get("id")))
             if place != given:
                 call["index"] = place
-                moved = True
-            function = call.get("function")
-            if isinstance(function, dict):
-                name, arguments = function.get("name"), function.get("arguments")
-                self._calls[place].name += name if isinstance(name, str) else ""
-                if isinstance(arguments, str):
-                    self._calls[place].arguments.append(arguments)
-        return moved
+                changed = True
+            self._calls[place].name += name if isinstance(name, str) else ""
+            if isinstance(arguments, str):
+                self._calls[place].arguments.append(arguments)
+        return changed
 
     def judge(self, tools: OfferedTools, violations: set[str], *, cut: bool) -> bool:
         """Add the violations of each call to `violations`. `cut`: the answer has as many tokens as were allowed.
@@ -78,6 +82,12 @@ class ToolCalls:
             if cut and call is self._calls[-1] and wrong in ("arguments_not_json", "missing_arguments"):
                 return False
         return True
+
+
+def _is_another(call: _ToolCall, id_: object) -> bool:
+    """Is a part with a name and this id of another call than `call`, which has its index? Some servers give each of
+    several calls the index 0."""
+    return bool(call.name and call.id and id_) and id_ != call.id
 
 
 def _fault(call: _ToolCall, tools: OfferedTools) -> str | None:

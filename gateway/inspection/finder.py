@@ -141,7 +141,7 @@ class CallFinder:
 
     def _first_in_block(self, match: re.Match[str], final: bool) -> Parsed:
         """Handle a marker that is the first text in a fenced block: the block is an example, not a call."""
-        if not final and not all(one.length is None for one in self._markers.started_by(match["marker"])):
+        if not final and all(one.length is None for one in self._markers.started_by(match["marker"])):
             return NEED_MORE
         self._context.enter(match, at_end=False)
         return NO_CALL

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
+
+from gateway.inspection.cursor import NotACall
+from gateway.inspection.python_literals import python_literal
 
 ANY: frozenset[str] = frozenset()
 MAX_DEPTH = 8  # of references and alternatives inside one property; a schema may point at itself
@@ -288,9 +290,8 @@ def _literal(text: str, types: frozenset[str]) -> Any:
     if not text.startswith(("{", "[")):
         return _NOTHING
     try:
-        value = ast.literal_eval(text)
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return python_literal(text)
+    except NotACall:
         return _NOTHING
 
 

@@ -125,8 +125,9 @@ def _reparsed(event: bytes, wanted: dict[str, object]) -> bytes:
 
 
 def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
-    """One event per choice, with all other fields of the original event except the logprobs, which belonged to the
-    original text. Raises ProtocolFailure if the event cannot be read."""
+    """One event per choice, with all other fields of the original event except those that belonged to the original
+    text: the logprobs, and, where the answer ends otherwise, the stop_reason. Raises ProtocolFailure if the event
+    cannot be read."""
     data = data_of(event)
     assert data is not None  # it was read as a chunk before
     try:
@@ -136,7 +137,10 @@ def rebuilt(event: bytes, choices: Sequence[Choice]) -> list[bytes]:
         raise ProtocolFailure(f"sent an event that is no chunk: {error}") from None
     events = []
     for choice in choices:
-        kept = {k: v for k, v in given.get(choice.index, {}).items() if k not in ("logprobs", "stop_reason")}
+        before = given.get(choice.index, {})
+        kept = {k: v for k, v in before.items() if k != "logprobs"}
+        if _decode(before.get("finish_reason", b"null")) != choice.finish_reason:
+            kept.pop("stop_reason", None)
         changed = kept | {"index": choice.index, "delta": choice.delta, "finish_reason": choice.finish_reason}
         events.append(b"data: " + _encode({**fields, "choices": Raw(_encode([changed]))}) + b"\n\n")
     return events

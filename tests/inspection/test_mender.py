@@ -119,6 +119,29 @@ def test_code_in_a_block_flows_also_behind_the_beginning_of_a_call() -> None:
     assert "".join(p.raw for p in machine.feed('<tool_call>{"name": "ping", "x": "...\n```\nOr')).endswith("Or")
 
 
+@pytest.mark.parametrize("parser", sorted(FORMATS))
+def test_a_block_that_begins_with_a_marker_is_an_example_and_flows(parser: str) -> None:
+    for marker in FORMATS[parser].markers:
+        machine = mender(parser)
+        text = f"An example:\n```\n{marker}"
+        sent = "".join(segment.raw for segment in machine.feed(text))
+        for _ in range(50):
+            text += "and so on. "
+            sent += "".join(segment.raw for segment in machine.feed("and so on. "))
+            assert len(text) - len(sent) <= 40  # a marker, not the rest of the answer
+        assert sent + "".join(segment.raw for segment in machine.finish()) == text
+
+
+@pytest.mark.parametrize("call", [PING, XML_PING])
+def test_a_cut_after_the_beginning_of_a_marker_makes_no_example(call: str) -> None:
+    text = f"```\n<div>\n{call}"
+    whole = run(mender("hermes qwen3_xml"), [text])
+    for at in range(1, len(text)):
+        cut_there = run(mender("hermes qwen3_xml"), [text[:at], text[at:]])
+        assert (cut_there.calls, cut_there.content) == (whole.calls, whole.content)
+    assert whole.calls
+
+
 def test_formats_that_share_a_marker_are_told_apart() -> None:
     glm = "<tool_call>ping\n</tool_call>"
     mended = mend("glm45 qwen3_xml hermes", f"{PING}\n{XML_PING}{glm}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -132,6 +133,34 @@ def test_arguments_are_json_that_can_be_sent() -> None:
 def test_numbers_and_words_may_be_written_as_people_do(text: str, types: str, value: Any) -> None:
     result = typed(text, frozenset(types.split()))
     assert (result, type(result)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("['a', \"b\", True, None, 1.5, {'k': (1, 2)}]", ["a", "b", True, None, 1.5, {"k": [1, 2]}]),
+        ("[1, 2,]", [1, 2]),
+        ('["rm"\n "-rf"]', '["rm"\n "-rf"]'),  # a comma may be missing
+        ("['a'] + ['b']", "['a'] + ['b']"),
+        ("[f(1)]", "[f(1)]"),
+        ("['a'", "['a'"),
+    ],
+)
+def test_a_list_may_be_pythons_if_nothing_has_to_be_guessed(text: str, value: Any) -> None:
+    assert typed(text, frozenset({"array"})) == value
+
+
+@pytest.mark.parametrize("unit", ["1,", "[],", "{'a':1},", "'x',", "[" * 50 + "]" * 50 + ","])
+def test_a_long_list_of_pythons_is_read_in_little_time_and_memory(unit: str) -> None:
+    text = "[" + unit * (100_000 // len(unit)) + "'a']"
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        typed(text, frozenset({"array"}))
+        assert time.process_time() - began < 4  # tracing the memory takes most of it
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_names_of_types_are_known() -> None:

@@ -1,0 +1,59 @@
+"""The calls that a backend sends as calls: their numbers and ids, whatever it says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.inspection.calls import ToolCalls
+from gateway.inspection.offered_tools import OfferedTools
+
+TOOLS = OfferedTools([{"name": "f"}, {"name": "g"}])
+
+
+def part(name: str | None, arguments: str, **more: Any) -> dict[str, Any]:
+    return {**more, "function": {"arguments": arguments} | ({} if name is None else {"name": name})}
+
+
+def test_a_part_belongs_to_the_call_with_its_index() -> None:
+    calls = ToolCalls()
+    parts = [
+        part("f", "", index=0, id="a"),
+        part(None, '{"x":', index=0),
+        part("g", "{}", index=1, id="b"),
+        part(None, "1}", index=0, id="a"),
+    ]
+    assert not any(calls.note([one]) for one in parts)
+    violations: set[str] = set()
+    assert calls.judge(TOOLS, violations, cut=False)
+    assert not violations
+
+
+@pytest.mark.parametrize("numbered", [{"index": 0}, {}, {"index": None}, {"index": "0"}])
+def test_calls_with_the_same_index_are_told_apart_by_their_ids(numbered: dict[str, Any]) -> None:
+    calls, first, second = ToolCalls(), part("f", "{}", id="a", **numbered), part("g", "{}", id="b", **numbered)
+    more = part(None, " ", **numbered)
+    calls.note([first])
+    assert calls.note([second])
+    calls.note([more])
+    assert [one.get("index", 0) for one in (first, second, more)] == [0, 1, 1]
+    violations: set[str] = set()
+    calls.judge(TOOLS, violations, cut=False)
+    assert not violations
+
+
+@pytest.mark.parametrize("id_", [{}, {"id": None}, {"id": ""}])
+def test_a_call_without_an_id_gets_one(id_: dict[str, Any]) -> None:
+    calls, one, other = ToolCalls(), part("f", "{}", index=0, **id_), part("g", "{}", index=1, **id_)
+    assert calls.note([one, other])
+    assert one["id"].startswith("call_")
+    assert one["id"] != other["id"]
+
+
+def test_a_name_that_comes_in_parts_is_one_name() -> None:
+    calls = ToolCalls()
+    calls.note([part("look", "", index=0, id="a")])
+    calls.note([part("_up", "{}", index=0, id="a")])
+    calls.note([part("_now", "", index=0)])
+    assert calls.first == "look_up_now"
