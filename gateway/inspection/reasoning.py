@@ -233,5 +233,5 @@ class LateTags:
             self._line += text
         if self._pattern.search(self._line):
             self.found = True
-        line = self._line[self._line.rfind("\n") + 1 :]
+        line = self._line[self._line.rfind("\n") + 1 :].lstrip()  # blanks before a tag do not matter
         self._line = line if len(line) <= self._most else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.inspection.mender import Reasoning
-from gateway.inspection.reasoning import REASONING, THINK
+from gateway.inspection.reasoning import REASONING, THINK, LateTags
 from tests.inspection.mending import cut, mend, mender, run
 
 IMPLIED = THINK.with_opener_implied()
@@ -125,3 +125,12 @@ def test_a_call_in_hunyuans_answer_is_one() -> None:
     call = '<tool_calls>[{"name": "ping", "arguments": {}}]</tool_calls>'
     mended = mend("hunyuan_a13b", f"<think>Hm.</think>\n<answer>\nI look.\n{call}\n</answer>", HUNYUAN)
     assert (mended.calls, mended.content.strip()) == ([("ping", {})], "I look.")
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_tag_behind_many_blanks_is_found_however_it_is_cut(size: int) -> None:
+    text = "An answer.\n" + " " * 60 + "</think>\nmore"
+    late = LateTags(THINK)
+    for at in range(0, len(text), size):
+        late.feed(text[at : at + size])
+    assert late.found

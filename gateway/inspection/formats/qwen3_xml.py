@@ -17,7 +17,7 @@ _INNER = re.compile(r"\n<parameter=([^<>\n]{1,256})>")
 
 
 class Qwen3Xml(Format):
-    """The wrapper may be missing, and so may an argument's closing tag."""
+    """The wrapper may be missing, and so may an argument's closing tag, and the function's inside the wrapper."""
 
     def __init__(self, name: str = "qwen3_xml", tag: str = "tool_call") -> None:
         self.name = name
@@ -31,10 +31,11 @@ class Qwen3Xml(Format):
         return NAMED if marker == FUNCTION else SPACED + literal(FUNCTION) + NAMED
 
     def read(self, cursor: Cursor, tools: OfferedTools) -> list[ParsedCall]:
-        if cursor.skip(self._open):
-            cursor.space()
+        wrapped = cursor.skip(self._open)
+        cursor.space()
         cursor.expect(FUNCTION)
         name = read_name(cursor, tools)
+        cursor.space()
         cursor.expect(">")
         arguments: dict[str, Any] = {}
         while True:
@@ -45,10 +46,12 @@ class Qwen3Xml(Format):
                 for part_key, part in self._parts(key, value, name, tools):
                     arguments.setdefault(part_key, tools.typed(name, part_key, unwrapped(part)))
             elif cursor.close(FUNCTION_END, min_prefix=2):
+                cursor.close(self._close)
+                break
+            elif wrapped and cursor.skip(self._close):
                 break
             else:
                 cursor.fail(cursor.pos + 1)
-        cursor.close(self._close)
         return [make_call(cursor, name, arguments)]
 
     def _parts(self, key: str, value: str, name: str, tools: OfferedTools) -> list[tuple[str, str]]:

@@ -45,6 +45,11 @@ def test_a_missing_closing_tag_does_not_swallow_the_next_argument() -> None:
     assert mend("qwen3_xml", text).calls == [("get_weather", {"city": "Oslo", "days": 3})]
 
 
+def test_the_end_of_the_wrapper_ends_the_function_too() -> None:
+    text = "<tool_call>\n<function=get_weather >\n<parameter=city>\nOslo\n</parameter>\n</tool_call>"
+    assert mend("qwen3_xml", text).calls == [("get_weather", {"city": "Oslo"})]
+
+
 def test_a_line_like_an_argument_of_another_tool_is_part_of_the_value() -> None:
     value = "see\n<parameter=city>\nOslo"
     text = f"<function=write_file><parameter=path>a</parameter><parameter=content>\n{value}\n</parameter></function>"
