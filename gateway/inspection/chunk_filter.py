@@ -57,7 +57,7 @@ class ChunkFilter:
         text = delta.get(field)
         kept = self._search.feed(text) if isinstance(text, str) else ""
         if self.stopped:
-            choice["finish_reason"], choice["logprobs"] = "stop", None
+            choice["finish_reason"], choice["stop_reason"], choice["logprobs"] = "stop", self._search.found, None
             delta.pop("tool_calls", None)
         self.finished = self.finished or choice.get("finish_reason") is not None
         if self.finished or delta.get("tool_calls"):

@@ -26,6 +26,7 @@ class Qwen3Xml(Format):
         self.closers = (FUNCTION_END, self._close)
         unclosed = rf"{FUNCTION_END}\s*{re.escape(self._close)}"
         self._end = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, unclosed=unclosed)
+        self._end_wrapped = value_end(PARAMETER_END, PARAMETER, FUNCTION_END, self._close, unclosed=unclosed)
 
     def follow(self, marker: str) -> str:
         return NAMED if marker == FUNCTION else SPACED + literal(FUNCTION) + NAMED
@@ -42,7 +43,7 @@ class Qwen3Xml(Format):
             cursor.space()
             if cursor.skip(PARAMETER):
                 key = read_key(cursor, ">")
-                value = read_value(cursor, self._end)
+                value = read_value(cursor, self._end_wrapped if wrapped else self._end)
                 for part_key, part in self._parts(key, value, name, tools):
                     arguments.setdefault(part_key, tools.typed(name, part_key, unwrapped(part)))
             elif cursor.close(FUNCTION_END, min_prefix=2):
