@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from gateway.cli.fleet_operation import url_of
-from gateway.cli.options import complete_alias, config_option, examples, json_option
+from gateway.cli.options import complete_alias, config_option, examples, json_option, key_option
 from gateway.printable import visible
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ _folder = click.argument("folder", metavar="DIR", type=click.Path(file_okay=Fals
 def _gateway_options(command: Any) -> Any:
     """`--config`, `--gateway URL` and `--key KEY`, given to the command as `config`, `at` and `key`."""
     at = click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
-    key = click.option(
-        "--key", envvar="GATEWAY_KEY", help="Key of the client whose batches they are; default GATEWAY_KEY."
-    )
-    return config_option(at(key(command)))
+    return config_option(at(key_option("Key of the client whose batches they are")(command)))
 
 
 @examples(

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gateway.cli.options import complete_alias, config_option, examples, json_option, load_or_exit, server_url
+from gateway.cli.options import (
+    complete_alias,
+    config_option,
+    examples,
+    is_there,
+    json_option,
+    key_option,
+    load_or_exit,
+    server_url,
+)
 from gateway.printable import visible
 
 if TYPE_CHECKING:
@@ -71,7 +80,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
 @click.option("--direct/--no-direct", default=True, help="Measure the backend behind the alias directly, too.")
 @click.option("--cloud", is_flag=True, help="Let an alias be measured whose first step is a cloud: that costs money.")
-@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client, or of the server at the URL; default GATEWAY_KEY.")
+@key_option("Key of a client, or of the server at the URL")
 @click.option("--chart", type=click.Path(dir_okay=False, path_type=Path), help="Write a chart: FILE.png or FILE.svg.")
 @json_option
 @click.pass_context
@@ -147,7 +156,7 @@ def _seconds(option: str, text: str) -> float:
 def _snapshot(config: Path, at: str | None, as_json: bool) -> Snapshot | None:
     """The snapshot of the file, with the addresses of the gateway and the backends. None: there is no file, and
     `--at` names the gateway."""
-    return None if at is not None and not config.is_file() else load_or_exit(config, as_json=as_json).snapshot
+    return None if at is not None and not is_there(config) else load_or_exit(config, as_json=as_json).snapshot
 
 
 def _gateway_url(at: str | None, snapshot: Snapshot | None) -> str:

@@ -17,6 +17,7 @@ from gateway.cli.options import (
     examples,
     fail_with,
     in_mode_or_exit,
+    is_there,
     json_option,
     mode_option,
     no_file,
@@ -53,7 +54,7 @@ def command(file: Path | None, config: Path, live: bool, mode: str | None, as_js
     from gateway.config.load import load
 
     path = file or config
-    if not path.exists():
+    if not is_there(path):
         raise no_file(path)
     try:
         loaded = load(path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from gateway.cli.options import config_option, examples, load_or_exit
+from gateway.cli.options import config_option, examples, is_there, load_or_exit, port_option, speedup_option
 from gateway.domain.engine_traits import traits_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ NONE: Mapping[str, str] = MappingProxyType({})
 @click.command()
 @config_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=4000, show_default=True, help="Port to listen on; 0 = a free one.")
-@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+@port_option("Port to listen on; 0 = a free one.", 4000)
+@speedup_option
 @click.pass_context
 def command(context: click.Context, config: Path, host: str, port: int, speedup: float) -> None:
     """Run a simulated fleet and the gateway in front of it.
@@ -46,7 +46,7 @@ def command(context: click.Context, config: Path, host: str, port: int, speedup:
     contacted: clouds, alerts and traces of the file are left out. The file is watched as by `gateway serve`. The
     simulated backends are controlled over HTTP (docs/simulator.md).
     """
-    if context.get_parameter_source("config") is ParameterSource.DEFAULT and not config.exists():
+    if context.get_parameter_source("config") is ParameterSource.DEFAULT and not is_there(config):
         config = shipped_routes()
     loaded = load_or_exit(config)
     sock = _listen(host, port)

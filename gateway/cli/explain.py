@@ -17,6 +17,7 @@ from gateway.cli.options import (
     examples,
     in_mode_or_exit,
     json_option,
+    key_option,
     load_or_exit,
     mode_option,
     server_shown,
@@ -49,7 +50,7 @@ _NAMES = {"required": "on demand", "json_schema": "JSON schema"}
 @click.option("--tokens", type=click.IntRange(min=0), help="A prompt of so many tokens.")
 @click.option("--request", "file", type=click.Path(dir_okay=False, path_type=Path), help="The request body, as JSON.")
 @click.option("--client", shell_complete=complete_client, help="By the rules of this client of routes.yaml.")
-@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
+@key_option("Key of a client with `admin: true`")
 @mode_option
 @json_option
 def command(

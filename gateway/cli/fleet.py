@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from gateway.cli.options import examples
+from gateway.cli.options import examples, refuse_unknown
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
 COMMANDS: dict[str, str] = {
@@ -33,6 +33,12 @@ class FleetGroup(click.Group):
         command = import_module(f"gateway.cli.fleet_{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown(ctx, args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import load_or_exit, server_url
+from gateway.cli.options import key_option, load_or_exit, server_url
 from gateway.printable import visible, visible_all
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,8 +27,7 @@ _COLOURS = {"done": "green", "failed": "red", "skipped": "bright_black", "runnin
 def gateway_options(command: F) -> F:
     """`--gateway URL` and `--key KEY`, given to the command as `at` and `key`."""
     at = click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
-    key = click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
-    return at(key(command))
+    return at(key_option("Key of a client with `admin: true`")(command))
 
 
 def url_of(config: Path, at: str | None, *, as_json: bool) -> str:
@@ -75,10 +74,11 @@ class Asking:
         try:
             with client(WAIT, base_url=self.url, headers=self._headers) as asking:
                 answer = fetch_now(asking, method, path, most=ANSWER_MOST, seconds=WAIT, **options)
-            found = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = visible(str(error)) or type(error).__name__
             raise Away(f"the gateway at {self.url} cannot be reached: {why}") from None
+        try:
+            found = answer.json()
         except (ValueError, RecursionError):
             found = None
         if answer.status_code in (200, 202) and isinstance(found, dict):

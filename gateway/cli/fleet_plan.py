@@ -18,7 +18,7 @@ from gateway.printable import visible
 
 if TYPE_CHECKING:
     from gateway.cli.live_plan import LiveFleet
-    from gateway.config.snapshot import Snapshot
+    from gateway.config.snapshot import Backend, Snapshot
     from gateway.fleet.memory.demand import Demand
     from gateway.fleet.memory.plan import FleetPlan, NodePlan
 
@@ -124,17 +124,30 @@ def _changes(written: tuple[str, ...], snapshot: Snapshot) -> Mapping[str, Mappi
     for one in written:
         place, equals, value = one.partition("=")
         backend, flag = _target(place, snapshot)
-        if not equals or not flag:
+        if not (equals and flag and value):
             raise click.UsageError(f"--set {visible(one)}: write BACKEND.FLAG=VALUE, as in qwen36.max-model-len=65536")
         if snapshot.backends[backend].launch is None:
             raise click.UsageError(f"--set {visible(one)}: {backend} has no launch block, so it has no flags")
         changes.setdefault(backend, {})[flag] = plain_value(value)
+        _refuse_mistakes(snapshot.backends[backend], changes[backend], one)
     return changes
+
+
+def _refuse_mistakes(backend: Backend, changes: Mapping[str, Any], written: str) -> None:
+    """Raises UsageError where vLLM would refuse the command line with these flags, and not the one of the file."""
+    from gateway.launch.command import with_changes
+
+    assert backend.launch is not None
+    before = set(backend.launch.parsed.mistakes)
+    for mistake in with_changes(backend.launch.parsed, changes).mistakes:
+        if mistake not in before and mistake.severity == "error":
+            fix = f"; write {mistake.fix}" if mistake.fix else ""
+            raise click.UsageError(f"--set {visible(written)}: {visible(mistake.message + fix)}")
 
 
 def _target(place: str, snapshot: Snapshot) -> tuple[str, str]:
     """(backend, flag); names of backends may have dots, too: the longest that fits is meant."""
-    names = [name for name in snapshot.backends if place.startswith(f"{name}.")]
+    names = [name for name in snapshot.backends if f"{place}.".startswith(f"{name}.")]
     if not names:
         there = ", ".join(name for name, backend in snapshot.backends.items() if backend.launch is not None)
         raise click.UsageError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import counted, examples, fail_with, is_host, json_option, problem_json
+from gateway.cli.options import counted, examples, fail_with, is_host, is_there, json_option, problem_json
 from gateway.cli.output import STDOUT, output_options, refuse_to_overwrite, render_and_verify, write
 from gateway.config.problems import ConfigError
 from gateway.printable import visible
@@ -89,7 +89,7 @@ def _converted(file: Path, kind: str | None, address: str | None, as_json: bool)
 def _read(file: Path) -> str:
     from gateway.config.sources import read_file
 
-    if not file.exists():
+    if not is_there(file):
         raise click.UsageError(f"there is no file '{file}'")
     try:
         return read_file(file, _MOST).decode("utf-8-sig")

@@ -113,7 +113,9 @@ def _write_recipe(name: str, hosts: tuple[str, ...], output: Path, *, force: boo
         document = {"ok": True, "written": written, "recipe": name, "backends": list(loaded.snapshot.backends)}
         click.echo(json.dumps(document | ({"routes": text} if output == STDOUT else {}), indent=2))
     elif output != STDOUT:
-        click.echo(f"{output}: {', '.join(loaded.snapshot.backends)}. Next: gateway fleet check", err=True)
+        click.echo(
+            f"{output}: {', '.join(loaded.snapshot.backends)}. Next: gateway fleet check{_named(output)}", err=True
+        )
 
 
 # -- discovery --------------------------------------------------------------------------------------------------------
@@ -215,5 +217,9 @@ def _print(draft: Draft, loaded: Loaded, output: Path) -> None:
     for warning in loaded.warnings:
         click.echo(f"{click.style('warning', fg='yellow')}  {warning}", err=True)
     if output != STDOUT:
-        shown = "" if output == Path("routes.yaml") else f" --config {output}"
-        click.echo(f"Next: gateway serve{shown}", err=True)
+        click.echo(f"Next: gateway serve{_named(output)}", err=True)
+
+
+def _named(output: Path) -> str:
+    """What a command needs to find this file."""
+    return "" if output == Path("routes.yaml") else f" --config {output}"

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gateway import __version__
+from gateway.cli.options import refuse_unknown
 
 # name → summary. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
 COMMANDS = {
@@ -51,11 +52,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if not ctx.resilient_parsing and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from gateway.config.suggest import did_you_mean
-
-            hint = did_you_mean(args[0], COMMANDS) or f"There are: {', '.join(COMMANDS)}."
-            ctx.fail(f"no command '{args[0]}': {hint}")
+        refuse_unknown(ctx, args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -33,6 +34,41 @@ def config_option(command: F) -> F:
         help="The file that says which backends and aliases there are.",
     )
     return option(command)
+
+
+def key_option(whose: str) -> Callable[[F], F]:
+    """`--key KEY`, given to the command as `key: str | None`. `whose`: the words of the help."""
+    return click.option("--key", envvar="GATEWAY_KEY", callback=_checked_key, help=f"{whose}; default GATEWAY_KEY.")
+
+
+def _checked_key(_: click.Context, __: click.Parameter, key: str | None) -> str | None:
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise click.BadParameter("a key has only ASCII characters, and no white space (--key KEY, or GATEWAY_KEY)")
+    return key
+
+
+def port_option(help_: str, default: int | None = None) -> Callable[[F], F]:
+    """`--port PORT`, given to the command as `port: int`, or `int | None` without a default."""
+    shown = default is not None
+    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=shown, help=help_)
+
+
+def speedup_option(command: F) -> F:
+    """`--speedup FACTOR`, given to the command as `speedup: float`."""
+    option = click.option(
+        "--speedup",
+        default=1.0,
+        show_default=True,
+        callback=_checked_speedup,
+        help="Simulated seconds per real second.",
+    )
+    return option(command)
+
+
+def _checked_speedup(_: click.Context, __: click.Parameter, factor: float) -> float:
+    if not 0 < factor < inf:
+        raise click.BadParameter(f"{factor} is not a number above 0: write 1, 0.5 or 20")
+    return factor
 
 
 def mode_option(command: F) -> F:
@@ -66,7 +102,26 @@ def examples(*lines: str) -> Callable[[C], C]:
     return add
 
 
+def refuse_unknown(context: click.Context, name: str, commands: Iterable[str]) -> None:
+    """Ends with exit code 2 where there is no such command."""
+    if context.resilient_parsing or name in commands or name.startswith("-"):
+        return
+    from gateway.config.suggest import did_you_mean
+
+    hint = did_you_mean(name, commands) or f"There are: {', '.join(commands)}."
+    context.fail(f"no command '{name}': {hint}")
+
+
 # -- routes.yaml ------------------------------------------------------------------------------------------------------
+
+
+def is_there(path: Path) -> bool:
+    """Is there a file or folder at this path? Raises UsageError where that cannot be told, as in a folder that the user
+    may not enter."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise click.UsageError(f"'{path}' cannot be read: {error.strerror}") from None
 
 
 def no_file(path: Path) -> click.UsageError:
@@ -83,7 +138,7 @@ def load_or_exit(config: Path, *, as_json: bool = False, apart: bool = False) ->
     from gateway.config.load_apart import load_apart, load_here
     from gateway.config.problems import ConfigError
 
-    if not config.exists():
+    if not is_there(config):
         raise no_file(config)
     try:
         return load_apart(config) if apart else load_here(config)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from gateway.cli.options import is_there
+
 if TYPE_CHECKING:
     from gateway.config.loaded import Loaded
     from gateway.importing.draft import Draft
@@ -32,7 +34,7 @@ def output_options(command: click.decorators.FC) -> click.decorators.FC:
 
 def refuse_to_overwrite(output: Path, *, force: bool) -> None:
     """Raises UsageError when the file exists. Called before the work, and by `write`."""
-    if output != STDOUT and output.exists() and not force:
+    if output != STDOUT and is_there(output) and not force:
         raise click.UsageError(f"'{output}' exists already: replace it with --force, or write elsewhere with -o FILE")
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import complete_backend, config_option, examples, json_option, load_or_exit, server_shown
+from gateway.cli.options import (
+    complete_backend,
+    config_option,
+    examples,
+    json_option,
+    key_option,
+    load_or_exit,
+    server_shown,
+)
 from gateway.domain.engine_traits import traits_of
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ _STYLES = {"yes": "green", "mended": "yellow", "no": "red", "untested": "bright_
 @config_option
 @click.option("--now", is_flag=True, help="Do not wait until a backend is idle.")
 @click.option("--direct", is_flag=True, help="Ask the backends from here, not through the running gateway.")
-@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client with `admin: true`; default GATEWAY_KEY.")
+@key_option("Key of a client with `admin: true`")
 @json_option
 def command(backend: str | None, config: Path, now: bool, direct: bool, key: str | None, as_json: bool) -> None:
     """Show what BACKEND (default: all that are not clouds) really does.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import config_option, examples, load_or_exit
+from gateway.cli.options import config_option, examples, load_or_exit, port_option
 
 if TYPE_CHECKING:
     import socket
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.command()
 @config_option
 @click.option("--host", help="Address to listen on; default from `server.listen`.")
-@click.option("--port", type=int, help="Port to listen on; default from `server.listen`.")
+@port_option("Port to listen on; default from `server.listen`.")
 @click.option("--takeover", is_flag=True, help="Listen beside a running gateway, to replace it.")
 def command(config: Path, host: str | None, port: int | None, takeover: bool) -> None:
     """Run the gateway.

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import examples
+from gateway.cli.options import examples, port_option, speedup_option
 from gateway.cli.output import fail
 from simulator import SimOllama, SimVllm
 from simulator.base import Sim
@@ -34,7 +34,7 @@ def command() -> None:
 )
 @command.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8001, show_default=True, help="0 = a free one.")
+@port_option("0 = a free one.", 8001)
 @click.option("--name", default="vllm", show_default=True)
 @click.option("--model", "models", multiple=True, default=["model"], show_default=True, help="Served name; repeatable.")
 @click.option("--context", default=131072, show_default=True, help="--max-model-len, tokens.")
@@ -52,7 +52,7 @@ def command() -> None:
 @click.option("--prefix-cache/--no-prefix-cache", default=True)
 @click.option("--queue-limit", type=int, help="Waiting requests before a 503 [default: none].")
 @click.option("--cold-start", default=0.0, show_default=True, help="Seconds until the port opens.")
-@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+@speedup_option
 def vllm(
     host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
     tool_parser: str, auto_tools: bool, reasoning_parser: str, family: str | None, thinking: str | None,
@@ -73,7 +73,7 @@ def vllm(
 @examples("gateway sim ollama --model qwen3:8b --model qwen3:32b --load 10")
 @command.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=11434, show_default=True, help="0 = a free one.")
+@port_option("0 = a free one.", 11434)
 @click.option("--name", default="ollama", show_default=True)
 @click.option("--model", "models", multiple=True, default=["qwen3:8b"], show_default=True, help="Repeatable.")
 @click.option("--context", default=4096, show_default=True, help="OLLAMA_CONTEXT_LENGTH.")
@@ -81,7 +81,7 @@ def vllm(
 @click.option("--prefill", default=2500.0, show_default=True, help="Prompt tokens per second.")
 @click.option("--decode", default=38.0, show_default=True, help="Answer tokens per second of one stream.")
 @click.option("--load", default=4.0, show_default=True, help="Seconds that loading a model takes.")
-@click.option("--speedup", default=1.0, show_default=True, help="Simulated seconds per real second.")
+@speedup_option
 def ollama(
     host: str, port: int, name: str, models: tuple[str, ...], context: int, slots: int, prefill: float, decode: float,
     load: float, speedup: float,

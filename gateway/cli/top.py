@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from gateway.cli.options import config_option, examples, json_option, load_or_exit, server_url
+from gateway.cli.options import config_option, examples, is_there, json_option, key_option, load_or_exit, server_url
 from gateway.printable import visible, visible_all
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ DEFAULT = "http://127.0.0.1:4000"
 @click.command()
 @config_option
 @click.option("--gateway", "at", metavar="URL", help="Where the gateway is; default `server.listen`.")
-@click.option("--key", envvar="GATEWAY_KEY", help="Key of a client; default GATEWAY_KEY.")
+@key_option("Key of a client")
 @click.option("--once", is_flag=True, help="Print it once and leave; so too where the output is no terminal.")
 @json_option
 def command(config: Path, at: str | None, key: str | None, once: bool, as_json: bool) -> None:
@@ -58,10 +59,13 @@ def command(config: Path, at: str | None, key: str | None, once: bool, as_json: 
 
 
 def _listens(config: Path) -> str:
-    """The URL of the gateway of the file; without a file, the default URL."""
+    """The URL of the gateway of the file; where no file was named and none is there, the default URL."""
     from gateway.cli.probe_run import address
 
-    return address(load_or_exit(config).snapshot.server) if config.is_file() else DEFAULT
+    source = click.get_current_context().get_parameter_source("config")
+    if source is ParameterSource.DEFAULT and not is_there(config):
+        return DEFAULT
+    return address(load_or_exit(config).snapshot.server)
 
 
 class StatusPoller:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gateway.cli.options import config_option, examples, json_option, load_or_exit
+from gateway.cli.options import config_option, examples, is_there, json_option, load_or_exit
 
 if TYPE_CHECKING:
     from gateway.accounting.ledger_file import Sums
@@ -45,7 +45,7 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
         raise click.UsageError(f"--since {since}: write a number and its unit, as in 12h or 7d") from None
     # `server.data` is relative to the current directory, as for the gateway itself
     path = Path(load_or_exit(config, as_json=as_json).snapshot.server.data) / NAME
-    if not path.is_file():
+    if not (is_there(path) and path.is_file()):
         _fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
     groups = (by,) if by is not None else _GROUPS
     start = time.time() - seconds

@@ -10,9 +10,8 @@ from gateway.config.problems import Path, Report
 from gateway.config.secret import shown
 from gateway.config.suggest import closest
 
-_HOST = re.compile(
-    r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?", re.ASCII
-)
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?", re.ASCII)
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 _ENDPOINTS = (
     "/chat/completions",

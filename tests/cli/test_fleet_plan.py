@@ -107,7 +107,8 @@ def test_what_is_on_no_node_is_named(routes: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("qwen80b", "no such backend; with a launch block there are qwen80b, qwen4b, wide4b"),
+        ("qwen81b", "no such backend; with a launch block there are qwen80b, qwen4b, wide4b"),
+        ("qwen80b", "write BACKEND.FLAG=VALUE"),
         ("nope.x=1", "no such backend"),
         ("qwen80b.max-model-len", "write BACKEND.FLAG=VALUE"),
         ("qwen80b.=1", "write BACKEND.FLAG=VALUE"),
