@@ -2,7 +2,8 @@
 
 Run with the Python of an environment that has vLLM (tests/vllm/install.sh makes one): `make vllm-flags`. The names of
 its parsers of calls and thoughts are in gateway/config/parsers.py. vLLM hides the type of many flags behind wrappers:
-a flag's type is found out by giving its reader sample values.
+a flag's type is found out by giving its reader sample values. The numbers that a flag takes stand in the classes of
+vLLM's settings, which check them after the parser.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ SWITCHES = ("_StoreTrueAction", "_StoreFalseAction", "BooleanOptionalAction")
 _PARSER_AT = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")  # it moved between versions
 
 
+_BOUNDS = {"ge": "least", "gt": "above", "le": "most", "lt": "below"}  # pydantic's names -> those of `Flag`
+
+
 def main() -> None:
     vllm = import_module("vllm")
-    rows = ",\n".join(json.dumps(_flag(action)) for action in _actions() if _is_flag(action))
+    settings = _recorded_settings()
+    actions = [action for action in _actions() if _is_flag(action)]
+    rows = ",\n".join(json.dumps({**_flag(action), **_bounds(action, settings)}) for action in actions)
     sys.stdout.write(f'{{"version": "{vllm.__version__}", "flags": [\n{rows}\n]}}\n')
 
 
@@ -32,6 +38,36 @@ def _actions() -> list[argparse.Action]:
             continue
         return list(made._actions)
     raise SystemExit("this vLLM keeps its argument parser elsewhere: add its module to _PARSER_AT")
+
+
+def _recorded_settings() -> list[type]:
+    """The classes of vLLM's settings in the order in which its parser asks them for flags; filled when the parser is
+    made."""
+    module = import_module("vllm.engine.arg_utils")
+    found: list[type] = []
+    original = module.get_kwargs
+
+    def recorded(settings: type) -> Any:
+        found.append(settings)
+        return original(settings)
+
+    setattr(module, "get_kwargs", recorded)  # noqa: B010  (a module of vLLM, of which mypy knows nothing)
+    return found
+
+
+def _bounds(action: argparse.Action, settings: list[type]) -> dict[str, float]:
+    """The numbers that the flag takes. Where several classes have a field of its name, the first one is the engine's:
+    that of speculative decoding, which repeats some names, comes last."""
+    fields = (getattr(one, "__pydantic_fields__", {}).get(action.dest) for one in settings)
+    field = next((field for field in fields if field is not None and field.metadata), None)
+    found: dict[str, float] = {}
+    for limit in field.metadata if field is not None else ():
+        found |= {name: bound for key, name in _BOUNDS.items() if (bound := getattr(limit, key, None)) is not None}
+    if "above" in found and _kind(action) != "number":
+        found["least"] = found.pop("above") + 1
+    if _kind(action) == "count or auto":  # -1 stands for auto, and vLLM refuses 0 when it has found the model's window
+        found["least"] = 1
+    return found
 
 
 def _is_flag(action: argparse.Action) -> bool:

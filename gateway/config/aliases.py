@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.config.keys import was_tried
 from gateway.config.modes import first_step
 from gateway.config.names import is_further_name
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.snapshot import Alias, Backend
-from gateway.config.suggest import did_you_mean
+from gateway.config.suggest import did_you_mean, listed
 
 HERMES_WINDOW = 64_000  # tokens; Hermes refuses to start with a smaller window
 # Request fields that `params` cannot set.
@@ -66,8 +67,8 @@ class _Resolver:
     def _error(self, key: str, message: str, hint: str | None = None) -> None:
         self.report.error((*self.path, key), message, hint)
 
-    def _dropped(self, *keys: str) -> bool:
-        return any(self.report.was_dropped(*self.path, key) for key in keys)
+    def _were_tried(self, *keys: str) -> bool:
+        return any(was_tried(key, self.path, self.report) for key in keys)
 
     def _check_shape(self) -> None:
         use, ask_all = self.section.use, self.section.ask_all
@@ -77,7 +78,7 @@ class _Resolver:
             self._error("join_retries", "`join_retries` and `ask_all` exclude each other")
         elif ask_all == ():
             self._error("ask_all", "asks nobody", "name at least one backend")
-        elif not use and ask_all is None and not self._dropped("use", "ask_all"):
+        elif not use and ask_all is None and not self._were_tried("use", "ask_all"):
             self.report.error(self.path, "has no steps", "write use: [BACKEND, FALLBACK]")
 
     def _steps(self) -> tuple[tuple[str, ...], ...]:
@@ -110,11 +111,8 @@ class _Resolver:
             hint = did_you_mean(name, self.backends)
             if name in self.file.aliases:
                 hint = "that is an alias; steps name backends"
-            self.report.error(self._member(key, i, j), f"unknown backend '{name}'", hint or self._all_backends())
+            self.report.error(self._member(key, i, j), f"unknown backend '{name}'", hint or listed(self.backends))
         return False
-
-    def _all_backends(self) -> str | None:
-        return "there are " + ", ".join(list(self.backends)[:12]) if self.backends else None
 
     def _check_kinds(self, names: list[str]) -> None:
         audio = [n for n in names if self.backends[n].engine == "http"]
@@ -157,17 +155,25 @@ class _Resolver:
                 message = f"'{other.name}' embeds with {its}, '{first.name}' with {mine}: they cannot be compared"
                 tell((*self.path, "use"), message, hint)
             elif None not in (first.dimensions, other.dimensions) and first.dimensions != other.dimensions:
-                message = f"'{other.name}' gives vectors of {other.dimensions} numbers, '{first.name}' of "
-                tell((*self.path, "use"), f"{message}{first.dimensions}: they cannot be compared", hint)
+                one, two = map(self._dimensions, (other, first))
+                message = f"'{other.name}' gives vectors of {one} numbers, '{first.name}' of {two}"
+                tell((*self.path, "use"), f"{message}: they cannot be compared", hint)
             elif mine is None or its is None:
                 silent = first if mine is None else other
                 message = f"whether '{first.name}' and '{other.name}' embed with the same model is not known"
                 self.report.warn(self.path, message, f"write backends.{silent.name}.model")
 
+    def _dimensions(self, backend: Backend) -> object:
+        return self.report.written_as(("backends", backend.name, "dimensions"), backend.dimensions)
+
     def _check_window(self, steps: tuple[tuple[str, ...], ...]) -> None:
         window = first_window(steps, self.backends)
         if window is not None and window < HERMES_WINDOW:
-            message = f"a window of {window:,} tokens: Hermes will not start below {HERMES_WINDOW:,}"
+            first = first_step(steps, self.backends)
+            smallest = next(name for name in first if self.backends[name].context == window)
+            source = self.report.outside.get(("backends", smallest, "context"))
+            size = f"{window:,}" if source is None else f"'{source}'"
+            message = f"a window of {size} tokens: Hermes will not start below {HERMES_WINDOW:,}"
             self.report.warn(self.path, message, "fine for other clients")
 
     def _check_params(self, params: dict[str, Any]) -> None:

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.config.assumed import ASSUMED_SLOTS, names_cloud_model
-from gateway.config.fleet import check_profiles, check_stated, keys_from_launch
-from gateway.config.keys import keys_of
+from gateway.config.fleet import check_profiles, check_stated, has_config, keys_from_launch
+from gateway.config.keys import was_tried
 from gateway.config.parsers import REASONING_PARSERS, TOOL_PARSERS
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built, written
+from gateway.config.secret import Expanded
 from gateway.config.setting import settings_of
 from gateway.config.snapshot import (
     Backend,
@@ -23,10 +24,10 @@ from gateway.config.snapshot import (
     QueueSettings,
     Timeouts,
 )
-from gateway.config.suggest import closest, did_you_mean, for_unknown_key
+from gateway.config.suggest import closest, did_you_mean, listed
 from gateway.config.urls import check_url, is_private_host
 from gateway.launch.command import parse
-from gateway.launch.docker import read_docker_flags
+from gateway.launch.docker import is_docker_run, read_docker_flags
 from gateway.launch.words import split
 
 # Every request to Ollama has to name a window; without one, Ollama cuts silently at 4,096 tokens.
@@ -97,16 +98,46 @@ class _Resolver:
     def _dropped(self, key: str) -> bool:
         return self.report.was_dropped(*self.path, key)
 
+    def _was_tried(self, key: str) -> bool:
+        return was_tried(key, self.path, self.report)
+
     def _url(self) -> str | None:
         if self.given.url is not None:
-            return check_url(self.given.url, (*self.path, "url"), self.report)
-        misspelt = any(p[:2] == self.path and _means_url(p) for p in self.report.dropped)
-        if self.given.engine != "litellm" and not self._dropped("url") and not misspelt:
-            hint = 'write url: "http://HOST:PORT"'
-            if self.launch is not None and self.given.nodes:
-                hint = f'write nodes.{self.given.nodes[0]}.address, or url: "http://HOST:PORT"'
-            self.report.error(self.path, "'url' is missing", hint)
+            return check_url(self.given.url, self._url_path(), self.report)
+        reported = self._was_tried("url") or self._lost_what_tells_the_url()
+        if self.given.engine != "litellm" and not reported:
+            self.report.error(self.path, "'url' is missing", self._how_to_give_the_url())
         return None
+
+    def _url_path(self) -> Path:
+        """Where the URL comes from: the backend as a whole where it follows from its launch command."""
+        return (*self.path, "url") if self.section.url is not None else self.path
+
+    def _lost_what_tells_the_url(self) -> bool:
+        """Whether the URL would follow from something that has been reported."""
+        if any(was_tried(key, (*self.path, "launch"), self.report) for key in ("command", "image", "docker")):
+            return True
+        if self.launch is None:
+            return False
+        nodes = self.given.nodes
+        lost = any(was_tried("address", ("nodes", name), self.report) for name in nodes)
+        return lost or self._was_tried("node") or "url" in self.contradicted
+
+    def _how_to_give_the_url(self) -> str:
+        write, nodes = 'write url: "http://HOST:PORT"', self.given.nodes
+        if self.launch is None or self.launch.command is None:
+            return write
+        command = self.launch.parsed
+        if is_docker_run(command.words):
+            return f"launch.command is a container's command line, of which no port is read: {write}"
+        if not command.is_vllm:
+            other = ", or begin the command with `vllm serve`" if "vllm" in command.words else ""
+            return f"launch.command is not recognised as vLLM: {write}{other}"
+        if has_config(command) and "port" not in command.flags:
+            return f"the file of --config may say the port: {write}, or --port in launch.command"
+        if command.port is None:
+            return f"the port in launch.command is a variable: {write}"
+        return f'write nodes.{nodes[0]}.address, or url: "http://HOST:PORT"' if nodes else write
 
     def _cloud(self, url: str | None) -> bool:
         """Whether prompts leave the LAN. That is never guessed for a public host: the file has to say it."""
@@ -122,8 +153,10 @@ class _Resolver:
             return written or False
         host = urlsplit(url).hostname or ""
         if not is_private_host(host):
-            message = f"'{host}' is not a private address: does a prompt leave the LAN?"
-            self._error("url", message, "say cloud: true, or cloud: false if it stays inside")
+            given = self.given.url
+            shown = f"'{given}'" if isinstance(given, Expanded) else f"'{host}'"
+            message = f"{shown} is not a private address: does a prompt leave the LAN?"
+            self.report.error(self._url_path(), message, "say cloud: true, or cloud: false if it stays inside")
         return False
 
     def _check_cloud_model(self, written: bool | None) -> None:
@@ -136,7 +169,7 @@ class _Resolver:
 
     def _check_engine(self) -> None:
         given = self.given
-        if given.engine == "http" and not given.serves and not self._dropped("serves"):
+        if given.engine == "http" and not given.serves and not self._was_tried("serves"):
             hint = "write serves: [transcriptions], [translations] or [speech]"
             self.report.error(self.path, "engine http needs 'serves'", hint)
         self._check_serves()
@@ -149,7 +182,7 @@ class _Resolver:
         self._check_speech()
         if given.server is not None and given.engine != "openai" and not self._dropped("engine"):
             self._error("server", "only for engine openai", f"engine {given.engine} says it already: remove the key")
-        if given.model is None and not self._dropped("model"):
+        if given.model is None and not self._was_tried("model"):
             self._check_missing_model()
 
     def _check_serves(self) -> None:
@@ -213,7 +246,8 @@ class _Resolver:
             return
         if given.health.every is None:
             self.report.warn(here, "it is not probed, so nothing shows whether it has started", "remove health.every")
-        by_unit = self.launch is not None and bool(given.nodes) and all(map(self._has_ssh, given.nodes))
+        launch = self.launch
+        by_unit = launch is not None and launch.starts and bool(given.nodes) and all(map(self._has_ssh, given.nodes))
         fix = "write the command, or a launch block and `ssh` under its nodes"
         if given.start is None and not by_unit:
             self.report.warn(here, "no request can start it: it has no `start` command", fix)
@@ -260,7 +294,7 @@ class _Resolver:
         declared = self.file.nodes
         for name in nodes if declared else ():
             if name not in declared and not self.report.was_dropped("nodes", name):
-                self._error("node", f"unknown node '{name}'", did_you_mean(name, declared) or _listed(declared))
+                self._error("node", f"unknown node '{name}'", did_you_mean(name, declared) or listed(declared))
         return nodes
 
     def _launch(self) -> Launch | None:
@@ -268,8 +302,10 @@ class _Resolver:
         if section is None:
             return None
         only_measured = section.model_fields_set == {"resident"}
-        if section.command is None and not only_measured and not self._dropped("launch"):
-            self._error("launch", "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
+        here: Path = (*self.path, "launch")
+        if section.command is None and not only_measured and not was_tried("command", here, self.report):
+            self.report.error(here, "'command' is missing", "write command: vllm serve MODEL --port 8001 ...")
+            self.report.dropped.add((*here, "command"))
         container = read_docker_flags(section.docker)
         parsed = parse(section.command or "", image=section.image, entrypoint=container.entrypoint)
         return built(Launch, section, parsed=parsed, container=container)
@@ -277,14 +313,17 @@ class _Resolver:
     def _with_launch(self, given: Backend) -> Backend:
         """`given` with the keys that follow from the launch command; what is stated beside it must agree."""
         self.followed: dict[str, Any] = {}
+        self.contradicted: dict[str, Any] = {}  # what would follow if the engine were vLLM
         if self.launch is None or not self.launch.parsed.is_vllm:
             return given
+        node = self.file.nodes.get(given.nodes[0]) if given.nodes else None
+        follows = keys_from_launch(self.launch, node and built(Node, node, name=given.nodes[0]))
         if given.engine != "vllm" and not self._dropped("engine"):
             message = f"{given.engine} here, but launch.command starts vLLM"
             self._error("engine", message, "remove 'engine', or the launch block")
+            self.contradicted = follows
             return given
-        node = self.file.nodes.get(given.nodes[0]) if given.nodes else None
-        self.followed = keys_from_launch(self.launch, node and built(Node, node, name=given.nodes[0]))
+        self.followed = follows
         stated = {key: getattr(self.section, key) for key in self.section.model_fields_set}
         check_stated(given.name, stated, self.followed, self.launch, self.report)
         return replace(given, **{key: value for key, value in self.followed.items() if key not in stated})
@@ -295,7 +334,7 @@ class _Resolver:
             return None
         missing = [key for key in settings_of(Price) if key not in price.model_fields_set]
         for key in missing:
-            if not self.report.was_dropped(*self.path, "price", key):
+            if not was_tried(key, (*self.path, "price"), self.report):
                 self._error("price", f"'{key}' is missing", "write {input: 0.50, output: 1.50}")
         return None if missing else built(Price, price)
 
@@ -324,13 +363,3 @@ def _may_embed(serves: tuple[str, ...]) -> bool:
 def _merged(made: type[T], defaults: Section, own: Section) -> T:
     """The keys of a backend win over those of `defaults`, one by one."""
     return made(**{**written(made, defaults), **written(made, own)})
-
-
-def _means_url(path: Path) -> bool:
-    """True for a misspelt `url`: it has been reported, so that `url` is missing need not be reported too."""
-    hint = for_unknown_key(str(path[-1]), "backends.*", keys_of("backends.*"), ())
-    return len(path) == 3 and hint == "did you mean 'url'?"
-
-
-def _listed(names: Mapping[str, object]) -> str:
-    return "there are " + ", ".join(names)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from gateway.config.keys import was_tried
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
 from gateway.config.secret import Secret
@@ -44,7 +45,7 @@ def _client(name: str, section: Section, aliases: Mapping[str, Alias], report: R
 def _digest(key: Secret | None, path: Path, report: Report) -> str | None:
     """Hex SHA-256 of the key. A client without a key is an error: anybody could be that client."""
     if key is None:
-        if not report.was_dropped(*path, "key"):
+        if not was_tried("key", path, report):
             report.error(path, "'key' is missing", 'write key: "${NAME}" or key: "sha256:<64 hex digits>"')
         return None
     text = key.reveal()
@@ -66,7 +67,7 @@ def _tasks(section: Section | None, path: Path, aliases: Mapping[str, Alias], re
     if section is None:
         return None
     if section.alias is None:
-        if not report.was_dropped(*path, "tasks", "alias"):
+        if not was_tried("alias", (*path, "tasks"), report):
             report.error((*path, "tasks"), "'alias' is missing", "name the alias that answers the task calls")
         return None
     names = [*aliases, *(n for alias in aliases.values() for n in alias.also)]

@@ -214,10 +214,13 @@ def _in_flow(line: str) -> bool:
 def _plain_words(problem: str, context: str) -> tuple[str, str | None]:
     if "mapping values are not allowed" in problem:
         return "a ':' where no key can be", "quote a value that contains ': ', and check the indentation"
+    if "scanning an alias" in context or "scanning an anchor" in context:
+        mark = "*" if "alias" in context else "&"
+        return f"a value that starts with '{mark}' must be quoted", f'write it in quotes, as in "{mark}"'
     if "'\\t'" in problem:
         return "a tab", "YAML is indented with spaces"
     if "undefined alias" in problem:
-        return "a value that starts with '*' must be quoted", "to YAML it is a reference"
+        return "a value that starts with '*' must be quoted", "to YAML it is a reference: write it in quotes"
     if "another document" in problem:
         return "a second document ('---')", "the file holds one"
     if "end of stream" in problem or "stream end" in problem:

@@ -45,16 +45,29 @@ class Expander:
         self.environ = environ
         self.folder = folder
         self.sources = sources
+        self.used: dict[str, str] = {}  # a reference as it is written -> its value
         self.where = f"set it in the environment or in {env_file}" if env_file else "set it in the environment"
 
-    def tree(self, value: Any, report: Report, path: Path = ()) -> Any:
-        """`value` with every string expanded. What fails is reported and left out (`report.dropped`)."""
+    def tree(self, data: dict[str, Any], report: Report) -> dict[str, Any]:
+        """`data` with every string expanded. What fails is reported and left out (`report.dropped`), and a list of
+        which nothing remains with it."""
+        found: dict[str, Any] = self._tree(data, report, ())
+        for name, value in self.used.items():
+            report.hide(value, name)
+        report.renumber(report.dropped)
+        return found
+
+    def _tree(self, value: Any, report: Report, path: Path) -> Any:
         if isinstance(value, dict):
-            items = ((key, self.tree(inner, report, (*path, key))) for key, inner in value.items())
+            items = ((key, self._tree(inner, report, (*path, key))) for key, inner in value.items())
             return {key: inner for key, inner in items if inner is not _DROPPED}
         if isinstance(value, list):
-            members = [self.tree(inner, report, (*path, i)) for i, inner in enumerate(value)]
-            return [inner for inner in members if inner is not _DROPPED]
+            members = [self._tree(inner, report, (*path, i)) for i, inner in enumerate(value)]
+            kept = [inner for inner in members if inner is not _DROPPED]
+            if members and not kept:
+                report.dropped.add(path)
+                return _DROPPED
+            return kept
         if not isinstance(value, str) or "${" not in value or _is_for_the_engine(path):
             return value
         try:
@@ -65,6 +78,7 @@ class Expander:
             return _DROPPED
         # free values: `${T}` may be a number there
         if isinstance(value, Plain) and not {"params", "fixed"}.isdisjoint(path):
+            report.outside[path] = str(value)
             return plain_value(text)
         report.came_from_outside(path, text, str(value))
         return Expanded(text, str(value))
@@ -90,6 +104,7 @@ class Expander:
                 "'${...}' must hold a NAME, NAME:-default or file:/path", "a literal '${' is written '$${'"
             )
         if found := self.environ.get(name, ""):
+            self.used[f"${{{name}}}"] = found
             return found
         if has_default:
             return default
@@ -109,6 +124,7 @@ class Expander:
             raise ExpandError(f"file '{name}' cannot be read", str(why).lower()) from None
         if not text:
             raise ExpandError(f"file '{name}' is empty")
+        self.used[f"${{file:{name}}}"] = text
         return text
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.problems import Path, Report
+from gateway.config.secret import Expanded, shown
 from gateway.config.snapshot import Backend, Launch, Mode, Node
-from gateway.config.suggest import did_you_mean
+from gateway.config.suggest import did_you_mean, listed
 from gateway.launch.command import ServeCommand, with_changes
 from gateway.launch.families import takes_images
 
@@ -31,24 +32,33 @@ _SOURCES = {
 
 def keys_from_launch(launch: Launch, node: Node | None) -> dict[str, Any]:
     """The keys of a backend that its launch command decides, by their names in the file. Empty where the command starts
-    no vLLM; a value that is only known where the engine is started (`${PORT}`) gives no key."""
+    no vLLM; a value that is only known where the engine is started (`${PORT}`) gives no key. What a flag that is not
+    written means is known only without `--config`, whose file may hold it."""
     command = launch.parsed
     if not command.is_vllm:
         return {}
     flags = command.flags
+    whole = not has_config(command)
     parser = flags.get("tool-call-parser")
+    auto = flags.get("enable-auto-tool-choice", False if whole else None)
+    named = command.served_names if whole or "served-model-name" in flags else ()
     found: dict[str, Any] = {
-        "url": _url(launch, node),
-        "model": command.served_names[0] if command.served_names else None,
+        "url": _url(launch, node) if whole or "port" in flags else None,
+        "model": named[0] if named else None,
         "context": _count(flags.get("max-model-len")),
         "slots": _count(flags.get("max-num-seqs")),
-        "tool_parser": parser or "none",
-        "auto_tools": bool(parser) and flags.get("enable-auto-tool-choice", False),
-        "reasoning_parser": flags.get("reasoning-parser") or "none",
+        "tool_parser": parser or ("none" if whole else None),
+        "auto_tools": bool(parser) and auto if whole else auto,
+        "reasoning_parser": flags.get("reasoning-parser") or ("none" if whole else None),
         "vision": _vision(command),
         "serves": _pooled(flags),
     }
     return {key: value for key, value in found.items() if value is not None and "$" not in str(value)}
+
+
+def has_config(command: ServeCommand) -> bool:
+    """Whether the engine reads further flags from a file."""
+    return bool(command.flags.get("config"))
 
 
 def _pooled(flags: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -83,9 +93,12 @@ def _url(launch: Launch, node: Node | None) -> str | None:
     port = launch.parsed.port
     if port is None:
         return None
-    scheme = "https" if launch.parsed.flags.get("ssl-certfile") else "http"
-    host = f"[{node.address}]" if ":" in node.address else node.address
-    return f"{scheme}://{host}:{launch.host_port(port)}"
+    before = "https://" if launch.parsed.flags.get("ssl-certfile") else "http://"
+    after = f":{launch.host_port(port)}"
+    if ":" in node.address:
+        before, after = f"{before}[", f"]{after}"
+    url = before + node.address + after
+    return Expanded(url, f"{before}{node.address}{after}") if isinstance(node.address, Expanded) else url
 
 
 def _by_a_flag(key: str, command: ServeCommand) -> bool:
@@ -104,14 +117,19 @@ def check_stated(
         stated = written.get(key)
         if stated is None or not _by_a_flag(key, launch.parsed) or _same(key, stated, from_command, launch.parsed):
             continue
-        message = f"{_shown(stated)} here, but {_SOURCES[key]} in launch.command ({where}) says {_shown(from_command)}"
-        report.error(("backends", name, key), message, f"remove '{key}': it follows from the command")
+        here: Path = ("backends", name, key)
+        given = _shown(report.written_as(here, stated))
+        message = f"{given} here, but {_SOURCES[key]} in launch.command ({where}) says {_shown(from_command)}"
+        report.error(here, message, f"remove '{key}': it follows from the command")
 
 
 def _same(key: str, stated: Any, from_command: Any, command: ServeCommand) -> bool:
     if key == "url":
-        base = str(stated).rstrip("/").removesuffix("/v1").rstrip("/")
-        return base.lower() == str(from_command).lower()
+        base = str(stated).rstrip("/").removesuffix("/v1").rstrip("/").lower()
+        other = str(from_command).lower()
+        if has_config(command) and "ssl-certfile" not in command.flags:  # its file may hold the certificate
+            return base.partition("://")[2] == other.partition("://")[2]
+        return base == other
     if key == "model":
         return stated in command.served_names
     if key == "serves":
@@ -120,24 +138,29 @@ def _same(key: str, stated: Any, from_command: Any, command: ServeCommand) -> bo
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def check_profiles(backend: Backend, report: Report) -> None:
     """The profiles of a backend: they change a launch command, with flags that exist and values that vLLM takes."""
     path: Path = ("backends", backend.name, "profiles")
-    if backend.profiles and backend.launch is None:
+    launch = backend.launch
+    if launch is None or not launch.starts:
+        if not backend.profiles:
+            return
         report.error(path, "profiles change a launch command, and there is none", "write launch: {command: ...}")
         return
     for name, changes in backend.profiles.items():
-        assert backend.launch is not None
-        before = set(backend.launch.parsed.mistakes)
-        changed = with_changes(backend.launch.parsed, changes)
+        before = set(launch.parsed.mistakes)
+        changed = with_changes(launch.parsed, changes)
         for mistake in changed.mistakes:
             if mistake in before:
                 continue
             tell = report.error if mistake.severity == "error" else report.warn
-            tell((*path, name), mistake.message, f"write {mistake.fix}" if mistake.fix else None)
+            says_words = (mistake.fix or "").startswith("-")  # what to write; other fixes say what to do
+            tell((*path, name), mistake.message, f"write {mistake.fix}" if says_words else mistake.fix)
 
 
 def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], report: Report) -> Mapping[str, Mode]:
@@ -145,8 +168,9 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
     modes = {}
     for name, value in written.items():
         path: Path = ("modes", name)
+        members: Path = (*path, "backends")
         if isinstance(value, list):
-            value = {"backends": value}
+            value, members = {"backends": value}, path
         if not isinstance(value, Mapping) or not isinstance(value.get("backends"), list):
             report.error(
                 path, "is not a list of backends", "write [BACKEND, ...] or {backends: [...], profiles: {...}}"
@@ -154,8 +178,10 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
             continue
         for key in value.keys() - {"backends", "profiles"}:
             report.error((*path, str(key)), f"unknown key '{key}'", did_you_mean(str(key), ("backends", "profiles")))
-        names = _mode_backends(value["backends"], path, backends, report)
-        modes[name] = Mode(name, names, _mode_profiles(value.get("profiles"), path, names, backends, report))
+        names = _mode_backends(value["backends"], members, backends, report)
+        refused = tuple(one for one in value["backends"] if one not in names)
+        profiles = _mode_profiles(value.get("profiles"), path, names, refused, backends, report)
+        modes[name] = Mode(name, names, profiles)
     used = {name for mode in modes.values() for name in mode.backends}
     for backend in backends.values() if modes else ():
         if not backend.cloud and backend.run != "on_request" and backend.name not in used:
@@ -164,21 +190,32 @@ def resolve_modes(written: Mapping[str, Any], backends: Mapping[str, Backend], r
 
 
 def _mode_backends(names: list[Any], path: Path, backends: Mapping[str, Backend], report: Report) -> tuple[str, ...]:
+    """The known backends of a mode, whose list stands at `path`."""
     known = []
-    for name in names:
-        if not isinstance(name, str) or name not in backends:
-            if not report.was_dropped("backends", str(name)):
-                report.error(path, f"unknown backend '{name}'", did_you_mean(str(name), backends))
+    for i, name in enumerate(names):
+        here: Path = (*path, i)
+        if not isinstance(name, str):
+            as_text = f'write "{name}"' if isinstance(name, int | float) and f"{name}" in backends else None
+            report.error(here, f"{shown(name)} is no name of a backend", as_text or listed(backends))
+        elif name not in backends:
+            if not report.was_dropped("backends", name):
+                report.error(here, f"unknown backend '{name}'", did_you_mean(name, backends) or listed(backends))
         elif backends[name].cloud:
-            report.error(path, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
+            report.error(here, f"'{name}' is a cloud backend: it runs on no machine of yours", "take it out")
         else:
             known.append(str(name))  # the name alone, without what the document knows of it
     return tuple(dict.fromkeys(known))
 
 
 def _mode_profiles(
-    written: Any, path: Path, names: tuple[str, ...], backends: Mapping[str, Backend], report: Report
+    written: Any,
+    path: Path,
+    names: tuple[str, ...],
+    refused: tuple[Any, ...],
+    backends: Mapping[str, Backend],
+    report: Report,
 ) -> Mapping[str, str]:
+    """The profiles of a mode with the backends `names`; those that it `refused` have been reported."""
     if written is None:
         return {}
     here: Path = (*path, "profiles")
@@ -188,11 +225,14 @@ def _mode_profiles(
     found = {}
     for backend, profile in written.items():
         if backend not in names:
-            report.error((*here, str(backend)), f"'{backend}' is not in this mode", did_you_mean(str(backend), names))
+            if backend not in refused:
+                hint = did_you_mean(str(backend), names) or "put it among the mode's backends"
+                report.error((*here, str(backend)), f"'{backend}' is not in this mode", hint)
         elif not isinstance(profile, str) or profile not in backends[backend].profiles:
             known = backends[backend].profiles
             hint = did_you_mean(str(profile), known) or f"there are {', '.join(known) or 'none'}"
-            report.error((*here, str(backend)), f"'{backend}' has no profile '{profile}'", hint)
+            given = profile if isinstance(profile, str) else shown(profile).strip("'")
+            report.error((*here, str(backend)), f"'{backend}' has no profile '{given}'", hint)
         else:
             found[str(backend)] = str(profile)  # the name alone, as above
     return found

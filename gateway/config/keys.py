@@ -1,14 +1,15 @@
 """The key paths of routes.yaml, read off the definitions: `backends.*.timeouts.idle`; `*` is a name that the operator
-chose. Also here: the warning for keys that have no effect yet."""
+chose. Also here: which key a misspelt one was meant to be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 
-from gateway.config.problems import Path
+from gateway.config.problems import Path, Report
 from gateway.config.setting import Setting, settings_of, walk
 from gateway.config.snapshot import RoutesFile
+from gateway.config.suggest import for_unknown_key
 
 
 @cache
@@ -41,6 +42,17 @@ def pattern_of(path: Path) -> str:
 def names_of_entries() -> tuple[str, ...]:
     """The sections whose entries have names that the operator chose: `nodes`, `backends`, `aliases`, `clients`."""
     return tuple(key for key, found in settings_of(RoutesFile).items() if found.named)
+
+
+def was_tried(key: str, section: Path, report: Report) -> bool:
+    """Whether `key` of the section was written but wrong, under its own name or misspelt: it has been reported, and
+    that it is missing is no second mistake."""
+    if report.lost(*section, key):
+        return True
+    pattern = pattern_of(section)
+    siblings = keys_of(pattern)
+    unknown = {str(one[-1]) for one in report.dropped if one[:-1] == section and one[-1] not in siblings}
+    return any(for_unknown_key(word, pattern, siblings, ()) == f"did you mean '{key}'?" for word in unknown)
 
 
 def is_free(path: Path) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from gateway.config.mistakes import Read, each
 from gateway.config.secret import Expanded, Secret, shown
 from gateway.config.units import (
     BUDGET_PATTERN,
@@ -30,7 +31,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 VARIABLE = r"\$\{"  # in the schema every scalar may also be a ${VAR}
 DURATIONS = "write 250ms, 5s, 15m or 2h"
-_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
+HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 
 
 def as_written(value: Any) -> str:
@@ -57,27 +58,28 @@ class Kind:
     private: bool = False
 
 
-def _text(value: Any) -> str:
+def read_text(value: Any) -> str:
     if not isinstance(value, str):
-        hint = f': write "{value}"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
-        raise ValueError(f"{shown(value)} is not text{hint}")
+        as_text = as_written(value)
+        hint = f'write "{as_text}"' if isinstance(value, int | float) else "write it as text, in quotes"
+        raise ValueError(f"{shown(value)} is not text; {hint}")
     if not value.strip():
         raise ValueError("is empty")
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise ValueError("holds a line break or another control character")
-    return str(value).strip()
+    return value.strip() if isinstance(value, Expanded) else str(value).strip()
 
 
 def _secret(value: Any) -> Secret:
-    """As `_text`, and no message shows the value."""
+    """As `read_text`, and no message shows the value."""
     if not isinstance(value, str):
         raise ValueError("must be text, in quotes")
-    text = _text(value)
+    text = read_text(value)
     if match := re.fullmatch(r"\$([A-Za-z_]\w*)", text):
-        raise ValueError(f"would be taken literally; write ${{{match[1]}}}")
+        raise ValueError(f"would be taken literally; write ${{{'NAME' if isinstance(text, Expanded) else match[1]}}}")
     if text.startswith("os.environ/"):
         raise ValueError("'os.environ/' is LiteLLM's word; write ${NAME}")
-    return Secret(text)
+    return Secret(str(text))
 
 
 def _header_secret(value: Any) -> Secret | None:
@@ -97,9 +99,10 @@ def _yes(value: Any) -> bool:
     if isinstance(value, Expanded) and value in ("true", "false"):
         return value == "true"
     if not isinstance(value, bool):
-        hint = {"on": "; write true", "yes": "; write true", "off": "; write false", "no": "; write false"}
-        given = value if isinstance(value, str) else ""
-        raise ValueError(f"{shown(value)} is not true or false{hint.get(given, '')}")
+        meant = {"on": "true", "yes": "true", "off": "false", "no": "false", "true": "true", "false": "false"}
+        given = meant.get(value) if isinstance(value, str) and not isinstance(value, Expanded) else None
+        hint = "" if given is None else f"; drop the quotes: {given}" if given == value else f"; write {given}"
+        raise ValueError(f"{shown(value)} is not true or false{hint}")
     return value
 
 
@@ -110,12 +113,21 @@ def _whole(minimum: int, maximum: int = 10**12) -> Callable[[Any], int]:
         elif isinstance(value, int) and not isinstance(value, bool):
             number = value
         else:
-            raise ValueError(f"{shown(value)} is not a whole number")
+            raise ValueError(f"{shown(value)} is not a whole number{_as_digits(value)}")
         if not minimum <= number <= maximum:
             raise ValueError(f"{shown(value)} is out of range ({minimum} to {maximum:,})")
         return number
 
     return check
+
+
+def _as_digits(value: Any) -> str:
+    """What to write for a number in quotes, or with a unit; "" where there is neither."""
+    if not isinstance(value, str) or isinstance(value, Expanded):
+        return ""
+    if re.fullmatch(r"\s*\d{1,18}(\.\d+)?\s*", value, re.ASCII):
+        return f"; drop the quotes: {value.strip()}"
+    return "; write all its digits, as in 131072" if re.fullmatch(r"\d[\d_.,]*\s*([kKmM]i?)?", value, re.ASCII) else ""
 
 
 def _whole_or_none(minimum: int) -> Callable[[Any], int | None]:
@@ -127,7 +139,8 @@ def _whole_or_none(minimum: int) -> Callable[[Any], int | None]:
         try:
             return check(value)
         except ValueError as error:
-            raise ValueError(f"{error}; write a number or none") from None
+            hint = "" if "; " in str(error) else "; write a number or none"
+            raise ValueError(f"{error}{hint}") from None
 
     return checked
 
@@ -138,7 +151,8 @@ def _usd(value: Any) -> float:
     except ValueError:
         number = None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise ValueError(f"{shown(value)} is not a price; write USD per million tokens, e.g. 0.50")
+        hint = _as_digits(value) or "; write USD per million tokens, e.g. 0.50"
+        raise ValueError(f"{shown(value)} is not a price{hint}")
     return float(number)
 
 
@@ -148,7 +162,8 @@ def _share(value: Any) -> float:
     except ValueError:
         number = None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
-        raise ValueError(f"{shown(value)} is not a share; write a number from 0 to 1, e.g. 0.1")
+        hint = _as_digits(value) or "; write a number from 0 to 1, e.g. 0.1"
+        raise ValueError(f"{shown(value)} is not a share{hint}")
     return float(number)
 
 
@@ -227,33 +242,43 @@ def _listen(value: Any) -> tuple[str, int]:
 
 
 def _one_or_many(value: Any) -> tuple[str, ...]:
-    members = value if isinstance(value, list) else [value]
-    if not members:
+    if not isinstance(value, list):
+        return (read_text(value),)
+    if not value:
         raise ValueError("is an empty list")
-    return tuple([_text(member) for member in members])
+    return _many(value)
 
 
 def _many(value: Any) -> tuple[str, ...]:
+    return _members(value, read_text)
+
+
+def _members(value: Any, read: Callable[[Any], Read]) -> tuple[Read, ...]:
     if not isinstance(value, list):
-        hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
         raise ValueError(f"{shown(value)} is not a list{hint}")
-    return tuple([_text(member) for member in value])
+    return tuple(each(enumerate(value), read))
 
 
 def _host_names(value: Any) -> tuple[str, ...]:
     """Names as a Host header has them, in lower case: no scheme, no port, no wildcard. Repeated names count once."""
-    names = [name.lower().removesuffix(".") for name in _many(value)]
-    for name in names:
-        if not _HOST_NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is not the name of a host; write it without scheme and port: sparkgw.lan")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(_members(value, _host_name)))
+
+
+def _host_name(value: Any) -> str:
+    text = read_text(value)
+    name = text.lower().removesuffix(".")
+    if not HOST_NAME.fullmatch(name):
+        raise ValueError(f"{shown(text)} is not the name of a host; write it without scheme and port: sparkgw.lan")
+    return name
 
 
 def _networks(value: Any) -> tuple[Network, ...]:
-    return tuple([_network(member) for member in _many(value)])
+    return _members(value, _network)
 
 
-def _network(text: str) -> Network:
+def _network(value: Any) -> Network:
+    text = read_text(value)
     try:
         return ipaddress.ip_network(text)
     except ValueError:
@@ -262,14 +287,15 @@ def _network(text: str) -> Network:
         meant = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"{shown(text)} is no address or network; write 172.17.0.1 or 10.0.0.0/8") from None
-    raise ValueError(f"{shown(text)} is an address inside a network; write {meant}, or the address alone")
+    network = "the network" if isinstance(text, Expanded) else meant
+    raise ValueError(f"{shown(text)} is an address inside a network; write {network}, or the address alone")
 
 
 def _steps(value: Any) -> tuple[tuple[str, ...], ...]:
     if not isinstance(value, list):
-        hint = f": write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
+        hint = f"; write [{value}]" if isinstance(value, str) and not isinstance(value, Expanded) else ""
         raise ValueError(f"{shown(value)} is not a list of steps{hint}")
-    return tuple([_one_or_many(step) for step in value])
+    return tuple(each(enumerate(value), _one_or_many))
 
 
 def _params(value: Any) -> dict[str, Any]:
@@ -313,7 +339,7 @@ _PRICE = {"type": ["number", "string"], "minimum": 0, "pattern": VARIABLE}
 _DURATION = _pattern(DURATION_PATTERN)
 _LISTEN = _pattern(r"(\[[0-9a-fA-F:.]*\]|[\w.-]*):\d{1,5}")
 
-Text = Annotated[str, Kind(_text, _TEXT, "text", private=True)]
+Text = Annotated[str, Kind(read_text, _TEXT, "text", private=True)]
 SecretText = Annotated[Secret, Kind(_secret, _TEXT, "text", private=True)]
 OptionalSecret = Annotated[Secret | None, Kind(_optional_secret, _TEXT, "text or none", private=True)]
 HeaderSecret = Annotated[Secret | None, Kind(_header_secret, _TEXT, "text or none", private=True)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from gateway.config.kinds import Kind
+from gateway.config.mistakes import each
 from gateway.config.secret import shown
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
@@ -28,23 +29,36 @@ def _environment(value: Any) -> dict[str, str]:
     """Names of environment variables with their values as text; a number counts as its text."""
     if not isinstance(value, dict):
         raise ValueError(f'{shown(value)} is not a mapping of variables; write {{NAME: "value"}}')
-    for name, inner in value.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ValueError(f"{shown(name)} is no name of a variable")
-        if isinstance(inner, bool) or not isinstance(inner, str | int | float):
-            raise ValueError(f"{name}: {shown(inner)} is not text; write it in quotes")
-        if isinstance(inner, str) and any(ord(c) < 32 or ord(c) == 127 for c in inner):
-            raise ValueError(f"{name} holds a line break or another control character")
-    return {name: str(inner) for name, inner in value.items()}
+    return dict(each(((str(name), pair) for name, pair in zip(value, value.items(), strict=True)), _variable))
+
+
+def _variable(pair: tuple[Any, Any]) -> tuple[str, str]:
+    name, value = pair
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f"{shown(name)} is no name of a variable; write letters, digits and _")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{shown(value)} is not text; write it in quotes")
+    if isinstance(value, str) and any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ValueError("holds a line break or another control character")
+    return name, str(value)
 
 
 def _profiles(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict):
         raise ValueError(f"{shown(value)} is not a mapping of profiles; write {{NAME: {{max-model-len: 200000}}}}")
-    for name, changes in value.items():
-        if not isinstance(changes, dict):
-            raise ValueError(f"{name}: {shown(changes)} is not a mapping of flags; write {{max-model-len: 200000}}")
-    return {str(name): {str(flag): inner for flag, inner in changes.items()} for name, changes in value.items()}
+    return dict(zip(map(str, value), each(((str(name), inner) for name, inner in value.items()), _flags), strict=True))
+
+
+def _flags(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a mapping of flags; write {{max-model-len: 200000}}")
+    return dict(zip(map(str, value), each(((str(flag), inner) for flag, inner in value.items()), _flag), strict=True))
+
+
+def _flag(value: Any) -> Any:
+    if value is None or (isinstance(value, list) and None in value):
+        raise ValueError("has no value; write one, or none to leave the flag out")
+    return value
 
 
 def _modes(value: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,21 @@ def load_text(
     process = dict(os.environ if environ is None else environ)
     variables, env_file = _env_file(data, folder, process, sources, report)
     # the process environment wins over the file
-    expander = Expander({**variables, **process}, folder, sources, env_file.name if env_file else None)
+    expander = Expander({**variables, **process}, folder, sources, env_file)
     expanded = expander.tree(data, report)
     file = validated(expanded, report)
     snapshot = resolve(file, report)
-    return Loaded(snapshot, report.finish(), sources, report.lines)
+    warnings = report.finish()
+    if report.outside:
+        snapshot = deepcopy(snapshot)  # without what its values know of variables, see `Expanded`
+    return Loaded(snapshot, warnings, sources, report.lines)
 
 
 def _env_file(
     data: dict[str, Any], folder: Path, process: Mapping[str, str], sources: Sources, report: Report
-) -> tuple[dict[str, str], Path | None]:
-    """The variables of `server.env_file`. The default `.env` may be missing, one that is named may not."""
+) -> tuple[dict[str, str], str | None]:
+    """(the variables of `server.env_file`, its name as it is written; None = there is no such file to set one in). The
+    default `.env` may be missing, one that is named may not."""
     server = data.get("server")
     written = server.get("env_file") if isinstance(server, dict) else None
     if written == "none":
@@ -100,7 +105,7 @@ def _env_file(
         name = Expander(process, folder, sources).text(written) if written else default
     except ExpandError:
         return {}, None  # expanding the whole file reports the mistake
-    path = folder / name
+    path, shown = folder / name, written or default
     try:
         text = sources.read(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -108,8 +113,8 @@ def _env_file(
         if not missing or (written and name != default):
             why = "there is no such file" if missing else "it cannot be read as text"
             reason = getattr(error, "strerror", None)
-            report.error(("server", "env_file"), f"'{name}': {why}", None if missing or not reason else str(reason))
-        return {}, path if missing else None
-    variables, problems = parse_env(text, str(path))
+            report.error(("server", "env_file"), f"'{shown}': {why}", None if missing or not reason else str(reason))
+        return {}, Path(shown).name if missing else None
+    variables, problems = parse_env(text, str(folder / shown))
     report.errors.extend(problems)
-    return variables, path
+    return variables, Path(shown).name

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gateway.config import kinds as k
 from gateway.config import launch_kinds as lk
+from gateway.config import machine_kinds as mk
 from gateway.config.setting import setting
 from gateway.launch.command import ServeCommand
 from gateway.launch.docker import DockerRun
@@ -19,10 +20,12 @@ class Node:
     """A machine."""
 
     name: str
-    address: k.Text | None = setting(None, "Its host name or address in the LAN, without port.")
+    address: mk.Host | None = setting(None, "Its host name or address in the LAN, without port.")
     memory: k.Size | None = setting(None, "Memory that GPU and CPU share, e.g. 119.67GiB.")
     exporter: k.Text | None = setting(None, "URL of its Prometheus exporter (temperatures, memory).")
-    ssh: k.Text | None = setting(None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config.")
+    ssh: mk.SshTarget | None = setting(
+        None, "Where `gateway fleet` reaches it by ssh: USER@HOST, or a Host of ssh_config."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,12 @@ class Launch:
     resident: k.Size | None = setting(None, "Memory it holds once it runs, as measured; wins over the estimate.")
     parsed: ServeCommand = ServeCommand()
     container: DockerRun = DockerRun()
+
+    @property
+    def starts(self) -> bool:
+        """Whether it says what is started. A block with `resident` alone tells what was measured of an engine that
+        something else starts: it has no unit, and nothing is known of a command."""
+        return bool(self.command or self.image)
 
     def host_port(self, port: int) -> int:
         """The port of the node that leads to `port` of the engine."""

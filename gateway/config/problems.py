@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -12,7 +13,7 @@ from gateway.shortage import WORDS, Kind
 Path = tuple[str | int, ...]  # of a key in the file
 # File -> a digest of what was read; None = there is no such file, or it cannot be read.
 Digests = Mapping[FilePath, bytes | None]
-SHORTEST_SECRET = 6  # characters; hiding shorter ones would garble the messages
+SHORTEST_HIDDEN = 6  # characters; replacing shorter texts would garble the messages
 
 
 def dotted(path: Path) -> str:
@@ -68,7 +69,8 @@ class Report:
         self.errors: list[Problem] = []
         self.warnings: list[Problem] = []
         self.dropped: set[Path] = set()
-        self.outside: list[tuple[Path, str, str]] = []
+        self.outside: dict[Path, str] = {}  # where a variable or a file was used -> how it is written
+        self._hidden: dict[str, str] = {}  # a value from outside -> how it is written
 
     def line(self, path: Path) -> int | None:
         """The line of `path`, or of the nearest thing around it that is written in the file; else None."""
@@ -84,26 +86,77 @@ class Report:
         self.warnings.append(self._problem(path, message, hint))
 
     def came_from_outside(self, path: Path, value: str, source: str) -> None:
-        """`value` at `path` was a variable or a file, written as `source`: problems there show only `source`."""
-        if len(value) >= SHORTEST_SECRET:
-            self.outside.append((path[:2], value, source))
+        """`value` at `path` holds a variable or a file, written as `source`. Messages name such values as `Expanded`
+        does; this is the second net, for a value that lost its type on the way into a message."""
+        self.outside[path] = source
+        self.hide(value, source)
+
+    def hide(self, value: str, source: str) -> None:
+        """Show `source` wherever a problem of this file would show `value`."""
+        if len(value) >= SHORTEST_HIDDEN and value not in source:
+            self._hidden.setdefault(value, source)
 
     def _problem(self, path: Path, message: str, hint: str | None) -> Problem:
-        for entry, value, source in self.outside:
-            if path[:2] == entry:
-                message = message.replace(value, source)
-                hint = hint.replace(value, source) if hint else None
+        for value in sorted(self._hidden, key=len, reverse=True):
+            if value in message or (hint and value in hint):
+                if self._is_a_key(value):
+                    continue
+                message = message.replace(value, self._hidden[value])
+                hint = hint.replace(value, self._hidden[value]) if hint else None
         return Problem(self.file, self.line(path), dotted(path), message, hint)
+
+    def _is_a_key(self, text: str) -> bool:
+        """Whether the file itself shows the text, as the name of a backend or another key."""
+        return any(text in path for path in self.lines)
+
+    def written_as(self, path: Path, value: object) -> object:
+        """What a message may show of `value`, which stands at `path`: a number knows no more that it was a variable."""
+        return self.outside.get(path, value)
 
     def was_dropped(self, *path: str | int) -> bool:
         """True when the value at `path` was written but wrong: it has been reported, and causes no second problem."""
         return any(path[:end] in self.dropped for end in range(1, len(path) + 1))
+
+    def lost(self, *path: str | int) -> bool:
+        """True when the value at `path`, or something inside it, was written but wrong: what is missing there may be
+        just that."""
+        return self.was_dropped(*path) or any(one[: len(path)] == path for one in self.dropped)
+
+    def renumber(self, removed: Iterable[Path]) -> None:
+        """Members of lists were taken out at these paths, as they were before: the members behind them keep their
+        lines under their new numbers."""
+        gaps: dict[Path, list[int]] = {}
+        for path in removed:
+            if isinstance(path[-1], int):
+                gaps.setdefault(path[:-1], []).append(path[-1])
+        if not gaps:
+            return
+        for numbers in gaps.values():
+            numbers.sort()
+        lines: dict[Path, int] = {}
+        for path, line in self.lines.items():
+            if (moved := _moved(path, gaps)) is not None:
+                lines[moved] = line
+        self.lines = lines
 
     def finish(self) -> list[Problem]:
         """The warnings, in the order of their lines. Raises `ConfigError` when there was an error."""
         if self.errors:
             raise ConfigError(_by_line(self.errors))
         return _by_line(self.warnings)
+
+
+def _moved(path: Path, gaps: Mapping[Path, list[int]]) -> Path | None:
+    """The path once the members of lists in `gaps` are gone; None = it is one of them, or inside one."""
+    moved: list[str | int] = []
+    for at, part in enumerate(path):
+        if isinstance(part, int) and (numbers := gaps.get(path[:at])):
+            before = bisect_left(numbers, part)
+            if before < len(numbers) and numbers[before] == part:
+                return None
+            part -= before
+        moved.append(part)
+    return tuple(moved)
 
 
 def _by_line(problems: Iterable[Problem]) -> list[Problem]:

@@ -10,6 +10,7 @@ from gateway.config.backends import resolve_backends
 from gateway.config.clients import resolve_clients
 from gateway.config.exposure import SHUT, exposure
 from gateway.config.fleet import resolve_modes
+from gateway.config.keys import was_tried
 from gateway.config.names import check_names
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, built
@@ -32,7 +33,7 @@ def resolve(file: Section, report: Report) -> Snapshot:
     """The snapshot. It is valid only when `report` holds no error, which `report.finish()` checks."""
     for section in ("nodes", "backends", "clients", "aliases", "modes"):
         check_names(section, getattr(file, section) or {}, report)
-    if not file.backends and not report.was_dropped("backends"):
+    if not file.backends and not report.lost("backends"):
         report.error(("backends",), "there is no backend", 'write backends: {NAME: {url: "http://HOST:PORT"}}')
     backends = resolve_backends(file, report)
     aliases = resolve_aliases(file, backends, report)
@@ -75,8 +76,8 @@ def _alerts(section: Section, report: Report) -> Alerts:
     telegram: Section | None = section.telegram
     if telegram is not None:
         for key in settings_of(Telegram):
-            if getattr(telegram, key) is None and not report.was_dropped("alerts", "telegram", key):
-                report.error(("alerts", "telegram"), f"'{key}' is missing")
+            if getattr(telegram, key) is None and not was_tried(key, ("alerts", "telegram"), report):
+                report.error(("alerts", "telegram"), f"'{key}' is missing", f'write {key}: "..."')
     _check_secret_url(section.webhook, ("alerts", "webhook"), ("http", "https"), report)
     _check_secret_url(section.deadman, ("alerts", "deadman"), ("http", "https"), report)
     if telegram is None:
@@ -90,7 +91,7 @@ def _traces(section: Section | None, report: Report) -> Traces | None:
     endpoint: Secret | None = section.endpoint
     if endpoint is None:
         written = section.model_fields_set
-        if written and "endpoint" not in written and not report.was_dropped("traces", "endpoint"):
+        if written and "endpoint" not in written and not was_tried("endpoint", ("traces",), report):
             report.error(("traces",), "'endpoint' is missing", "write the URL of an OTLP/HTTP receiver, or none")
         return None
     _check_secret_url(endpoint, ("traces", "endpoint"), ("http", "https"), report)

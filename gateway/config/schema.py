@@ -119,9 +119,9 @@ def json_schema() -> dict[str, Any]:
     alias = {"$ref": "#/$defs/AliasSection"}
     short = schema["$defs"]["AliasSection"]["properties"]["use"] | {"description": "Short form: the steps in order."}
     schema["properties"]["aliases"]["additionalProperties"] = {"anyOf": [short, alias]}
-    # A section may be all commented out.
-    for name in ("server", "defaults", "nodes", "aliases", "clients", "alerts", "traces"):
-        schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
+    for name, found in schema["properties"].items():
+        if name != "backends":  # any other may be all commented out
+            schema["properties"][name] = {"anyOf": [found, {"type": "null"}]}
     schema["required"] = ["backends"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

@@ -32,7 +32,11 @@ class Secret:
 
 
 class Expanded(str):
-    """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show."""
+    """A value that came from outside the file. `source` is how it was written (`${KEY}`), which is safe to show.
+
+    It is compared and looked up as its value; an f-string and `repr` show its source, so that a message can name it
+    like any other value. Where the value itself has to go into a longer text, `str(value)` gives it. Copies and pickles
+    are plain text: what leaves the loading of a file knows nothing of variables."""
 
     source: str
 
@@ -43,6 +47,15 @@ class Expanded(str):
 
     def __repr__(self) -> str:
         return repr(self.source)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.source, spec)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+    def strip(self, chars: str | None = None, /) -> Expanded:
+        return Expanded(super().strip(chars), self.source)
 
 
 def shown(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 from gateway.launch.flags import flag_names
 
@@ -108,16 +109,27 @@ EXPLAINED = {
 }
 
 
-def closest(word: str, choices: Iterable[str]) -> str | None:
+_MOST_LISTED = 12
+_NEAR = 0.6  # how alike two words are that may be the same one, misspelt
+_VERY_NEAR = 0.85  # for a word of another program: many short words are near to one of so many
+
+
+def closest(word: str, choices: Iterable[str], cutoff: float = _NEAR) -> str | None:
     """The one of `choices` that `word` was probably meant to be, or None."""
     by_folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(word.lower(), by_folded, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower(), by_folded, n=1, cutoff=cutoff)
     return by_folded[found[0]] if found else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
     found = closest(word, choices)
     return f"did you mean '{found}'?" if found else None
+
+
+def listed(names: Iterable[str]) -> str | None:
+    """The names that there are, or the first of many."""
+    first = list(islice(names, _MOST_LISTED))
+    return "there are " + ", ".join(first) if first else None
 
 
 def for_unknown_key(key: str, section: str, siblings: Iterable[str], elsewhere: Iterable[str]) -> str | None:
@@ -139,7 +151,7 @@ def for_unknown_key(key: str, section: str, siblings: Iterable[str], elsewhere: 
         return f"did you mean '{near}'?"
     if places := [path for path in elsewhere if path.rpartition(".")[2] == word]:
         return f"it belongs under {places[0].rpartition('.')[0] or 'the top level'}"
-    if near := closest(word, FOREIGN):
+    if near := closest(word, FOREIGN, _VERY_NEAR):
         return _point_to(FOREIGN[near], section)
     return "allowed here: " + ", ".join(siblings) if siblings else None
 

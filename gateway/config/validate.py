@@ -7,16 +7,17 @@ together) run over everything else in the file, and a person sees all mistakes i
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.keys import all_keys, is_free, keys_of, names_of_entries, pattern_of
+from gateway.config.mistakes import Mistakes
 from gateway.config.problems import Path, Report
 from gateway.config.schema import Section, model_of
 from gateway.config.secret import shown
-from gateway.config.snapshot import RoutesFile
+from gateway.config.snapshot import Engine, ModelServer, RoutesFile
 from gateway.config.suggest import did_you_mean, for_unknown_key
 
 _ROUNDS = 10
@@ -31,9 +32,7 @@ def validated(data: dict[str, Any], report: Report) -> Section:
             return model.model_validate(data)
         except ValidationError as error:
             found = error.errors(include_url=False)
-            for details in found:
-                _report(details, report)
-            _prune(data, [tuple(details["loc"]) for details in found], report)
+            _prune(data, [path for details in found for path in _report(details, report)], report)
     report.error((), "too many mistakes to look further")
     return model()
 
@@ -76,29 +75,50 @@ def _is_unknown(path: Path) -> bool:
     return pattern_of(path) not in all_keys()
 
 
-def _report(details: ErrorDetails, report: Report) -> None:
+def _report(details: ErrorDetails, report: Report) -> list[Path]:
+    """Reports what pydantic found; the paths of what is wrong."""
     path = tuple(details["loc"])
     kind, given = details["type"], details["input"]
     if kind == "extra_forbidden":
         _report_unknown_key(path, report)
     elif kind == "value_error":
-        message, _, advice = str(details["ctx"]["error"]).partition("; ")
-        report.error(path, message, advice or None)
+        error = details["ctx"]["error"]
+        found = [((*path, *below), text) for below, text in error.found] if isinstance(error, Mistakes) else []
+        for where, text in found or [(path, str(error))]:
+            message, _, advice = text.partition("; ")
+            report.error(where, message, advice or None)
+        return [where for where, _ in found] or [path]
     elif kind == "literal_error":
         choices = re.findall(r"'([^']*)'", details["ctx"]["expected"])
-        hint = _boolean_hint(given, choices) or (did_you_mean(given, choices) if isinstance(given, str) else None)
+        hint = _boolean_hint(given, choices) or _server_hint(given, path)
+        hint = hint or (did_you_mean(given, choices) if isinstance(given, str) else None)
         report.error(path, f"{shown(given)} is not one of {', '.join(choices)}", hint)
     elif kind in ("tuple_type", "dict_type", "model_type", "model_attributes_type"):
         wanted = "a list" if kind == "tuple_type" else "a mapping"
         report.error(path, f"must be {wanted}, not {_kind_of(given)}", _shape_hint(path))
     else:
         report.error(path, "has a value that is not allowed here")
+    return [path]
 
 
 def _boolean_hint(given: Any, choices: list[str]) -> str | None:
     if isinstance(given, bool) and {"on", "off"} <= set(choices):
         return f"write {'on' if given else 'off'}"
     return None
+
+
+def _server_hint(given: Any, path: Path) -> str | None:
+    """What to write where the name of a server stands in the place of its engine."""
+    if pattern_of(path) != "backends.*.engine" or not isinstance(given, str):
+        return None
+    word = _letters(given)
+    servers = (name for name in get_args(ModelServer) if name not in get_args(Engine))
+    server = next((name for name in servers if _letters(name) == word), None)
+    return f"write engine: openai, server: {server}" if server else None
+
+
+def _letters(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
 
 
 def _kind_of(given: Any) -> str:
@@ -111,6 +131,8 @@ def _shape_hint(path: Path) -> str | None:
         return 'write {url: "http://HOST:PORT"}'
     if pattern == "aliases.*":
         return "write a list of backends: [first, fallback]"
+    if pattern == "backends.*.launch":
+        return 'write {command: "vllm serve MODEL --port 8001"}'
     if pattern.endswith(".timeouts"):
         return "write {connect: 3s, idle: 120s}"
     if pattern in names_of_entries():
@@ -130,16 +152,24 @@ def _report_unknown_key(path: Path, report: Report) -> None:
 
 
 def _prune(data: dict[str, Any], paths: list[Path], report: Report) -> None:
-    """Removes the value at each of `paths`, the last member of a list first, so that the other positions stay valid."""
+    """Removes the value at each of `paths`, the last member of a list first, so that the other positions stay valid. A
+    list of which nothing remains goes with its members: that it is empty would be no mistake of its own."""
+    removed: list[Path] = []
     for path in sorted(set(paths), key=lambda p: [(isinstance(part, int), part) for part in p], reverse=True):
-        report.dropped.add(path)
-        holder: Any = data
-        for part in path[:-1]:
-            holder = _member(holder, part)
-        if isinstance(holder, dict):
-            holder.pop(path[-1], None)
-        elif isinstance(holder, list) and isinstance(path[-1], int) and path[-1] < len(holder):
-            del holder[path[-1]]
+        while path:
+            removed.append(path)
+            holder: Any = data
+            for part in path[:-1]:
+                holder = _member(holder, part)
+            if isinstance(holder, dict):
+                holder.pop(path[-1], None)
+            elif isinstance(holder, list) and isinstance(path[-1], int) and path[-1] < len(holder):
+                del holder[path[-1]]
+            if holder != []:
+                break
+            path = path[:-1]
+    report.dropped.update(removed)
+    report.renumber(removed)
 
 
 def _member(holder: Any, part: str | int) -> Any:

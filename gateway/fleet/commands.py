@@ -106,7 +106,7 @@ def _units(
     """The unit that `gateway fleet render` writes, on each of these nodes. Empty where there is no such unit, or a node
     has no `ssh`: half an engine is never started."""
     targets = [nodes[name].ssh if name in nodes else None for name in order]
-    if backend.launch is None or not all(targets):
+    if backend.launch is None or not backend.launch.starts or not all(targets):
         return ()
     words = ("sudo", "systemctl", *verb, unit_name(backend.name))
     return tuple(

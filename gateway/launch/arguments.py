@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway.launch.flags import Flag, FlagTable, one_typo_away
+from gateway.launch.secrets import MASK, SECRET_FLAGS, is_secret_flag, masked_keys
 from gateway.launch.values import ValueMistake, is_reference, read_value
 
 MOST_DEPTH = 32  # of a dotted flag
@@ -25,7 +26,8 @@ _SHOWN = 60
 class Mistake:
     """What is wrong with one word of a command line.
 
-    `flag` is the flag's full name without dashes ("" for the line as a whole), `fix` the text to write instead."""
+    `flag` is the flag's full name without dashes ("" for the line as a whole). `fix`: the words to write instead, which
+    begin with a dash, or what to do. Secrets are masked in both."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -37,12 +39,14 @@ class Mistake:
 @dataclass(slots=True)
 class Arguments:
     """What was read. `flags`: full name -> value; `unknown`: flags that this version does not have, as written -> the
-    words after them; `positional`: the words that are no flag and no value of one; `spans`: (full name, first word,
+    words after them; `positional`: the words that are no flag and no value of one; `private`: those of them that stand
+    behind a flag with a secret, and may be one; `spans`: (full name, first word,
     word after the last) of every flag, in order."""
 
     flags: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
+    private: set[str] = field(default_factory=set)
     mistakes: list[Mistake] = field(default_factory=list)
     spans: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -61,6 +65,7 @@ class _Reader:
         self.at = 0
 
     def read(self) -> Arguments:
+        name = ""
         while self.at < len(self.words):
             word = self.words[self.at]
             self.at += 1
@@ -69,13 +74,20 @@ class _Reader:
                 break
             if not self._is_option(word):
                 self.found.positional.append(word)
+                self.found.private |= {word} if self._is_secret(name) else set()
                 continue
             start = self.at - 1
             name = self._dotted(word) if "." in word.partition("=")[0] else self._option(word)
             self.found.spans.append((name, start, self.at))
         for name, value in self.dotted.items():
             self._keep(name, value)
+        for name, value in self.found.flags.items():
+            self._check_range(self.table.flags[name], value)
         return self.found
+
+    def _is_secret(self, name: str) -> bool:
+        """Whether the values of a flag are secrets, also of one that is misspelt."""
+        return name in SECRET_FLAGS if name in self.table.flags else is_secret_flag(name)
 
     def _is_option(self, word: str) -> bool:
         """As argparse: a lone dash, a negative number, and words with a space that begin no flag are values."""
@@ -133,6 +145,20 @@ class _Reader:
             self._mistake("error", mistake.rule, flag.name, f"--{flag.name}: {mistake.message}", fix)
             return _REFUSED
 
+    def _check_range(self, flag: Flag, value: Any) -> None:
+        """Numbers that vLLM's parser takes and its settings refuse. Of a flag that is written twice only the last value
+        counts, so this is known at the end of the line."""
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if flag.takes(number) or (flag.kind == "count or auto" and number == -1):
+                continue
+            of_hundred = flag.most == 1 and flag.kind == "number" and 2 <= number <= 100
+            fix = f"--{flag.name} {number / 100:g}" if of_hundred else None
+            allowed = f"{flag.range}, or auto" if flag.kind == "count or auto" else flag.range
+            message = f"--{flag.name}: vLLM refuses {number:.15g}, it must be {allowed}"
+            self._mistake("error", "flag-range", flag.name, message, fix)
+
     def _keep(self, name: str, value: Any) -> None:
         if name in self.found.flags and name not in self.dotted:
             message = f"--{name} stands there twice: the last one counts"
@@ -162,7 +188,9 @@ class _Reader:
         shown = ", ".join(matches[:4]) + (", ..." if matches[4:] else "")
         near = one_typo_away(name, matches) or matches[0]
         message = f"{name} is short for more than one flag: {shown}"
-        self._mistake("error", "flag-ambiguous", name.lstrip("-"), message, " ".join([near, *texts]))
+        self._mistake(
+            "error", "flag-ambiguous", name.lstrip("-"), message, " ".join([near, *self._shown(texts, matches)])
+        )
 
     def _unknown(self, name: str, given: list[str] | None) -> None:
         options = self.table.by_option
@@ -171,12 +199,18 @@ class _Reader:
         typo = one_typo_away(name, options)
         if typo is not None:
             message = f"vLLM has no flag {written}; did you mean {typo}?"
-            self._mistake("error", "flag-unknown", name.lstrip("-"), message, " ".join([typo, *texts]))
+            fix = " ".join([typo, *self._shown(texts, [typo])])
+            self._mistake("error", "flag-unknown", name.lstrip("-"), message, fix)
             return
         near = difflib.get_close_matches(name, options, n=1, cutoff=0.8)
         message = f"vLLM {self.table.version} has no flag {written}, and flags of other versions are not known here"
         message += f"; did you mean {near[0]}?" if near else ""
         self._mistake("warning", "flag-unknown", name.lstrip("-"), message)
+
+    def _shown(self, texts: list[str], meant: list[str]) -> list[str]:
+        """The values behind a flag that is not known, as a message may show them. `meant`: what it may stand for."""
+        hides = any(self.table.by_option[option][0].name in SECRET_FLAGS for option in meant)
+        return [MASK if hides and not is_reference(text) else text for text in texts]
 
     def _skip_unknown(self, name: str, given: list[str] | None) -> list[str]:
         """Goes past the value of a flag that is not known, if one follows, and gives it."""
@@ -205,6 +239,7 @@ class _Reader:
         flag = known[0]
         if flag.kind not in ("json", "json or text"):
             message = f"--{flag.name} has no members, so {name} means nothing"
+            value = MASK if flag.name in SECRET_FLAGS and not is_reference(value) else value
             self._mistake("error", "flag-value", flag.name, message, f"--{flag.name} {value}")
             return flag.name
         member: Any = value.split(",") if name.endswith("+") else _member(value)
@@ -218,7 +253,8 @@ class _Reader:
     def _mistake(
         self, severity: Literal["error", "warning"], rule: str, flag: str, message: str, fix: str | None = None
     ) -> None:
-        self.found.mistakes.append(Mistake(severity, rule, flag, message, fix))
+        fix = None if fix is None else masked_keys(fix)
+        self.found.mistakes.append(Mistake(severity, rule, flag, masked_keys(message), fix))
 
 
 _REFUSED = object()

@@ -17,14 +17,27 @@ from typing import Any
 
 from gateway.launch.arguments import Arguments, dashed, read_arguments
 from gateway.launch.arguments import Mistake as Mistake
-from gateway.launch.flags import vllm_flags
+from gateway.launch.flags import one_typo_away, vllm_flags
+from gateway.launch.secrets import MASK, masked_keys
 from gateway.launch.values import is_reference
-from gateway.launch.words import Parts, assignments, end_of_command, is_vllm_program, parts_of, split
+from gateway.launch.words import (
+    Parts,
+    assignments,
+    end_of_command,
+    is_vllm_program,
+    lacks_subcommand,
+    parts_of,
+    split,
+)
 
 # Images of this repository have `vllm serve` as their entrypoint.
 SERVING_IMAGES = ("vllm/vllm-openai",)
 DEFAULT_PORT = 8000  # of vLLM
 MASTER_PORT = 29501  # on which the nodes of one engine meet, where the command says none
+# Subcommands of vLLM 0.32 that start no server for models.
+_OTHER_SUBCOMMANDS = frozenset(
+    ("bench", "chat", "collect-env", "complete", "download-kernels", "launch", "preload", "run-batch", "snapshot")
+)
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "sudo")
 
 
@@ -105,7 +118,7 @@ def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
         return replace(command, mistakes=(*mistakes, Mistake("error", "command-container", "", message, fix)))
     if not command.is_vllm:
         return replace(command, mistakes=tuple(mistakes))
-    read = read_arguments(parts.arguments, vllm_flags())
+    read = read_arguments(_behind_subcommand(parts, mistakes), vllm_flags())
     return replace(
         command,
         model=_model(read, mistakes),
@@ -115,13 +128,39 @@ def _read(command: ServeCommand, mistakes: list[Mistake]) -> ServeCommand:
     )
 
 
+def _behind_subcommand(parts: Parts, mistakes: list[Mistake]) -> tuple[str, ...]:
+    """The arguments of `vllm serve`. Where another subcommand stands there, or none, that is a mistake, and the rest is
+    read as what `serve` would get."""
+    if not lacks_subcommand(parts.program):
+        return parts.arguments
+    first, program = next(iter(parts.arguments), ""), " ".join(parts.program)
+    if first in _OTHER_SUBCOMMANDS:
+        message, rest = f"`{program} {first}` starts no server", parts.arguments[1:]
+    elif one_typo_away(first, ("serve",)):
+        message, rest = f"vLLM has no subcommand '{first}'; did you mean serve?", parts.arguments[1:]
+    else:
+        message, rest = f"`{program}` alone starts no server: its subcommand is missing", parts.arguments
+    mistakes.append(Mistake("error", "command-subcommand", "", message, f"begin the line with `{program} serve`"))
+    return rest
+
+
+def _without_repeated_subcommand(positional: list[str], mistakes: list[Mistake]) -> list[str]:
+    """The positional words without a `serve` that `vllm serve`, or the image whose entrypoint that is, has already."""
+    repeated = 2 if positional[:2] == ["vllm", "serve"] else 1 if positional[:1] == ["serve"] else 0
+    if repeated:
+        words = " ".join(positional[:repeated])
+        message = f"`vllm serve` is run already, so vLLM takes '{positional[0]}' for the model and refuses what follows"
+        mistakes.append(Mistake("error", "command-words", "", message, f"leave out `{words}`"))
+    return positional[repeated:]
+
+
 def _model(read: Arguments, mistakes: list[Mistake]) -> str | None:
     """The model: --model, which vLLM puts first, else the first positional word. Further words are a mistake."""
     named = read.flags.get("model")
-    positional = list(read.positional)
+    positional = _without_repeated_subcommand(list(read.positional), mistakes)
     model = named if isinstance(named, str) else positional.pop(0) if positional else None
     if positional:
-        words = " ".join(positional)[:60]
+        words = masked_keys(" ".join(MASK if word in read.private else word for word in positional))[:60]
         near = f"vllm: error: unrecognized arguments: {words}"
         mistakes.append(Mistake("error", "command-words", "", near, "leave these words out, or put quotes around them"))
     return model

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.launch.flags import one_typo_away
+from gateway.launch.secrets import MASK, SECRET, masked_keys
 from gateway.launch.words import split
 
 # Flags that take no value; `--rm=false` is allowed, `--rm false` is not.
@@ -122,6 +124,10 @@ class DockerRun:
         """Flags that docker does not have."""
         return tuple(flag.option for flag in self.given if not _is_known(flag))
 
+    def meant_by(self, option: str) -> str | None:
+        """The flag that docker has and that a flag which it does not have is one typo away from."""
+        return one_typo_away(option, sorted(_SWITCHES | _VALUES)) if option.startswith("--") else None
+
     @property
     def network(self) -> str:
         """The value of `--network`; "bridge" where it is not given."""
@@ -132,6 +138,11 @@ class DockerRun:
         if self.network == "host":
             return port
         return next((host for host, inside in map(published, self.ports) if host and inside == port), port)
+
+
+def bound_to(text: str) -> str:
+    """The address of the host that `-p [ADDRESS:][HOST:]CONTAINER` binds; "" = every address."""
+    return text.partition("/")[0].rsplit(":", 2)[0].strip("[]") if text.count(":") > 1 else ""
 
 
 def published(text: str) -> tuple[int | None, int | None]:
@@ -191,9 +202,15 @@ def read_docker_flags(text: str | None) -> DockerRun:
         return DockerRun(problem=problem)
     run = read_docker_run(words)
     if run.image is not None and run.problem is None:
-        problem = f"'{run.image}' is no flag of `docker run`; the image and its command have keys of their own"
+        word = MASK if _names_secret(run.given) else masked_keys(run.image)
+        problem = f"'{word}' is no flag of `docker run`; the image and its command have keys of their own"
         return DockerRun(given=run.given, problem=problem)
     return DockerRun(given=run.given, problem=run.problem)
+
+
+def _names_secret(given: Sequence[DockerFlag]) -> bool:
+    """Whether the word behind these flags may be a secret: they end with `-e NAME` of one, without its value."""
+    return bool(given) and given[-1].name == "env" and SECRET.search(given[-1].value or "") is not None
 
 
 def _problem(given: Sequence[DockerFlag]) -> str | None:

@@ -16,7 +16,8 @@ Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", 
 class Flag:
     """One flag. `name` without dashes. `count`: an integer that may be written 8k or 8K. `folded`: capitals and dashes
     of its value are read as small letters and underscores. `negated`: a switch that has a --no- form. `many`: takes
-    one or several words; `repeated`: each time it is written adds a value; `optional`: takes one word or none."""
+    one or several words; `repeated`: each time it is written adds a value; `optional`: takes one word or none. `least`,
+    `above`, `most`, `below`: the numbers that vLLM takes (`auto` is none of them)."""
 
     name: str
     kind: Kind
@@ -27,6 +28,25 @@ class Flag:
     many: bool = False
     repeated: bool = False
     optional: bool = False
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    @property
+    def range(self) -> str:
+        """The numbers that it takes, in words; empty = any."""
+        limits = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
+
+    def takes(self, number: float) -> bool:
+        """Whether the number is in its range."""
+        return (
+            (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+            and (self.below is None or number < self.below)
+        )
 
 
 @dataclass(frozen=True)

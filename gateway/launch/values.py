@@ -70,8 +70,14 @@ def _number(flag: Flag, text: str) -> float:
     except ValueError:
         number = None
     if number is None or number != number or abs(number) == float("inf"):
-        raise ValueMistake("flag-value", f"'{_shown(text)}' is not a number", text.replace(",", ".") or None)
+        raise ValueMistake("flag-value", f"'{_shown(text)}' is not a number", _with_a_point(text))
     return number
+
+
+def _with_a_point(text: str) -> str | None:
+    """The number with a point instead of its comma; None where that makes no number of it."""
+    text = text.strip().replace(",", ".")
+    return text if re.fullmatch(r"[+-]?\d+\.\d+", text, re.ASCII) else None
 
 
 def _count(flag: Flag, text: str) -> int:

@@ -193,5 +193,10 @@ def is_vllm_program(program: tuple[str, ...]) -> bool:
     return program[1:2] == ("-m",) and len(program) > 2
 
 
+def lacks_subcommand(program: tuple[str, ...]) -> bool:
+    """Whether the program is vLLM's command line without `serve`: `vllm`, or `python -m vllm`."""
+    return program[1:] == ("-m", "vllm") or (len(program) == 1 and _base(program[0]) == "vllm")
+
+
 def _base(word: str) -> str:
     return word.rsplit("/", 1)[-1]

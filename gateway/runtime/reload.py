@@ -175,7 +175,7 @@ class Reloader:
         """Read the file in a thread, because a long file takes a while to parse."""
         loaded = await asyncio.to_thread(load_here, self.path)
         clients = loaded.snapshot.clients
-        found = openings(self._loaded.snapshot.clients, clients, self._kept_local, str(self.path))
+        found = openings(self._loaded.snapshot.clients, clients, self._kept_local, str(self.path), loaded.lines)
         if found and not may_open:
             error = ConfigError(found)
             error.sources = loaded.sources

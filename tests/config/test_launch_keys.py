@@ -127,6 +127,12 @@ def test_what_is_stated_twice_and_differs_is_an_error_with_both_lines(stated: st
         ("backends: {a: {engine: ollama, url: 'http://x:1', model: m, launch: {command: vllm serve m}}}",
          "backends.a.engine: ollama here, but launch.command starts vLLM"),
         ("backends: {a: {url: 'http://x:1', profiles: {p: {port: 1}}}}", "profiles change a launch command"),
+        ("backends: {a: {url: 'http://x:1', launch: {resident: 1GiB}, profiles: {p: {port: 1}}}}",
+         "profiles change a launch command"),
+        ("backends: {a: {node: spark1, launch: {command: vllm serve m}, profiles: {p: {max-num-seqs: }}}}",
+         "backends.a.profiles.p.max-num-seqs: has no value - write one, or none to leave the flag out"),
+        ("backends: {a: {node: spark1, launch: {command: vllm serve m}, profiles: {p: {served-model-name: [a, ~]}}}}",
+         "backends.a.profiles.p.served-model-name: has no value"),
         ("backends: {a: {node: spark1, launch: {command: vllm serve m}, profiles: {p: {max-num-seqs: many}}}}",
          "backends.a.profiles.p: --max-num-seqs: 'many' is not a whole number"),
         ("backends: {a: {url: 'http://x:1'}}\nmodes: {daily: [b]}", "modes.daily: unknown backend 'b'"),
@@ -142,6 +148,26 @@ def test_what_is_stated_twice_and_differs_is_an_error_with_both_lines(stated: st
 )  # fmt: skip
 def test_mistakes_of_the_fleets_keys(text: str, says: str) -> None:
     assert any(says in mistake for mistake in mistakes(text + "\n")), mistakes(text + "\n")
+
+
+def of_profile(flags: str) -> str:
+    (mistake,) = mistakes(
+        f"backends: {{a: {{node: spark1, launch: {{command: vllm serve m}}, profiles: {{p: {flags}}}}}}}"
+    )
+    return mistake
+
+
+def test_what_to_do_about_a_profile_is_said_as_it_is() -> None:
+    assert of_profile("{max-num-seqs: '4,0'}").endswith("write --max-num-seqs 40")
+    assert of_profile("{max-num-seqs: '4 stray'}").endswith("is not a whole number")
+    assert of_profile("{gpu-memory-utilization: .nan}").endswith("'.nan' is not a number")
+    assert "write leave" not in of_profile("{enable-prefix-caching: stray}")
+
+
+def test_a_secret_in_a_profile_is_not_in_the_message() -> None:
+    mistake = of_profile("{api-kye: sk-live-123456789}")
+    assert "did you mean --api-key?" in mistake
+    assert "sk-live" not in mistake
 
 
 def test_modes_keep_their_order_and_name_profiles() -> None:

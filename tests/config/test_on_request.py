@@ -36,6 +36,10 @@ def test_its_keys_have_no_effect_elsewhere(key: str, run: str) -> None:
         (f"{START}{STOP}health: {{every: none}}", "it is not probed, so nothing shows whether it has started"),
         (f"{START}{STOP}node: one", "what it holds is not known: it is started only where nothing else runs"),
         (
+            "node: one, launch: {resident: 4GiB}",
+            "no request can start it: it has no `start` command",
+        ),
+        (
             "model: m, node: other, launch: {command: 'vllm serve m --port 1'}",
             "no request can start it: it has no `start` command",
         ),

@@ -187,7 +187,9 @@ def test_a_wrong_value_is_shown_as_it_was_written() -> None:
     assert refused('backends: {a: {url: "http://x:1", slots: "${S}"}}\n', {"S": "many"}) == (
         "routes.yaml:1  backends.a.slots: '${S}' (as expanded) is not a whole number - write a number or none"
     )
-    assert "backends.a.url: '${S}' has no scheme" in refused('backends: {a: {url: "${S}"}}\n', {"S": SECRET})
+    assert "backends.a.url: '${S}' (as expanded) has no scheme" in refused(
+        'backends: {a: {url: "${S}"}}\n', {"S": SECRET}
+    )
 
 
 def test_a_variable_that_is_no_text_is_an_error() -> None:

@@ -225,6 +225,19 @@ def test_a_reference_is_not_judged() -> None:
     assert [one for one in found if one.severity == "error"] == []
 
 
+@pytest.mark.parametrize(
+    ("url", "docker", "told"),
+    [
+        ("http://192.168.1.11:8001", "-p 127.0.0.1:8001:8001", True),
+        ("http://192.168.1.11:8001", "-p 127.0.0.1:8001:8001 -p 8001:8001", False),
+        ("http://127.0.0.1:8001", "-p 127.0.0.1:8001:8001", False),
+    ],
+)
+def test_a_port_of_loopback_is_fine_where_the_gateway_asks_there(url: str, docker: str, told: bool) -> None:
+    launch = {"image": "vllm/vllm-openai:v0.23.0", "command": "m --port 8001", "docker": docker}
+    assert ("port-mapping" in rules(lint({"backends": {"b": {"url": url, "launch": launch}}}))) is told
+
+
 def test_a_command_that_starts_no_vllm_is_left_alone() -> None:
     assert of_backend(url="http://192.168.1.11:1", launch={"command": "python serve.py --model x"}) == []
 

@@ -254,6 +254,28 @@ def test_one_that_cannot_even_run_alone_is_no_conflict_of_the_mode() -> None:
     assert mode_conflicts(fleet(qwen4b(0.10, 32768), qwen36(0.5), modes=(mode,)), CATALOG) == []
 
 
+@pytest.mark.parametrize("flags", ["--gpu-memory-utilization 25", "--max-num-seqs 0", "--max-model-len many", "-tp 0"])
+def test_a_value_that_vllm_refuses_is_the_reason_and_no_conflict_of_the_mode(flags: str) -> None:
+    wrong = launched("wrong", f"vllm serve Qwen/Qwen3-4B-Instruct-2507 {flags}")
+    snapshot = fleet(wrong, qwen36(0.5), modes=(Mode("m", ("wrong", "qwen36")),))
+    node = plan(snapshot, "m", CATALOG).nodes["spark1"]
+    assert (node.fits, node.refused) == ("no", ("wrong",))
+    assert f"wrong: it does not start: --{next(iter(parse(f'vllm serve m {flags}').mistakes)).flag}" in node.reason
+    assert mode_conflicts(snapshot, CATALOG) == []
+
+
+def test_a_share_that_is_a_reference_makes_the_target_unknown() -> None:
+    found = demand(launched("it", "vllm serve Qwen/Qwen3-4B-Instruct-2507 --gpu-memory-utilization ${UTIL}"))
+    assert (found.verdict, found.target, found.needs, found.resident) == ("unknown", None, None, None)
+    assert "--gpu-memory-utilization: its value is known only where it is started" in found.reason
+
+
+def test_a_window_that_is_a_reference_leaves_the_target_known() -> None:
+    found = demand(launched("it", "vllm serve Qwen/Qwen3-4B-Instruct-2507 --max-model-len ${N}"))
+    assert (found.verdict, found.windows) == ("unknown", None)
+    assert found.target == pytest.approx(0.92 * SPARK)
+
+
 def test_what_is_not_known_is_no_conflict() -> None:
     mode = Mode("day", ("a", "b"))
     unknown = [Backend(name, nodes=("spark1",)) for name in ("a", "b")]

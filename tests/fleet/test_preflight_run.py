@@ -181,6 +181,16 @@ def test_a_variable_is_expected_wherever_it_is_written(launch: str) -> None:
     assert node.backends[0].env == {"HF_HOME": "/models"}
 
 
+def test_of_a_block_that_only_tells_what_was_measured_nothing_of_vllm_is_expected() -> None:
+    text = (
+        "nodes: {s: {address: 10.0.0.1}}\nbackends:\n"
+        "  tts: {node: s, url: 'http://10.0.0.1:8008', model: m, launch: {resident: 4GiB}}\n"
+    )
+    (node,) = expected_nodes(load_text(text, "routes.yaml", {}).snapshot)
+    (tts,) = node.backends
+    assert (tts.port, tts.program, tts.unit, tts.utilization, tts.models) == (8008, None, None, None, ())
+
+
 def test_no_secret_leaves_this_machine() -> None:
     sent = "".join(script(node) for node in expected_nodes(load_text(ROUTES, "routes.yaml", {}).snapshot))
     assert "sk-secret" not in sent

@@ -327,7 +327,7 @@ def test_what_always_runs_is_started_with_the_machine() -> None:
         (one_backend("--model m"), "begins with a flag: on the host itself (no `image`) a program comes first"),
         (one_backend("bash -c 'vllm serve m'", image="i", nodes=2), "only a command line of vLLM itself can be split"),
         (one_backend("./run", nodes=2), "only a command line of vLLM itself can be split"),
-        (one_backend(), "has neither `image` nor `command`"),
+        (one_backend("# a note"), "backends.it.launch.command: has no word that is run"),
         (one_backend("vllm serve m", image="img", nodes=0), "backends.it: has no `node`"),
     ],
 )
@@ -336,6 +336,15 @@ def test_what_cannot_be_rendered_is_said_and_has_no_files(snapshot: Snapshot, me
     assert rendering.files == ()
     assert messages(rendering).startswith("error: ")
     assert message in messages(rendering)
+
+
+def test_a_block_that_only_tells_what_was_measured_is_not_rendered() -> None:
+    small = one_backend("vllm serve m", image="img")
+    launch = Launch(resident=4 << 30)
+    measured = Backend("tts", url="http://10.0.0.1:8008", nodes=("n0",), launch=launch)
+    both = replace(small, backends={**small.backends, "tts": measured})
+    assert render(both).files == render(small).files
+    assert "tts" not in messages(render(both))
 
 
 def test_a_head_without_an_address_cannot_be_found_by_its_workers() -> None:

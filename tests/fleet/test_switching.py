@@ -218,6 +218,15 @@ def test_the_profile_is_written_on_the_node_whole_and_for_the_launch_script(tmp_
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"spark-both.profile": f"{profile}\n"}
 
 
+def test_a_block_that_only_tells_what_was_measured_has_no_unit() -> None:
+    tts = '  tts: {node: spark1, url: "http://192.168.1.11:8008", model: m, launch: {resident: 4GiB}}\n'
+    fleet = load_text(ROUTES.replace("  small:\n", f"{tts}  small:\n", 1), environ={}).snapshot
+    tts_backend = fleet.backends["tts"]
+    assert start_commands(tts_backend, fleet.nodes) == stop_commands(tts_backend, fleet.nodes) == ()
+    own = replace(tts_backend, start="run it", stop="stop it")
+    assert [one.argv for one in start_commands(own, fleet.nodes)] == [("run", "it")]
+
+
 def test_a_line_of_the_operators_is_split_as_a_shell_does_and_stays_as_written() -> None:
     routes = snapshot()
     own = routes.backends["own"]

@@ -26,8 +26,10 @@ def read_words(words: list[str]) -> Arguments:
 
 
 def refused(found: Arguments) -> bool:
-    """What vLLM would end with: a mistake, a flag that it does not have, or a word too many."""
-    wrong = any(m.severity == "error" or m.rule == "flag-unknown" for m in found.mistakes)
+    """What vLLM's parser would end with: a mistake, a flag that it does not have, or a word too many. Numbers out of
+    range pass the parser; its settings refuse them afterwards."""
+    told = [m for m in found.mistakes if m.rule != "flag-range"]
+    wrong = any(m.severity == "error" or m.rule == "flag-unknown" for m in told)
     return wrong or len(found.positional) > 1
 
 
@@ -103,6 +105,16 @@ def test_every_way_to_write_a_flag(text: str, flag: str, value: object) -> None:
          "--speculative-config '{\"method\":\"mtp\",\"num_speculative_tokens\":2}'"),
         ("x --kv-cache-dtyp fp8", "error", "flag-ambiguous", "--kv-cache-dtype fp8"),
         ("x --port 1 --port 2", "warning", "flag-twice", "write it once"),
+        ("x --gpu-memory-utilization .nan", "error", "flag-value", None),
+        ("x --gpu-memory-utilization 25", "error", "flag-range", "--gpu-memory-utilization 0.25"),
+        ("x --gpu-memory-utilization 1.5", "error", "flag-range", None),
+        ("x --gpu-memory-utilization 0", "error", "flag-range", None),
+        ("x --gpu-memory-utilization -0.1", "error", "flag-range", None),
+        ("x --max-num-seqs 0", "error", "flag-range", None),
+        ("x --max-num-batched-tokens 0", "error", "flag-range", None),
+        ("x -tp 0", "error", "flag-range", None),
+        ("x --max-model-len -5", "error", "flag-range", None),
+        ("x --max-model-len 0", "error", "flag-range", None),
     ],
 )  # fmt: skip
 def test_a_mistake_says_what_to_write(text: str, severity: str, rule: str, fix: str | None) -> None:
@@ -113,6 +125,47 @@ def test_a_mistake_says_what_to_write(text: str, severity: str, rule: str, fix: 
 def test_a_wrong_choice_lists_the_choices() -> None:
     (mistake,) = read("x --scheduling-policy best").mistakes
     assert "fcfs, priority" in mistake.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x --max-model-len -1", "x --max-model-len auto", "x --gpu-memory-utilization 1", "x --max-num-seqs ${N}",
+     "x --node-rank 0", "x --max-logprobs -1", "x --data-parallel-rpc-port 65535"],
+)  # fmt: skip
+def test_the_ends_of_a_range_and_what_stands_for_auto_are_fine(text: str) -> None:
+    assert read(text).mistakes == []
+
+
+def test_a_number_out_of_range_says_the_range_and_of_a_repeated_flag_only_the_last_one_counts() -> None:
+    (mistake,) = read("x --gpu-memory-utilization 55").mistakes
+    assert "it must be above 0 and at most 1" in mistake.message
+    assert [m.rule for m in read("x --max-num-seqs 0 --max-num-seqs 4").mistakes] == ["flag-twice"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x --api-kye SECRET",
+        "x --api-kye=SECRET",
+        "x --api_kye SECRET SECRET2",
+        "x --hf-tokn SECRET",
+        "x --hf-t0ken SECRET",
+        "x --my-password SECRET",
+        "x --api-key.a SECRET",
+        "x --ap SECRET",
+        "x --max-num-seqs sk-live-123456789",
+        "x --tool-call-parsr hf_abcdefGHIJ1234",
+    ],
+)
+def test_secrets_are_in_no_message(text: str) -> None:
+    shown = "".join(f"{m.message}{m.fix}" for m in read(text).mistakes)
+    assert not {"SECRET", "sk-live", "hf_abc"} & {word for word in ("SECRET", "sk-live", "hf_abc") if word in shown}
+    assert read(text).mistakes
+
+
+def test_what_is_no_secret_stays_in_the_words_to_write() -> None:
+    assert read("x --long-prefill-token-threshol 4096").mistakes[0].fix == "--long-prefill-token-threshold 4096"
+    assert read("x --api-kye ${KEY}").mistakes[0].fix == "--api-key ${KEY}"
 
 
 def test_an_unknown_flag_names_the_version_that_is_known() -> None:

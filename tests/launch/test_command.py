@@ -86,6 +86,38 @@ def test_a_line_that_cannot_be_meant_is_a_mistake(text: str, rule: str) -> None:
     assert rule in {mistake.rule for mistake in parse(text).mistakes if mistake.severity == "error"}
 
 
+@pytest.mark.parametrize(
+    ("text", "image", "rule", "message", "fix"),
+    [
+        ("serve org/m --port 1", IMAGE, "command-words", "takes 'serve' for the model", "leave out `serve`"),
+        ("vllm serve serve org/m", None, "command-words", "takes 'serve' for the model", "leave out `serve`"),
+        ("vllm serve vllm serve org/m", None, "command-words", "takes 'vllm'", "leave out `vllm serve`"),
+        ("vllm org/m --port 1", None, "command-subcommand", "is missing", "begin the line with `vllm serve`"),
+        ("vllm --model org/m", None, "command-subcommand", "is missing", "begin the line with `vllm serve`"),
+        ("vllm chat org/m", None, "command-subcommand", "`vllm chat` starts no server", "`vllm serve`"),
+        ("vllm srve org/m", None, "command-subcommand", "did you mean serve?", "`vllm serve`"),
+        ("python -m vllm org/m", None, "command-subcommand", "is missing", "`python -m vllm serve`"),
+        ("sh -c 'vllm org/m'", None, "command-subcommand", "is missing", "`vllm serve`"),
+    ],
+)
+def test_a_subcommand_that_is_missing_wrong_or_there_twice_is_told_and_the_model_is_found(
+    text: str, image: str | None, rule: str, message: str, fix: str
+) -> None:
+    command = parse(text, image=image)
+    (mistake,) = command.mistakes
+    assert (mistake.severity, mistake.rule, command.model) == ("error", rule, "org/m")
+    assert message in mistake.message
+    assert fix in (mistake.fix or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["vllm serve m --api-key=sk-1 stray", "vllm serve m --api-kye k1 stray", "vllm serve m HF_TOKEN=stray"]
+)
+def test_a_stray_word_that_may_be_a_secret_is_not_shown(text: str) -> None:
+    (mistake,) = (one for one in parse(text).mistakes if one.rule == "command-words")
+    assert "stray" not in mistake.message
+
+
 def test_the_served_names_are_those_that_clients_use() -> None:
     assert parse("vllm serve org/m --served-model-name a b").served_names == ("a", "b")
     assert parse("vllm serve org/m").served_names == ("org/m",)

@@ -13,12 +13,13 @@ from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark
 from gateway.fleet.lint.subject import Rule, Subject
 from gateway.fleet.preflight.terms import CONTAINER_HOME
-from gateway.launch.docker import published
+from gateway.launch.docker import bound_to, published
 
 GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")
 DOCKER: Path = ("launch", "docker")
 VOLUMES: Path = ("launch", "volumes")
+DOCKER_RUN = "docker run --help"
 LOOPBACK = ("localhost", "::1")
 _SHELLS = ("sh", "bash", "dash")
 
@@ -111,12 +112,29 @@ def image_audio(one: Subject, _: Catalog) -> Iterator[Remark]:
 
 def shared_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
     """vLLM's processes talk through /dev/shm, of which a container has 64 MB."""
-    if one.image is None or one.profile is not None or one.docker.has("ipc", "shm-size"):
+    if one.image is None or one.profile is not None or one.docker.has("ipc", "shm-size") or one.docker.problem:
         return
     message = (
         "a container has 64 MB of shared memory, through which vLLM's processes talk (`fleet render` adds the flag)"
     )
     yield Remark("note", message, "docker: --ipc=host", f"{GUIDE}, 6", DOCKER if one.launch.docker else IMAGE)
+
+
+def docker_flags(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """What docker does not take of `docker`: then nothing of it is known here, and nothing is rendered."""
+    if one.profile is not None:
+        return
+    problem = one.docker.problem
+    if problem is not None:
+        yield Remark("error", problem, "docker: the flags of `docker run` alone, as for a shell", DOCKER_RUN, DOCKER)
+    for option in one.docker.unknown if problem is None else ():
+        meant = one.docker.meant_by(option)
+        if meant is not None:
+            message = f"`docker run` has no flag {option}; did you mean {meant}?"
+            yield Remark("error", message, meant, DOCKER_RUN, DOCKER)
+        else:
+            message = f"`docker run` of Docker 28 has no flag {option}, and flags of other versions are not known here"
+            yield Remark("warning", message, f"leave out {option}, if docker refuses it", DOCKER_RUN, DOCKER)
 
 
 def docker_memory(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -151,6 +169,9 @@ def listen_host(one: Subject, _: Catalog) -> Iterator[Remark]:
 def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     """The published port leads to the port where the engine listens, and is the one that is asked."""
     port = one.command.port
+    if (unreached := _unreached(one)) is not None:
+        yield unreached
+        return
     pairs = [(outer, inner) for outer, inner in map(published, one.docker.ports) if outer and inner]
     if not pairs or port is None or one.on_host_network:
         return
@@ -162,6 +183,26 @@ def port_mapping(one: Subject, _: Catalog) -> Iterator[Remark]:
     elif one.backend.url is not None and one.backend.origin[2] not in inside:
         message = f"the engine is reached at port {inside[0]}, and the gateway asks {one.backend.origin[2]}"
         yield Remark("warning", message, f"docker: -p {one.backend.origin[2]}:{port}", "", DOCKER)
+
+
+def _unreached(one: Subject) -> Remark | None:
+    """A container that no other machine reaches, or none at all; None = one is, as far as is known here."""
+    if one.image is None or one.profile is not None or one.on_host_network:
+        return None
+    port, ports = one.command.port, one.docker.ports
+    asked = one.backend.origin[2] if one.backend.url is not None else port
+    fix = f"docker: -p {asked}:{port}" if port is not None else "docker: -p PORT:PORT"
+    if one.docker.network == "none":
+        return Remark("error", "--network none: nobody reaches the engine", "take out --network", GUIDE, DOCKER)
+    of_tcp = [value for value in ports if value.rpartition("/")[2] not in ("udp", "sctp")]
+    if ports and not of_tcp:
+        message = f"-p {ports[0]} publishes no port of TCP, and the engine is asked over TCP"
+        return Remark("error", message, fix, GUIDE, DOCKER)
+    host = one.backend.origin[1]
+    if of_tcp and host and not is_loopback(host) and all(is_loopback(bound_to(value)) for value in of_tcp):
+        message = f"-p {of_tcp[0]}: only its own machine reaches it, and the gateway asks {host}"
+        return Remark("error", message, fix, GUIDE, DOCKER)
+    return None
 
 
 def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
@@ -234,6 +275,7 @@ RULES: Mapping[str, Rule] = {
     "image-family": image_family,
     "image-audio": image_audio,
     "shared-memory": shared_memory,
+    "docker-flags": docker_flags,
     "docker-memory": docker_memory,
     "docker-gpus": docker_gpus,
     "listen-host": listen_host,

@@ -37,13 +37,18 @@ def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __
             message = (
                 f"'{first.name}' has the same address and another model ({first.model}): one vLLM serves one model"
             )
-            where = ("backends", second.name) if second.launch else ("backends", second.name, "url")
+            where = ("backends", second.name) if _is_launched(second) else ("backends", second.name, "url")
             if not _run_together(first, second, snapshot):
                 yield Remark("note", f"{message}, so only one of them may run", "a port of its own", "", where)
-            elif first.launch is not None and second.launch is not None:
+            elif _is_launched(first) and _is_launched(second):
                 yield Remark("error", f"{message}, and the second does not start", "--port 8002", "", where)
             else:
                 yield Remark("warning", message, "a port of its own", "", where)
+
+
+def _is_launched(backend: Backend) -> bool:
+    """Whether its URL follows from a launch command."""
+    return backend.launch is not None and backend.launch.starts
 
 
 def _differ(first: Backend, second: Backend, subjects: Mapping[str, Subject]) -> bool:
@@ -68,7 +73,7 @@ def url_localhost(snapshot: Snapshot, _: Mapping[str, Subject], __: Catalog, in_
         if is_loopback(host):
             message = f"the gateway runs in a container, where {host} is the container itself"
             fix = "the machine's address in the LAN (hostname -I), or the container's name on a shared network"
-            where = ("backends", backend.name) if backend.launch else ("backends", backend.name, "url")
+            where = ("backends", backend.name) if _is_launched(backend) else ("backends", backend.name, "url")
             yield Remark("warning", message, fix, "guide to vLLM on a Spark, 11", where)
 
 

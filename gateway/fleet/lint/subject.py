@@ -167,10 +167,9 @@ def subjects(snapshot: Snapshot, catalog: Catalog) -> Iterator[Subject]:
             continue
         if backend.launch is None or not backend.launch.parsed.words:
             yield _declared(backend, catalog)
-        if backend.launch is None:
+        if backend.launch is None or not backend.launch.starts:
             continue
-        if backend.launch.parsed.words or backend.launch.image:
-            yield _launched(backend, backend.launch.parsed, catalog)
+        yield _launched(backend, backend.launch.parsed, catalog)
         for name, changes in backend.profiles.items():
             changed = with_changes(backend.launch.parsed, changes)
             yield replace(_launched(backend, changed, catalog), profile=name)

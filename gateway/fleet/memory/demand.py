@@ -88,6 +88,8 @@ def demand_of(
         why = "what it holds is not known: give it a launch block, or measure it (`launch: {resident: 12GiB}`)"
         return _measured_wins(Demand(backend.name, verdict="unknown", reason=why), backend, changed=False)
     settings, written = engine_settings(command), engine_settings(backend.launch.parsed)
+    if settings.refused:
+        return Demand(backend.name, verdict="no", reason=f"it does not start: {settings.refused}")
     changed = (settings.utilization, settings.cache_gib) != (written.utilization, written.cache_gib)
     demand = _Vllm(backend, command, settings, place, catalog, files).demand()
     return _measured_wins(demand, backend, changed=changed)
@@ -193,14 +195,26 @@ class _Vllm:
         return self.settings.window or own or (self.row.own_window if self.row is not None else None)
 
     def demand(self) -> Demand:
-        target = self.target
         weights = self._weights()
+        if self.settings.open:
+            return self._open(weights)
+        target = self.target
         cache = self.settings.cache_gib
         held = resident_gib(target)
         if cache is not None and weights is not None:
             held = weights + self._besides() + cache
         plain = Demand(self.backend.name, target, held, ENGINE_GIB, target, weights, source="estimated")
         return self._reported(self._with_cache(plain, weights))
+
+    def _open(self, weights: float | None) -> Demand:
+        """The demand as far as it is known without the flags whose values are references."""
+        settings, names = self.settings, ", ".join(f"--{flag}" for flag in self.settings.open)
+        what = "its value is" if len(settings.open) == 1 else "their values are"
+        why = f"{names}: {what} known only where it is started; write the number, or try it with --set"
+        target = self.target if settings.knows_share else None
+        held = resident_gib(self.target) if settings.knows_held and settings.cache_gib is None else None
+        known = Demand(self.backend.name, target, held, ENGINE_GIB, target, weights, verdict="unknown", reason=why)
+        return known if held is None else replace(known, source="estimated")
 
     def _weights(self) -> float | None:
         """GiB on this node, a drafter's included."""

@@ -8,12 +8,27 @@ from typing import Any
 
 from gateway.config.units import number_of
 from gateway.fleet.memory.geometry import Geometry
-from gateway.launch.command import ServeCommand
+from gateway.launch.command import Mistake, ServeCommand
+from gateway.launch.values import is_reference
 
 UTILIZATION = 0.92  # vLLM 0.32's default; older ones have 0.90
 SEQUENCES = 256
 BATCHED_TOKENS = 2048  # as logged on a Spark
 _MOST = 10**9
+_SHARE_FLAG, _CACHE_FLAG = "gpu-memory-utilization", "kv-cache-memory-bytes"
+# What the figures of a plan follow from. Other flags change little of an engine's memory, or nothing.
+_DECIDING = (
+    _SHARE_FLAG,
+    _CACHE_FLAG,
+    "max-model-len",
+    "max-num-batched-tokens",
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "kv-cache-dtype",
+    "block-size",
+    "quantization",
+    "speculative-config",
+)
 _ELEMENT_BYTES: Mapping[str, float] = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "int8"), 1.0),
     **dict.fromkeys(("bfloat16", "float16", "half"), 2.0),
@@ -26,7 +41,9 @@ _ELEMENT_BYTES: Mapping[str, float] = {
 class EngineSettings:
     """`utilization`: share of the machine's memory. `window` None = the model's own; `fits_window`: the engine shortens
     the window to what fits. `cache_gib`: a pool of that size whatever the utilization. `shards`: GPUs that one copy of
-    the model is split over. `prefix_caching` None = not written."""
+    the model is split over. `prefix_caching` None = not written. `refused`: why vLLM does not start with a flag that
+    decides about its memory, "" = it does. `open`: such flags whose value is a reference, which only the machine that
+    starts the engine knows."""
 
     utilization: float = UTILIZATION
     window: int | None = None
@@ -41,6 +58,17 @@ class EngineSettings:
     prefix_caching: bool | None = None
     cache_gib: float | None = None
     quantization: str | None = None
+    refused: str = ""
+    open: tuple[str, ...] = ()
+
+    @property
+    def knows_share(self) -> bool:
+        return _SHARE_FLAG not in self.open
+
+    @property
+    def knows_held(self) -> bool:
+        """Whether it is known what the engine comes to hold."""
+        return self.knows_share and _CACHE_FLAG not in self.open
 
     def element_bytes(self, geometry: Geometry) -> float | None:
         """Bytes of one cached value, or None for a type that is not known here."""
@@ -50,7 +78,8 @@ class EngineSettings:
 
 
 def engine_settings(command: ServeCommand) -> EngineSettings:
-    """The settings of a command. Values that vLLM would refuse count as not written: the linter reports them."""
+    """The settings of a command. What a refused value or a reference leaves open has vLLM's default here, and `refused`
+    or `open` says so: such a figure must not be planned with."""
     flags = command.flags
     drafts, draft_model = _drafts(flags.get("speculative-config"))
     window = flags.get("max-model-len")
@@ -69,7 +98,14 @@ def engine_settings(command: ServeCommand) -> EngineSettings:
         prefix_caching=_switch(flags),
         cache_gib=cache / 2**30 if cache else None,
         quantization=str(flags["quantization"]) if flags.get("quantization") else None,
+        refused=next((one.message for one in command.mistakes if _is_refused(one)), ""),
+        open=tuple(flag for flag in _DECIDING if is_reference(str(flags.get(flag, "")))),
     )
+
+
+def _is_refused(mistake: Mistake) -> bool:
+    """Whether every version of vLLM refuses the value: another version may have choices that are not known here."""
+    return mistake.rule in ("flag-value", "flag-range", "flag-json") and mistake.flag in (*_DECIDING, "max-num-seqs")
 
 
 def _switch(flags: Mapping[str, Any]) -> bool | None:

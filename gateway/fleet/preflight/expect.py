@@ -48,7 +48,7 @@ def without_node(snapshot: Snapshot) -> list[str]:
 def _backend(backend: Backend, node: str) -> ExpectedBackend:
     spans, worker = len(backend.nodes), backend.nodes[0] != node
     launch = backend.launch
-    if launch is None:
+    if launch is None or not launch.starts:
         port = backend.origin[2] if backend.url and not worker else None
         return ExpectedBackend(backend.name, port, served=backend.model, nodes=spans, worker=worker)
     flags = launch.parsed.flags

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from gateway.fleet.render.launches import SECRET, NodeLaunch, published_port
+from gateway.fleet.render.launches import NodeLaunch, published_port
 from gateway.fleet.render.paths import env_path
 from gateway.fleet.render.words import shell_path, shell_word
 from gateway.launch.docker import DockerFlag
+from gateway.launch.secrets import SECRET
 
 # Variables of the engine that would change the tools of the script itself: they are only ever given to docker.
 _OF_THE_SCRIPT = re.compile(r"PATH|HOME|IFS|LD_\w+|DOCKER_\w+|BASH\w*|XDG_\w+|\w+_PROXY|\w+_proxy", re.ASCII)

@@ -12,13 +12,9 @@ from gateway.config.urls import is_address
 from gateway.fleet.render.words import NotAReference, literals, pieces, referenced
 from gateway.launch.command import MASTER_PORT, ServeCommand, is_serving_image, with_changes
 from gateway.launch.docker import DockerFlag
+from gateway.launch.secrets import SECRET, SECRET_FLAGS, is_secret_flag
 from gateway.launch.words import assignments
 
-SECRET_FLAGS = ("api-key", "hf-token")
-# In names of variables: HF_TOKEN and APIKEY, but neither TOKENIZERS_PARALLELISM nor MAX_TOKENS.
-SECRET = re.compile(
-    r"(?:(?<![a-z])token|secrets?|passw(?:or)?d|api_?key|credentials?|private_?key)(?![a-z])", re.IGNORECASE
-)
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _FOR_A_SHELL = re.compile(r"~/|\$[A-Za-z_]\w*(/|:|$)", re.ASCII)  # by hand, a shell would replace it
 _USER = re.compile(r"[a-z_][a-z0-9_-]*")
@@ -110,7 +106,7 @@ class NodeLaunch:
         """Names of variables and flags whose secret value is written out in the launch block, also as the default of a
         reference."""
         found = [name for name, value in self.env.items() if SECRET.search(name) and literals(value)]
-        flags = [flag for flag in SECRET_FLAGS if literals(self.command.flags.get(flag))]
+        flags = [flag for flag, value in self._secret_flags.items() if literals(value)]
         further = (name for variant in self.variants for name in variant.secrets)
         return tuple(dict.fromkeys([*found, *(f"--{flag}" for flag in flags), *further]))
 
@@ -118,8 +114,14 @@ class NodeLaunch:
     def secret_values(self) -> frozenset[str]:
         """The values of `secrets`."""
         every = (self, *self.variants)
-        found = [one.env.get(name) or one.command.flags.get(name[2:]) for one in every for name in one.secrets]
+        found = [one.env.get(name) or one._secret_flags.get(name[2:]) for one in every for name in one.secrets]
         return frozenset(text for value in found for text in literals(value))
+
+    @property
+    def _secret_flags(self) -> dict[str, Any]:
+        """Flags whose values are secrets, with those that the engine does not have and that may be meant for one."""
+        known = {flag: self.command.flags.get(flag) for flag in SECRET_FLAGS}
+        return known | {flag: list(words) for flag, words in self.command.unknown.items() if is_secret_flag(flag)}
 
 
 def unit_name(backend: str) -> str:
@@ -135,7 +137,7 @@ def node_launches(snapshot: Snapshot, profiles: Mapping[str, str]) -> tuple[tupl
     notes: list[Note] = []
     taken = dict.fromkeys(("spark-gateway", "spark-gateway-next"), "the gateway's own unit")
     for backend in snapshot.backends.values():
-        if backend.launch is None:
+        if backend.launch is None or not backend.launch.starts:
             continue
         try:
             name = unit_name(backend.name)
@@ -157,7 +159,7 @@ def _on_nodes(snapshot: Snapshot, backend: Backend, launch: Launch, profile: str
         raise CannotRender(f"backends.{backend.name}", "has no `node`, so there is no machine to render it for")
     command = _command(backend, launch, profile)
     if not (launch.image or command.words):
-        raise CannotRender(path, "has neither `image` nor `command`")
+        raise CannotRender(f"{path}.command", "has no word that is run: write the program and its arguments")
     if not launch.image and command.words[:1] and command.words[0].startswith("-"):
         raise CannotRender(
             f"{path}.command", "begins with a flag: on the host itself (no `image`) a program comes first"

@@ -10,9 +10,8 @@ import re
 import shlex
 from collections.abc import Iterable
 
-from gateway.fleet.render.launches import SECRET, SECRET_FLAGS
+from gateway.launch.secrets import MASK, SECRET, SECRET_FLAGS
 
-MASK = "********"
 _FLAGS = "|".join(SECRET_FLAGS)
 _NO_REFERENCE = r"(?!\"?\$\{\w+(?:\}|:\?))"  # `:?` = compose asks for it
 _PLACES = (
