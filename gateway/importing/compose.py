@@ -122,11 +122,18 @@ def _ports(value: Any, path: Path, launches: Launches) -> Iterator[str]:
         if isinstance(one, dict):
             target, published = _text(one.get("target")), _text(one.get("published"))
             if target and published:
-                yield f"{published}:{target}"
+                yield _published(one, target, published)
             else:
                 launches.notes.to_do((*path, index), "a port that is not published", "write published: PORT")
         elif (text := _text(one)) is not None:
             yield text
+
+
+def _published(port: dict[str, Any], target: str, published: str) -> str:
+    """The long form of a port as `-p` has it: who is bound to 127.0.0.1 must not be open to the network here."""
+    host, protocol = _text(port.get("host_ip")), _text(port.get("protocol"))
+    address = "" if host is None else f"[{host}]:" if ":" in host and not host.startswith("[") else f"{host}:"
+    return f"{address}{published}:{target}" + (f"/{protocol}" if protocol not in (None, "tcp") else "")
 
 
 def _flags(service: dict[str, Any], path: Path, launches: Launches) -> Iterator[str]:

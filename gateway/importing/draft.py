@@ -25,11 +25,12 @@ class Note:
 @dataclass(slots=True)
 class Entry:
     """A backend, an alias or a client: its keys as routes.yaml has them. `comment`: lines before it;
-    `remarks`: key -> comment behind it."""
+    `remarks`: key -> comment behind it. `origins`: further name of an alias -> where the source has it."""
 
     keys: dict[str, Any]
     comment: list[str] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, Path] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -125,10 +126,12 @@ def check_further_names(draft: Draft, notes: Notes) -> None:
     for name, entry in draft.aliases.items():
         kept = []
         for word in entry.keys.get("also", ()):
+            path = entry.origins.get(word, ())
             if not is_further_name(word):
-                notes.left_out((), f"'{word}' cannot be a further name of alias '{name}'", "no spaces or quotes")
+                notes.left_out(path, f"'{word}' cannot be a further name of alias '{name}'", "no spaces or quotes")
             elif (owner := claimed.setdefault(word, name)) != name:
-                notes.left_out((), f"'{word}' is alias '{owner}' already, and no further name of '{name}'")
+                hint = "a name leads to one alias"
+                notes.left_out(path, f"'{word}' is alias '{owner}' already, and no further name of '{name}'", hint)
             elif word != name and word not in kept:
                 kept.append(word)
         if kept:

@@ -65,6 +65,7 @@ class _Aliases:
             entry = Entry({"use": self._short(self._chain(group))})
             if is_glob(group):
                 entry.keys["also"] = [group]
+                entry.origins[group] = (*members[0].path, "model_name")
             elif self.names[group] != group:
                 self.notes.changed(
                     members[0].path, f"an alias cannot be called '{group}'", f"it is {self.names[group]}"
@@ -88,17 +89,23 @@ class _Aliases:
         return steps
 
     def _chain(self, group: str) -> Steps:
-        """The group's steps and those of its fallbacks. A backend is listed once; audio and chat are not mixed."""
-        steps = self._steps(group)
-        kind = self._is_audio(steps[0][0])
-        for other in self._fallbacks(group):
-            steps += self._steps(other)
+        """The group's steps and those of its fallbacks. A backend is listed once; what serves other requests than the
+        first one, or embeds with another model, is left out: with a note unless it is a fallback of every group."""
+        own, declared = self._steps(group), self._declared_fallbacks(group)
+        meant = own + [step for other in declared for step in self._steps(other)]
+        general = [] if declared else [step for other in self._default_fallbacks(group) for step in self._steps(other)]
         seen: set[str] = set()
         chain: Steps = []
-        for step in steps:
-            fresh = [name for name in step if name not in seen and self._is_audio(name) == kind]
+        for i, step in enumerate(meant + general):
+            fresh = [name for name in step if name not in seen]
             seen.update(fresh)
-            chain += [fresh] if fresh else []
+            misfits = {name: why for name in fresh if (why := self._misfit(name, own[0][0])) is not None}
+            for name, why in misfits.items() if i < len(meant) else ():
+                path = next((one.path for one in self.groups[group] if one.backend == name), self.groups[group][0].path)
+                message = f"alias '{self.names[group]}' has no step on '{name}': {why}"
+                self.notes.changed(path, message, "write an alias of its own for it")
+            fitting = [name for name in fresh if name not in misfits]
+            chain += [fitting] if fitting else []
         if any(self._is_cloud(name) for step in chain[1:] for name in step) and not self._is_cloud(chain[0][0]):
             path = self.groups[group][0].path
             message = f"alias '{self.names[group]}' goes to its cloud only when everything before is down"
@@ -109,11 +116,18 @@ class _Aliases:
         keys = self.draft.backends[backend].keys
         return bool(keys.get("cloud")) or keys.get("engine") == "litellm"
 
-    def _is_audio(self, backend: str) -> bool:
-        return self.draft.backends[backend].keys.get("engine") == "http"
+    def _misfit(self, backend: str, first: str) -> str | None:
+        """Why the backend may not stand in a chain that begins with `first`; None = it may."""
+        mine, its = self.draft.backends[backend].keys, self.draft.backends[first].keys
+        serves, wanted = set(mine.get("serves", ())), set(its.get("serves", ()))
+        if serves.isdisjoint(wanted) and (serves or wanted):
+            return f"it serves {_words(serves)}, and '{first}' {_words(wanted)}"
+        if "embeddings" in serves & wanted and mine.get("model") != its.get("model"):
+            return f"it embeds with another model than '{first}', and their vectors cannot be compared"
+        return None
 
-    def _fallbacks(self, group: str) -> list[str]:
-        """The fallback groups in order: those declared for the group, else for `*`, else the default ones."""
+    def _declared_fallbacks(self, group: str) -> list[str]:
+        """The fallback groups in order: those declared for the group, else for `*`."""
         found: list[str] = []
         for section in ("litellm_settings", "router_settings"):
             settings = self.source.section(section)
@@ -128,10 +142,13 @@ class _Aliases:
                     self.notes.changed(
                         (section, key), "these are steps like others, also used when a backend is down", hint
                     )
-        if not found:
-            for section in ("litellm_settings", "router_settings"):
-                path: Path = (section, "default_fallbacks")
-                found += self._known(self.source.section(section).get("default_fallbacks"), path)
+        return [name for name in dict.fromkeys(found) if name != group]
+
+    def _default_fallbacks(self, group: str) -> list[str]:
+        found: list[str] = []
+        for section in ("litellm_settings", "router_settings"):
+            path: Path = (section, "default_fallbacks")
+            found += self._known(self.source.section(section).get("default_fallbacks"), path)
         return [name for name in dict.fromkeys(found) if name != group]
 
     def _known(self, groups: Any, path: Path) -> list[str]:
@@ -181,6 +198,7 @@ class _Aliases:
             same = (n for n, e in aliases.items() if n != self.names[group] and _without_also(e) == _without_also(mine))
             if (target := next(same, None)) is not None:
                 aliases[target].keys.setdefault("also", []).extend(mine.keys["also"])
+                aliases[target].origins |= mine.origins
                 del aliases[self.names[group]]
                 self.names[group] = target
 
@@ -194,7 +212,13 @@ class _Aliases:
                 message = f"'{name}' is also a model_name, which wins here"
                 self.notes.changed((*path, name), message, f"delete the alias '{name}' if '{target}' is meant")
             else:
-                self.draft.aliases[self.names[target]].keys.setdefault("also", []).append(name)
+                entry = self.draft.aliases[self.names[target]]
+                entry.keys.setdefault("also", []).append(name)
+                entry.origins[name] = (*path, name)
+
+
+def _words(serves: set[str]) -> str:
+    return ", ".join(sorted(serves)) or "chat"
 
 
 def _without_also(entry: Entry) -> dict[str, Any]:

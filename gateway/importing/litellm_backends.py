@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.config.backends import MODEL_ENDPOINTS, SERVED
 from gateway.config.problems import Path
 from gateway.config.units import number_of
 from gateway.importing.draft import Entry, Notes, backend_name, tail_of, unique
@@ -41,7 +42,8 @@ _INFO_READ = frozenset(
      "output_cost_per_token")
 )  # fmt: skip
 _AUDIO = {"audio_transcription": "transcriptions", "audio_speech": "speech"}
-_SERVED = ("chat", "completion", "responses", "embedding", *_AUDIO)
+_NO_CHAT = {"embedding": "embeddings", "rerank": "rerank"}
+_SERVED = ("chat", "completion", "responses", *_NO_CHAT, *_AUDIO)
 _MOST_USD = 1e12
 _PER = {"1d": "day", "24h": "day", "7d": "week", "1w": "week", "30d": "month", "1mo": "month"}
 
@@ -108,6 +110,8 @@ class DeploymentReader:
         assert provider is not None
         keys = self._backend(provider, url, params, info, path, group)
         if (serves := _AUDIO.get(mode)) is not None and not self._as_audio(keys, serves, path):
+            return None
+        if (serves := _NO_CHAT.get(mode)) is not None and not self._without_chat(keys, serves, path):
             return None
         if keys.get("engine") == "openai" and not keys.get("cloud"):
             message = "taken for a server that speaks OpenAI's API and is no vLLM"
@@ -191,6 +195,18 @@ class DeploymentReader:
         keys |= {"engine": "http", "serves": [serves]}
         return True
 
+    def _without_chat(self, keys: dict[str, Any], serves: str, path: Path) -> bool:
+        """Make the keys those of a backend that serves this alone. False (noted) where its engine cannot."""
+        engine = keys.get("engine", "vllm")
+        if serves not in SERVED.get(engine, MODEL_ENDPOINTS):
+            hint = "write a server of your own as engine: openai, or as a vLLM"
+            self.notes.left_out((*path, "model_info", "mode"), f"engine {engine} does not serve {serves}", hint)
+            return False
+        for key in ("vision", "tool_parser"):
+            keys.pop(key, None)
+        keys["serves"] = [serves]
+        return True
+
     def _params(self, params: dict[str, Any], path: Path) -> dict[str, Any]:
         found = {key: value for key, value in params.items() if key in _PARAMS and value is not None}
         found = request_params(found, path, self.notes)
@@ -247,13 +263,21 @@ def is_glob(name: str) -> bool:
 
 
 def entries_of(deployments: list[Deployment], source: Source) -> dict[str, Entry]:
-    """Backends by name. Of several deployments of a backend, the first that has a key decides it."""
+    """Backends by name. Of several deployments of a backend, the first that has a key decides it; together they say
+    what it serves, and one that chats says nothing of that."""
     entries: dict[str, Entry] = {}
+    served: dict[str, list[list[str]]] = {}
     for one in deployments:
         entry = entries.setdefault(one.backend, Entry({}))
         entry.keys |= {key: value for key, value in one.keys.items() if key not in entry.keys}
+        served.setdefault(one.backend, []).append(one.keys.get("serves", []))
         line = source.line(one.path)
         entry.comment = [*entry.comment, f"{source.file}:{line}, {one.group}"] if line else entry.comment
+    for name, lists in served.items():
+        if all(lists):
+            entries[name].keys["serves"] = list(dict.fromkeys(one for served_by in lists for one in served_by))
+        else:
+            entries[name].keys.pop("serves", None)
     return {name: _shortened(entry) for name, entry in entries.items()}
 
 

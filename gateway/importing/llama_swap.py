@@ -134,11 +134,11 @@ class _Converter:
         self.notes.to_do((*path, "cmd"), message, hint)
 
     def _aliases(self, name: str, model: dict[str, Any], backend: str) -> None:
-        also = [
-            text
-            for value in listed(model.get("aliases"))
-            if (text := text_of(value) or text_of(mapping(value).get("id")))
-        ]
+        origins: dict[str, Path] = {}
+        for i, value in enumerate(listed(model.get("aliases"))):
+            if (text := text_of(value) or text_of(mapping(value).get("id"))) is not None:
+                origins.setdefault(text, ("models", name, "aliases", i))
+        also = list(origins)
         filters = mapping(model.get("filters"))
         path: Path = ("models", name, "filters")
         forced = request_params(mapping(filters.get("setParams")), (*path, "setParams"), self.notes)
@@ -149,6 +149,7 @@ class _Converter:
                 (*path, "setParams"), "these hold only where the client says nothing: see aliases.*.params"
             )
         entry = Entry({"use": [backend], **({"also": also} if also else {}), **({"params": forced} if forced else {})})
+        entry.origins = origins
         if is_true(model.get("unlisted")):
             entry.keys["listed"] = False
         self.draft.aliases[self._alias(name, path[:2])] = entry

@@ -62,6 +62,46 @@ def test_an_audio_server_of_ones_own_is_one(fleet: Imported) -> None:
     assert fleet.steps("ears") == [["ears"]]
 
 
+@pytest.mark.parametrize(("mode", "serves"), [("embedding", "embeddings"), ("rerank", "rerank")])
+def test_a_model_that_does_not_chat_is_no_chat_backend(mode: str, serves: str) -> None:
+    made = imported("litellm", f"model_list: [{deployment('e', mode=mode)}]")
+    assert made.snapshot.backends["e"].serves == (serves,)
+
+
+def test_what_an_engine_does_not_serve_is_left_out_with_its_line() -> None:
+    text = "model_list:\n- {model_name: r, litellm_params: {model: ollama/r, num_ctx: 8}, model_info: {mode: rerank}}\n"
+    draft = convert(read_source(text, "config.yaml"))
+    (note,) = [note for note in draft.notes if note.kind == "left_out"]
+    assert (note.problem.line, note.problem.message) == (2, "engine ollama does not serve rerank")
+
+
+def test_a_server_of_several_kinds_serves_them_together() -> None:
+    two = f"model_list: [{deployment('e', mode='embedding')}, {deployment('r', model='e', mode='rerank')}]"
+    assert [set(b.serves) for b in imported("litellm", two).snapshot.backends.values()] == [{"embeddings", "rerank"}]
+    chats = f"model_list: [{deployment('e', mode='embedding')}, {deployment('c', model='e')}]"
+    assert [b.serves for b in imported("litellm", chats).snapshot.backends.values()] == [()]
+
+
+@pytest.mark.parametrize(("fallback", "steps"), [("chat", 1), ("other", 1), ("same", 2)])
+def test_a_chain_stays_with_one_kind_of_request_and_one_space_of_vectors(fallback: str, steps: int) -> None:
+    models = {
+        "e": deployment("e", mode="embedding"),
+        "chat": deployment("chat", host="h2"),
+        "other": deployment("other", host="h3", mode="embedding"),
+        "same": deployment("same", host="h4", model="e", mode="embedding"),
+    }
+    listed = ", ".join([models["e"], models[fallback]])
+    made = imported("litellm", f"model_list: [{listed}]\nlitellm_settings: {{fallbacks: [{{e: [{fallback}]}}]}}\n")
+    assert len(made.steps("e")) == steps
+    told = [note for note in made.draft.notes if "has no step on" in note.problem.message]
+    assert len(told) == 2 - steps
+
+
+def deployment(name: str, *, model: str = "", host: str = "h1", mode: str = "chat") -> str:
+    params = f"{{model: hosted_vllm/{model or name}, api_base: 'http://{host}:1'}}"
+    return f"{{model_name: {name}, litellm_params: {params}, model_info: {{mode: {mode}}}}}"
+
+
 @pytest.mark.parametrize(
     ("params", "engine", "url", "model", "cloud"),
     [

@@ -91,7 +91,9 @@ def test_a_further_name_leads_to_one_model() -> None:
     """
     made = imported("llama-swap", text)
     assert {name: alias.also for name, alias in made.snapshot.aliases.items()} == {"a": ("x",), "b": ("y",)}
-    assert len([note for note in made.draft.notes if "already" in note.problem.message]) == 2
+    told = [note for note in made.draft.notes if "already" in note.problem.message]
+    assert [note.problem.path for note in told] == ["models.a.aliases[1]", "models.b.aliases[0]"]
+    assert {note.problem.line for note in told} == {3, 4}
 
 
 def test_a_key_that_comes_twice_is_one_client() -> None:

@@ -122,6 +122,21 @@ def test_a_compose_key_without_a_value_is_no_flag() -> None:
     assert launch_of(found).docker == "--ulimit=memlock=-1"
 
 
+@pytest.mark.parametrize(
+    ("port", "flag"),
+    [
+        ("target: 8000, published: 8001, host_ip: 127.0.0.1", "-p 127.0.0.1:8001:8000"),
+        ("target: 8000, published: 8001, host_ip: '::1'", "-p '[::1]:8001:8000'"),
+        ("target: 8000, published: '8001', protocol: tcp", "-p 8001:8000"),
+        ("target: 8000, published: 8001, protocol: udp", "-p 8001:8000/udp"),
+    ],
+)
+def test_a_port_stays_bound_to_its_address(port: str, flag: str) -> None:
+    text = f"services: {{a: {{image: vllm/vllm-openai, command: m, ports: [{{{port}}}]}}}}"
+    (found,) = started("compose", text).snapshot.backends.values()
+    assert launch_of(found).docker == flag
+
+
 def test_a_compose_file() -> None:
     found = started_file("compose.yaml")
     writer, reviewer = found.snapshot.backends["writer"], found.snapshot.backends["reviewer"]
