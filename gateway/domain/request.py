@@ -11,6 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 import msgspec
 from msgspec import Raw
 
+from gateway.domain.asked_thinking import THINKING_FIELDS, AskedThinking
+from gateway.domain.lenient import as_number, as_switch
 from gateway.errors import GatewayError
 
 ToolChoice = Literal["none", "auto", "required", "named"]
@@ -56,7 +58,6 @@ TRANSLATIONS = Endpoint("translations", "/audio/translations", ("file", "prompt"
 ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS, RERANK, SCORE, MESSAGES, RESPONSES, SPEECH)
 UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, not JSON
 
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # of chat_template_kwargs, as clients know them
 BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
 N_MOST = 1_000_000  # most answers to one prompt that are counted; no server gives more than a few thousand
@@ -243,12 +244,15 @@ def value_of(raw: Raw | None) -> Any:
 
 
 def _read_stream(request: InferenceRequest, raw: Raw) -> None:
+    """Servers take 1 and "true" for true, too. They get the plain form, so that both sides expect the same answer."""
     request.stream = value_of(raw) is True
+    if not request.stream and (switch := as_switch(value_of(raw))) is not None:
+        request.stream, request.fields["stream"] = switch, Raw(b"true" if switch else b"false")
 
 
 def _read_n(request: InferenceRequest, raw: Raw) -> None:
-    n = value_of(raw)
-    if type(n) is int and n > 1:
+    n = as_number(value_of(raw))
+    if n is not None and n > 1:
         request.choices *= min(n, N_MOST)
 
 
@@ -288,49 +292,17 @@ def _read_response_format(request: InferenceRequest, raw: Raw) -> None:
     request.json_schema = b'"json_schema"' in bytes(raw)
 
 
-def _ask_thinking(request: InferenceRequest, value: Any, *, wish: bool = False) -> None:
-    """Set thinking on or off by the truth of `value`. The first field counts, except that a demand overrides a wish."""
-    if request.thinking is None or (request.thinking_wish and not wish):
-        request.thinking, request.thinking_wish = "on" if value else "off", wish
+def _thinking_reader(read: Callable[[Any], AskedThinking | None]) -> Callable[[InferenceRequest, Raw], None]:
+    def ask(request: InferenceRequest, raw: Raw) -> None:
+        asked = read(value_of(raw))
+        if asked is not None and (request.thinking is None or (request.thinking_wish and not asked.wish)):
+            request.thinking, request.thinking_wish = "on" if asked.on else "off", asked.wish
 
-
-def _read_think(request: InferenceRequest, raw: Raw) -> None:
-    """Ollama's field: true, false, or a level, which is a wish."""
-    think = value_of(raw)
-    if isinstance(think, bool):
-        _ask_thinking(request, think)
-    elif isinstance(think, str):
-        _ask_thinking(request, think != "none", wish=True)
+    return ask
 
 
 def _read_logprobs(request: InferenceRequest, raw: Raw) -> None:
     request.logprobs = bytes(raw) not in (b"false", b"null")
-
-
-def _read_template_kwargs(request: InferenceRequest, raw: Raw) -> None:
-    switches = value_of(raw)
-    if isinstance(switches, dict):
-        for name in THINKING_SWITCHES:
-            if isinstance(switches.get(name), bool):
-                _ask_thinking(request, switches[name])
-
-
-def _read_thinking(request: InferenceRequest, raw: Raw) -> None:
-    """Anthropic's field."""
-    thinking = value_of(raw)
-    kind = thinking.get("type") if isinstance(thinking, dict) else None
-    if kind in ("enabled", "disabled"):
-        _ask_thinking(request, kind == "enabled")
-    elif kind == "adaptive":
-        _ask_thinking(request, True, wish=True)
-
-
-def _read_effort(request: InferenceRequest, raw: Raw) -> None:
-    effort = value_of(raw)
-    if isinstance(effort, dict):  # `reasoning` of the Responses API and of OpenRouter
-        effort = effort.get("effort")
-    if isinstance(effort, str):
-        _ask_thinking(request, effort != "none", wish=True)
 
 
 def _read_continue(request: InferenceRequest, raw: Raw) -> None:
@@ -388,11 +360,7 @@ _READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
 }
 
 _RARE_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
-    "think": _read_think,
-    "chat_template_kwargs": _read_template_kwargs,
-    "thinking": _read_thinking,
-    "reasoning_effort": _read_effort,
-    "reasoning": _read_effort,
+    **{name: _thinking_reader(asked) for name, asked in THINKING_FIELDS.items()},
     "continue_final_message": _read_continue,
     "encoding_format": _check_encoding,
     FILE_AT: _take_file_at,

@@ -77,7 +77,9 @@ def outgoing_fields(
         if name in fields and (limit := send_limit(name, fields, request, alias, state, now)) is not None:
             fields[name] = Raw(_encode(limit))
             clamped = clamped or limit < request.limits.get(name, limit)
-    if state.pool is not None and not any(name in fields for name in request.endpoint.limits):
+    if state.pool is not None:
+        fields.pop("n_predict", None)  # llama-server's own name of the limit, which would override the other
+    if state.pool is not None and not any(is_limit(value_of(fields.get(name))) for name in request.endpoint.limits):
         clamped = bound_in_pool(fields, request, state, state.pool) or clamped
     if clamped:
         adapted.append(CLAMPED)
@@ -128,10 +130,12 @@ def tool_name(tool: Any) -> str | None:
 
 
 def bound_in_pool(fields: dict[str, Raw], request: InferenceRequest, state: BackendState, pool: int) -> bool:
-    """Limit an answer that nobody limited: it must not fill the memory that it shares with other answers. False = this
-    endpoint has no limits."""
+    """Limit an answer that nobody limited, or only with what is no limit (-1): it must not fill the memory that it
+    shares with other answers. False = this endpoint has no limits."""
     if not request.endpoint.limits:
         return False
+    for name in request.endpoint.limits:
+        fields.pop(name, None)
     limit = answer_most(pool_prompt(state, request), pool, state.slots)
     fields[request.endpoint.limits[0]] = Raw(_encode(limit))
     return True
@@ -186,12 +190,13 @@ def clamps_itself(state: BackendState) -> bool:
 
 def fill_in(fields: dict[str, Raw], params: Mapping[str, Any], limits: tuple[str, ...]) -> None:
     """Add the alias' params that the client did not send; nested maps are merged, and the client's values win. The
-    names of the answer's limit count as one setting: if the client sent one of them, none is added."""
-    limited = any(name in fields for name in limits)
+    names of the answer's limit count as one setting: if the client sent one of them, none is added. A limit that is
+    null, which some clients always send, is none."""
+    limited = any(name in fields and bytes(fields[name]) != b"null" for name in limits)
     for name, value in params.items():
         if name in limits and limited:
             continue
-        if name not in fields:
+        if name not in fields or name in limits:
             fields[name] = Raw(_encode(value))
         elif isinstance(value, Mapping):
             sent = value_of(fields[name])

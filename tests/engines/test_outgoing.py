@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,25 @@ def test_either_name_of_the_limit_counts_as_said() -> None:
     params = {"max_tokens": 500}
     assert "max_tokens" not in sent({**ASK, "max_completion_tokens": 50}, params=params)[0]
     assert sent(ASK, params=params)[0]["max_tokens"] == 500
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_of_null_is_none(name: str) -> None:
+    assert sent({**ASK, name: None}, params={"max_tokens": 500})[0]["max_tokens"] == 500
+    assert sent({**ASK, "max_tokens": None, "max_completion_tokens": 7}, params={"max_tokens": 500})[0] == {
+        **ASK, "model": "served/model", "max_tokens": None, "max_completion_tokens": 7
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": -1}, {"max_tokens": None}, {"n_predict": -1}, {"n_predict": 9}])
+def test_in_a_common_memory_what_is_no_limit_is_replaced_by_one(limit: dict[str, Any]) -> None:
+    state = backend_state(engine="openai")
+    state.define(replace(state.backend, kv_pool=4096, slots=4))
+    up, adapted = sent({**ASK, **limit}, state=state)
+    assert {name: value for name, value in up.items() if name not in ASK} == {"max_completion_tokens": ANY}
+    assert 0 < up["max_completion_tokens"] <= 1024
+    assert adapted == ["max_tokens_clamped"]
+    assert sent({**ASK, "n_predict": -1, "max_tokens": 7}, state=state)[0] == {**ASK, "model": ANY, "max_tokens": 7}
 
 
 def test_params_do_not_change_the_request_for_the_next_attempt() -> None:
@@ -306,7 +326,7 @@ def test_a_stream_is_asked_to_report_its_usage() -> None:
     assert sent({**ASK, "stream": True, "stream_options": None})[0]["stream_options"] == {"include_usage": True}
 
 
-@pytest.mark.parametrize("stream", [False, None, "true", 1])
+@pytest.mark.parametrize("stream", [False, None, "false", 0])
 def test_without_a_stream_nothing_is_asked_about_usage(stream: object) -> None:
     assert "stream_options" not in sent({**ASK, "stream": stream})[0]
     assert "stream_options" not in sent(ASK)[0]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from gateway.domain.lenient import as_switch
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, NO_MEDIA, Endpoint, find_media, parse
 from gateway.errors import GatewayError
 from tests.routing.parts import request
@@ -64,6 +65,8 @@ def test_any_object_with_a_model_is_a_request_and_keeps_every_field(
     body["model"] = model
     parsed = parse(endpoint, json.dumps(body, ensure_ascii=ascii).encode("utf-8", "surrogatepass"))
     assert parsed.model == model
+    if endpoint.chunk_object and (switch := as_switch(body.get("stream"))) is not None:
+        body["stream"] = switch
     assert {name: json.loads(bytes(raw)) for name, raw in parsed.fields.items()} == body
     assert parsed.media.bytes >= 0
     assert parsed.choices >= 1
@@ -124,10 +127,20 @@ def test_of_a_repeated_key_the_last_counts_for_us_and_for_the_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "stream"), [(True, True), (False, False), (None, False), ("true", False), (1, False)]
+    ("value", "stream"), [(True, True), (False, False), (None, False), ("", False), ({}, False), (2, False)]
 )
 def test_only_true_asks_for_a_stream(value: Any, stream: bool) -> None:
-    assert request(stream=value).stream is stream
+    asked = request(stream=value)
+    assert (asked.stream, json.loads(bytes(asked.fields["stream"]))) == (stream, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "stream"), [("true", True), (1, True), ("YES", True), ("false", False), (0.0, False)]
+)
+def test_what_servers_take_for_true_or_false_goes_up_as_such(value: Any, stream: bool) -> None:
+    """The gateway and the server must not expect different answers."""
+    asked = request(stream=value)
+    assert (asked.stream, json.loads(bytes(asked.fields["stream"]))) == (stream, stream)
 
 
 def test_embeddings_do_not_stream() -> None:
@@ -152,7 +165,8 @@ def test_both_names_of_the_limit_are_read_and_the_larger_counts() -> None:
 
 def test_n_and_several_prompts_multiply() -> None:
     assert request(n=3).choices == 3
-    assert [request(n=n).choices for n in (None, 0, -2, True, 1.5, "2", 1)] == [1] * 7
+    assert [request(n=n).choices for n in (None, 0, -2, True, 1.5, "x", 1)] == [1] * 7
+    assert [request(n=n).choices for n in ("2", 2.0, "9" * 5000)] == [2, 2, 1], "as servers read it"
     assert request(COMPLETIONS, prompt=["a", "b"], n=2).choices == 4
     assert request(COMPLETIONS, prompt=[[1, 2], [3]]).choices == 2
     assert request(COMPLETIONS, prompt=[1, 2, 3]).choices == 1, "one prompt, given as tokens"
