@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,27 @@ async def test_with_one_backend_the_second_time_tells(stream: bool) -> None:
         assert f.poisoned("a") == 4
         assert (await f.ask("hello", stream=stream)).status == 200
         f.untouched()
+
+
+@pytest.mark.parametrize("ends", ["whole", "cut off"])
+async def test_a_refusal_with_a_body_beyond_the_limit_is_the_clients_all_the_same(ends: str) -> None:
+    """The status has been told: what becomes of the text says nothing of the backend."""
+
+    async def refuses(turn: Turn) -> None:
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 3000000\r\n\r\n"
+        await turn.send(head, b"no such field " * 100)
+        if ends == "cut off":
+            turn.close()
+            return
+        with suppress(ConnectionError):
+            for _ in range(29):
+                await turn.send(b"x" * 100_000)
+
+    async with fleet(picky(refuses), picky(refuses)) as f:
+        for number in range(5):
+            assert (await f.ask(f"{POISON} {number}")).status == 400
+        f.untouched()
+        assert (await f.ask("hello")).status == 200
 
 
 async def test_different_poisons_of_one_client_take_nobody_from_others() -> None:

@@ -7,6 +7,7 @@ plain http, `aio.py` for everything else), and one contract test runs against bo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from gateway.shortage import WORDS, Kind
@@ -129,6 +130,16 @@ async def read_counted(response: Response, limit: int, count: Callable[[int], ob
         _within(response, whole, limit)
         following = await response.read_some()
     return bytes(whole)
+
+
+async def read_beginning(response: Response, most: int) -> bytes:
+    """The first `most` bytes of an error's body, or what there is of it before it breaks off: the status has been told,
+    whatever becomes of the text."""
+    read = bytearray()
+    with suppress(ProtocolFailure, ResetFailure):
+        while len(read) < most and (piece := await response.read_some()):
+            read += piece
+    return bytes(read[:most])
 
 
 async def read_past(response: Response, take: Callable[[bytes], bool]) -> bytes:

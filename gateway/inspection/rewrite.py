@@ -68,12 +68,13 @@ class Rewriter:
     """Replaces model, id and created in the events of one attempt. The bytes to replace are learned from its first
     event, by `learn`, which is called before the first event is sent."""
 
-    __slots__ = ("_first", "_model", "_rewrites", "_wanted", "identity")
+    __slots__ = ("_first", "_learned", "_model", "_rewrites", "_wanted", "identity")
 
     def __init__(self, identity: Identity, model: str) -> None:
         self.identity = identity
         self._model = model
         self._first: tuple[bytes, Chunk] | None = None
+        self._learned = False  # something was sent
         self._rewrites: Rewrites = ()
         self._wanted: dict[str, object] = {}
 
@@ -83,10 +84,17 @@ class Rewriter:
         return self._first[1].model if self._first is not None else None
 
     def note(self, event: bytes, chunk: Chunk) -> None:
-        if self._first is None:
+        """Remember the first event, or the first one that names a model: one that is empty teaches nothing."""
+        first = self._first
+        if first is None:
             self._first = event, chunk
+        elif first[1].model is None and chunk.model is not None:
+            self._first = event, chunk
+            if self._learned:
+                self.learn()
 
     def learn(self) -> None:
+        self._learned = True
         if self._first is None:
             return
         event, chunk = self._first

@@ -147,9 +147,13 @@ class StreamTrack(Inspector):
 
     @property
     def whole(self) -> bool:
-        """Does every requested choice have its finish_reason? ([DONE] proves nothing: vLLM sends it after an error
-        too.)"""
-        return self.failure is None and len(self.finished) >= self._request.choices
+        """Does every requested choice have its finish_reason, or, with [DONE], every one that has begun? Some servers
+        ignore `n`. ([DONE] alone proves nothing: vLLM sends it after an error too.)"""
+        if self.failure is not None or not self.finished:
+            return False
+        return len(self.finished) >= self._request.choices or (
+            self.done and self._answers.keys() <= self.finished.keys()
+        )
 
     @property
     def complete(self) -> bool:
@@ -242,6 +246,9 @@ class StreamTrack(Inspector):
 
     def _feed_chunk(self, event: bytes, chunk: Chunk, out: list[bytes]) -> None:
         choices = chunk.choices or []
+        for choice in choices:
+            if choice.finish_reason == "":
+                choice.finish_reason = None  # some servers write it so until the end
         if chunk.usage is not None:
             self.usage = chunk.usage if isinstance(chunk.usage, dict) else self.usage
             if not choices and not (self._request.wants_usage or self._request.own_usage):

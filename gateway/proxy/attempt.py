@@ -20,6 +20,7 @@ from gateway.domain.upstream import (
     Response,
     SilenceFailure,
     UpstreamFailure,
+    read_beginning,
     read_counted,
     read_past,
 )
@@ -113,7 +114,7 @@ class Attempt:
             policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
             response = await send(state, call, self._context.services.on_short)
             if response.status >= 300:
-                body = state.without_key(await response.read_all(ERROR_BODY_MOST))
+                body = state.without_key(await read_beginning(response, ERROR_BODY_MOST))
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
             found = await self._relay(response, policy, thoughts)
             delivered = True
@@ -250,7 +251,7 @@ class Attempt:
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Relay whole events as they arrive; nothing is sent before the backend's first output."""
         state, timer = self.candidate.state, self.timer
-        if "text/event-stream" not in response.headers.get("content-type", ""):
+        if "text/event-stream" not in response.headers.get("content-type", "").lower():
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
             raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.inspection.rewrite import rebuilt
-from gateway.transport.sse import Choice
+from gateway.inspection.rewrite import Identity, Rewriter, rebuilt
+from gateway.transport.sse import Choice, Chunk, data_of, read_chunk
 
 
 @pytest.mark.parametrize(("end", "kept"), [("stop", "###"), ("tool_calls", None), (None, None)])
@@ -20,3 +20,18 @@ def test_the_stop_string_belongs_to_the_end_that_it_caused(end: str | None, kept
     assert found.get("stop_reason") == kept
     assert "logprobs" not in found
     assert found["delta"] == {"content": "so"}
+
+
+def test_the_model_is_learned_from_the_first_event_that_names_one() -> None:
+    """Azure and some proxies begin with an event that has no model, or an empty one."""
+    rewriter = Rewriter(Identity(), "alias")
+    for number, model in enumerate([None, "", "served", "served"]):
+        fields = {"id": "up-1", "created": 2, "choices": []} | ({} if model is None else {"model": model})
+        event = b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
+        chunk = read_chunk(data_of(event) or b"")
+        assert isinstance(chunk, Chunk)
+        rewriter.note(event, chunk)
+        if number == 0:
+            rewriter.learn()
+        made = json.loads(data_of(rewriter.apply(event)) or b"")
+        assert made.get("model") == ("alias" if "model" in fields else None)

@@ -98,6 +98,18 @@ def test_a_call_whose_index_is_no_number_is_known_by_its_place(index: object) ->
     assert not answer.violations
 
 
+@pytest.mark.parametrize("checks", [None, TOOLS_OFFERED])
+def test_an_empty_reason_to_finish_is_none(checks: InspectionPolicy | None) -> None:
+    track = StreamTrack(REQUEST, Identity(), checks) if checks is not None else StreamTrack(REQUEST, Identity())
+    out = b"".join(track.feed([event({"content": text}, "")]) for text in ("Hel", "lo"))
+    assert not track.whole
+    out += track.feed([event({}, "stop"), b"data: [DONE]\n\n"])
+    track.conclude()
+    assert (track.whole, track.failure, track.violations) == (True, None, set())
+    found = [json.loads(line[6:])["choices"][0] for line in out.split(b"\n\n") if line.startswith(b"data: {")]
+    assert "".join(choice["delta"].get("content") or "" for choice in found) == "Hello"
+
+
 def test_a_delta_that_is_none_goes_on_as_it_is() -> None:
     track = StreamTrack(REQUEST, Identity(), TOOLS_OFFERED)
     hello, odd = event({"content": "Hello"}), event(None)

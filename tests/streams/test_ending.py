@@ -94,6 +94,25 @@ async def test_with_n_2_one_choice_without_end_is_a_break(stage: Stage) -> None:
     assert not reply.ended
 
 
+async def test_a_server_that_ignores_n_has_given_a_whole_answer(stage: Stage) -> None:
+    health = stage.gateway.gateway.fleet["s"].health
+    for path, events in (
+        ("/v1/chat/completions", [ROLE, HELLO, STOP, DONE]),
+        ("/v1/completions", [STOP.replace(b'"delta":{}', b'"text":"hi"'), DONE]),
+    ):
+        stage.s.play(says(*events))
+        for _ in range(4):
+            reply = await stage.ask(n=2, path=path, prompt="x")
+            assert (reply.body, reply.ended) == (renamed(*events), True)
+    assert health.fails == 0
+
+
+@pytest.mark.parametrize("events", [[ROLE, HELLO, STOP], [ROLE, HELLO, DONE]])
+async def test_with_n_2_a_single_choice_needs_both_its_end_and_done(stage: Stage, events: list[bytes]) -> None:
+    stage.s.play(says(*events))
+    assert (await stage.ask(n=2)).body.endswith(INTERRUPTED)
+
+
 async def test_with_n_2_every_choice_arrives(stage: Stage) -> None:
     events = [ROLE, HELLO, event({"content": "x"}, index=1), STOP, event({}, "length", index=1), DONE]
     stage.s.play(says(*events))

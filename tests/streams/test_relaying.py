@@ -95,6 +95,22 @@ async def test_a_streams_headers_are_ours(stage: Stage) -> None:
     assert "x-gateway-committed" not in headers
 
 
+@pytest.mark.parametrize("kind", [b"Text/Event-Stream", b"TEXT/EVENT-STREAM; Charset=UTF-8"])
+async def test_the_type_of_a_stream_is_read_in_any_case(stage: Stage, kind: bytes) -> None:
+    said = event({"content": "hi"}), STOP, DONE
+    head = SSE_HEAD.replace(b"text/event-stream", kind)
+    stage.s.play(lambda turn: turn.send(head + chunked(*said) + END))
+    assert (await stage.ask()).body == renamed(*said)
+
+
+@pytest.mark.parametrize("asked", [1, "true"])
+async def test_a_stream_that_is_asked_for_in_a_way_that_servers_take_is_one(stage: Stage, asked: object) -> None:
+    stage.s.play(GOOD)
+    reply = await stage.ask(stream=asked)
+    assert (reply.headers["content-type"], reply.ended) == ("text/event-stream; charset=utf-8", True)
+    assert stage.s.turns[0].json["stream"] is True
+
+
 async def test_content_does_not_wait_for_what_follows(stage: Stage) -> None:
     arrived = asyncio.Event()
 
