@@ -144,6 +144,17 @@ async def test_a_gzip_body_is_decoded(fleet: Fleet) -> None:
         assert fleet.sim.requests[-1].json["messages"] == ASK["messages"]
 
 
+async def test_a_gzip_body_of_several_members_is_read_to_its_end(fleet: Fleet) -> None:
+    body = json.dumps(ASK).encode()
+    members = [gzip.compress(body[at : at + 20]) for at in range(0, len(body), 20)]
+    assert (await fleet.post(b"".join(members), "content-encoding: gzip")).status == 200
+    assert fleet.sim.requests[-1].json["messages"] == ASK["messages"]
+    many = b"".join(gzip.compress(b" ") for _ in range(101)) + gzip.compress(body)
+    assert "members" in is_error(await fleet.post(many, "content-encoding: gzip"), "invalid_request_body")["message"]
+    rest = gzip.compress(body) + b"more"
+    assert "gzip" in is_error(await fleet.post(rest, "content-encoding: gzip"), "invalid_request_body")["message"]
+
+
 @pytest.mark.parametrize("packed", [b"not gzip", b"", gzip.compress(b"{}" * 99, mtime=0)[:-9], b"\x1f\x8b"])
 async def test_bad_gzip_is_refused(fleet: Fleet, packed: bytes) -> None:
     assert "gzip" in is_error(await fleet.post(packed, "content-encoding: gzip"), "invalid_request_body")["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -46,7 +47,7 @@ _decode_body = msgspec.json.Decoder(dict[str, Raw]).decode
 def read_line(line: bytes, url: str) -> BatchLine:
     """A line of the input of a batch whose requests go to `url` (a key of `URLS`). Raises LineError."""
     try:
-        found = _decode_line(line)
+        found = _decode_line(line.removeprefix(BOM_UTF8))  # with which editors begin a file
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LineError("invalid_json_line", f"This line is not a JSON object of a batch: {error}") from None
     name = found.custom_id

@@ -24,6 +24,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 # `receive` for a client that leaves.
 CONNECTION = "gateway.connection"
 
+MEMBERS_MOST = 100  # of a gzip body
 PIECE = 64 * 1024  # bytes of an answer written at a time; the next piece waits until the client has read some
 STEP = 1024 * 1024  # bytes of a compressed body that are inflated before other tasks run
 
@@ -257,7 +258,13 @@ async def decode(body: bytes, encoding: bytes, limit: int, share: Share) -> byte
         raise GatewayError("unsupported_encoding", message)
     inflater = zlib.decompressobj(wbits=31)
     decoded, at, rest = bytearray(), 0, b""
-    while not inflater.eof:
+    members = 1
+    while not inflater.eof or inflater.unused_data or at < len(body):
+        if inflater.eof:  # another member follows (RFC 1952)
+            members += 1
+            if members > MEMBERS_MOST:
+                raise GatewayError("invalid_request_body", f"The gzip body has more than {MEMBERS_MOST} members.")
+            rest, inflater = inflater.unused_data, zlib.decompressobj(wbits=31)
         if not rest:
             rest = body[at : at + PIECE]
             at += len(rest)

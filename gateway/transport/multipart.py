@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from email.message import Message
@@ -9,10 +10,12 @@ from email.message import Message
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what the client is told anyway
 FIELD_MOST = 64 * 1024  # bytes of one field
 FIELDS_MOST = 100  # parts of one body
 HEADER_MOST = 16 * 1024  # bytes of the head of one part
 FILENAME_MOST = 255  # characters
+BOUNDARY_MOST = 70  # characters (RFC 2046)
 
 
 class MultipartError(Exception):
@@ -37,7 +40,10 @@ class FormReader:
     def __init__(self, content_type: str) -> None:
         head = Message()
         head["content-type"] = content_type
-        boundary = head.get_param("boundary")
+        try:
+            boundary = head.get_param("boundary")
+        except (ValueError, TypeError, LookupError):
+            boundary = None
         if head.get_content_type() != "multipart/form-data" or not isinstance(boundary, str) or not boundary:
             raise MultipartError("send the body as multipart/form-data with a boundary")
         self.fields: dict[str, str] = {}
@@ -49,6 +55,8 @@ class FormReader:
         self._head: dict[str, str] = {}
         self._name, self._value = bytearray(), bytearray()
         self._bytes: list[bytes] = []
+        if len(boundary) > BOUNDARY_MOST:
+            raise MultipartError(f"the form's boundary has more than {BOUNDARY_MOST} characters")
         self._parser = MultipartParser(
             boundary.encode("latin-1", "replace"),
             {
@@ -105,8 +113,11 @@ class FormReader:
     def _head_finished(self) -> None:
         head = Message()
         head["content-disposition"] = self._head.get("content-disposition", "")
-        name = head.get_param("name", header="content-disposition")
-        filename = head.get_filename()
+        try:
+            name = head.get_param("name", header="content-disposition")
+            filename = head.get_filename()
+        except (ValueError, TypeError, LookupError):  # a parameter in parts (RFC 2231) that do not fit together
+            raise MultipartError('the head of a part cannot be read: write name="..." and filename="..."') from None
         if not isinstance(name, str):
             raise MultipartError("a part of the form has no name")
         self._part = Part(name, filename, self._head.get("content-type", ""))

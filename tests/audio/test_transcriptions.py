@@ -159,8 +159,29 @@ async def test_a_large_file_takes_little_of_the_memory_while_it_is_sent(pair: Ho
         (form(part("file", WAV, "a.wav"), part("file", WAV, "b.wav")), TYPE, "more than one file"),
         (form(*(part(f"x{n}", b"y" * 60_000) for n in range(3)), part("file", WAV, "a")), TYPE, "fields have more"),
         (usual(), f"content-type: multipart/form-data; boundary=other{BOUNDARY}", "not valid"),
+        (usual(), f"content-type: multipart/form-data; boundary={'b' * 71}", "more than 70 characters"),
+        (usual(), "content-type: multipart/form-data; boundary*0*=x''a; boundary*x=b", "with a boundary"),
+        (
+            form(b"--%b\r\ncontent-disposition: form-data; name*0*=u''a; name*=b\r\n\r\nv\r\n" % BOUNDARY.encode()),
+            TYPE,
+            "head of a part cannot be read",
+        ),
+        (usual().replace(b'"speech.wav"', b"\"speech.wav\"; filename*=nope''%ff"), TYPE, None),
     ],
-    ids=["json", "no file", "cut short", "no form", "more behind it", "two files", "long fields", "other boundary"],
+    ids=[
+        "json",
+        "no file",
+        "cut short",
+        "no form",
+        "more behind it",
+        "two files",
+        "long fields",
+        "other boundary",
+        "long boundary",
+        "boundary in parts",
+        "name in parts",
+        "charset of a name",
+    ],
 )
 async def test_what_is_no_form_with_a_file_is_refused_with_the_reason(
     pair: House, body: bytes, kind: str, said: str | None

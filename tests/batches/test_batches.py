@@ -87,6 +87,12 @@ async def test_a_line_that_cannot_be_served_fails_alone() -> None:
         assert errors["wrong"]["response"]["status_code"] == 400
 
 
+async def test_a_file_may_begin_with_a_byte_order_mark() -> None:
+    async with filed() as f:
+        done = await f.ended(await f.begin(b"\xef\xbb\xbf" + jsonl([line("a"), line("b")])))
+        assert list((await f.results(done))[0]) == ["a", "b"]
+
+
 async def test_a_file_without_lines_is_a_failed_batch() -> None:
     async with filed() as f:
         done = await f.ended(await f.begin(b"\n \n"))
