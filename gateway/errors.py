@@ -118,6 +118,17 @@ class GatewayError(Exception):
         return [(b"retry-after", str(max(1, min(600, round(self.retry_after)))).encode())]
 
 
+class WrongMethod(GatewayError):
+    """The path exists and takes only the methods `allow`."""
+
+    def __init__(self, path: str, method: str, allow: str) -> None:
+        super().__init__("method_not_allowed", f"{path} does not take {method}: it takes {allow}.")
+        self.allow = allow
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"allow", self.allow.encode()), *super().headers()]
+
+
 class PassedOn(GatewayError):
     """A backend's own 4xx that concerns the client: its status and message in our envelope."""
 

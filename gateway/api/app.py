@@ -6,12 +6,15 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from gateway import __version__
 from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status
 from gateway.api.caller import client_error
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, WrongMethod
 from gateway.runtime.gateway import Gateway
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def build_api(gateway: Gateway) -> FastAPI:
@@ -68,6 +71,20 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        wrong = GatewayError("method_not_allowed", f"{request.url.path} does not take {request.method}.")
+        wrong = WrongMethod(request.url.path, request.method, ", ".join(_methods_of(request)))
         return await _answer_error(request, wrong)
-    return await _answer_error(request, GatewayError("not_found", f"No such path: {request.url.path}"))
+    if error.status_code == 404:
+        return await _answer_error(request, GatewayError("not_found", f"No such path: {request.url.path}"))
+    message = f"The request is not valid: {error.detail}"
+    return await _answer_error(request, GatewayError("invalid_request_body", message, status=error.status_code))
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that the path of this request takes. Each is a route of its own, so the first that fits the path does
+    not know the others."""
+
+    def takes(method: str) -> bool:
+        asked = {**request.scope, "method": method}
+        return any(route.matches(asked)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in METHODS if takes(method)]

@@ -12,7 +12,7 @@ from gateway.api.caller import Answer, Page, caller_of, client_error, error_answ
 from gateway.config.snapshot import Snapshot
 from gateway.dialects.registry import translated
 from gateway.domain.request import ENDPOINTS, UPLOADS, Endpoint
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, WrongMethod
 from gateway.proxy.audio import UploadHandler, handler_of
 from gateway.proxy.exchange import AsgiExchange, Receive, Scope, Send, bounded
 from gateway.proxy.reply import send_whole
@@ -73,9 +73,9 @@ class App:
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
             await handler_of(self.gateway.services, endpoint, translated(self.gateway, endpoint, exchange)).run()
         else:
-            wrong = GatewayError("method_not_allowed", f"{scope['path']} takes POST.")
+            wrong = WrongMethod(path, scope["method"], "POST")
             exchange = AsgiExchange(scope, receive, send, self.gateway.memory)
-            await send_whole(exchange, wrong.status, wrong.envelope(), [(b"allow", b"POST")])
+            await send_whole(exchange, wrong.status, wrong.envelope(), wrong.headers())
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI's lifespan: the gateway is open in between."""
@@ -112,8 +112,8 @@ class App:
             unknown = path.removeprefix("/v1").strip("/").partition("/")[0] not in BEGINNINGS
             return error_answer(GatewayError("not_found", f"No such path: {path}")) if unknown else None
         try:
-            if scope["method"] != "GET":
-                raise GatewayError("method_not_allowed", f"{path} does not take {scope['method']}.")
+            if scope["method"] not in ("GET", "HEAD"):  # of an answer to HEAD the server sends the head alone
+                raise WrongMethod(path, scope["method"], "GET, HEAD")
             return await page(caller_of(scope))
         except Exception as error:
             return self._answer_to(error)

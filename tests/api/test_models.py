@@ -231,6 +231,26 @@ async def test_a_wrong_method_is_405(method: str, path: str) -> None:
     async with running_gateway(f"backends: {{a: {{url: '{NOWHERE}'}}}}") as gateway:
         answer = await gateway.client.request(method, path)
         assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert answer.headers["allow"] == ("POST" if method == "GET" or "/chat/" in path else "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/v1/models/a", "/version", "/metrics"])
+async def test_head_is_get_without_the_body(path: str) -> None:
+    """Monitors ask so."""
+    async with running_gateway(f"backends: {{a: {{url: '{NOWHERE}'}}}}") as gateway:
+        whole, head = await gateway.client.get(path), await gateway.client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        assert int(head.headers["content-length"]) > 0
+        assert (await gateway.client.get("/health")).status_code == 200, "the connection is in step"
+
+
+@pytest.mark.parametrize(("path", "allow"), [("/v1/files", "GET, POST"), ("/admin/reload", "POST")])
+async def test_the_allowed_methods_are_named(path: str, allow: str) -> None:
+    async with running_gateway(f"backends: {{a: {{url: '{NOWHERE}'}}}}") as gateway:
+        answer = await gateway.client.put(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert {*answer.headers["allow"].split(", ")} == {*allow.split(", ")}
 
 
 async def test_the_api_is_the_same_at_the_root_as_under_v1() -> None:
