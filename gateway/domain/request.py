@@ -243,6 +243,11 @@ def value_of(raw: Raw | None) -> Any:
         return None
 
 
+def asks_for_stream(raw: Raw | None) -> bool:
+    """Whether servers answer a request with this value of `stream` with a stream."""
+    return as_switch(value_of(raw)) is True
+
+
 def _read_stream(request: InferenceRequest, raw: Raw) -> None:
     """Servers take 1 and "true" for true, too. They get the plain form, so that both sides expect the same answer."""
     request.stream = value_of(raw) is True
@@ -259,8 +264,8 @@ def _read_n(request: InferenceRequest, raw: Raw) -> None:
 def _read_stream_options(request: InferenceRequest, raw: Raw) -> None:
     options = value_of(raw)
     if isinstance(options, dict):
-        request.wants_usage = options.get("include_usage") is True
-        request.own_usage = bool(options.get("continuous_usage_stats"))
+        request.wants_usage = as_switch(options.get("include_usage")) is True
+        request.own_usage = as_switch(options.get("continuous_usage_stats")) is True
 
 
 def _read_prompt(request: InferenceRequest, raw: Raw) -> None:

@@ -113,8 +113,9 @@ def test_everything_else_goes_up_as_it_is() -> None:
 
 
 def test_a_stream_is_asked_for_its_tokens_whatever_the_client_says_of_them() -> None:
-    became = chat(user("hi"), stream=True, stream_options={"include_usage": False})
-    assert became["stream_options"] == {"include_usage": True}
+    for asked in (True, 1, "true"):
+        became = chat(user("hi"), stream=asked, stream_options={"include_usage": False})
+        assert became["stream_options"] == {"include_usage": True}
     assert "stream_options" not in chat(user("hi"))
 
 

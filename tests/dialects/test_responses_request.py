@@ -118,6 +118,7 @@ BECOMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"stream": True, "stream_options": {"include_obfuscation": True}},
         {"stream": True, "stream_options": {"include_usage": True}},
     ),
+    ({"stream": "true"}, {"stream": "true", "stream_options": {"include_usage": True}}),
     ({"tools": [TOOL]}, {"tools": [FUNCTION]}),
     ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
     (

@@ -203,6 +203,8 @@ def test_who_asked_for_usage_is_known() -> None:
     assert request(stream_options={"include_usage": True}).wants_usage
     assert not request(stream_options={"include_usage": False}).wants_usage
     assert not request(stream_options=None).wants_usage
+    assert request(stream_options={"include_usage": "true"}).wants_usage, "as servers read it"
+    assert not request(stream_options={"continuous_usage_stats": "false"}).own_usage
     assert request(stream_options={"include_usage": True, "continuous_usage_stats": True}).own_usage
 
 

@@ -12,7 +12,7 @@ from gateway.dialects.anthropic.blocks import blocks_of, text_of
 from gateway.dialects.anthropic.tools import chat_tool_choice, chat_tools
 from gateway.dialects.anthropic.turns import Turns
 from gateway.dialects.fields import expected, invalid, list_in, put, value_in
-from gateway.domain.request import FILE_AT, read_fields
+from gateway.domain.request import FILE_AT, asks_for_stream, read_fields
 from gateway.errors import GatewayError
 
 # Without a meaning to other servers: hints for Anthropic's cache and billing, and edits of the history by its server.
@@ -68,7 +68,7 @@ def _translated(fields: dict[str, Raw]) -> dict[str, Raw]:
     if "tools" not in fields:
         fields.pop("tool_choice", None)
         fields.pop("parallel_tool_calls", None)
-    if fields.get("stream") == Raw(b"true"):
+    if asks_for_stream(fields.get("stream")):
         fields["stream_options"] = _USAGE  # the end of a message has its token counts
     return fields
 

@@ -12,7 +12,7 @@ from msgspec import Raw
 from gateway.dialects.fields import Untranslatable, expected, invalid, put, value_in
 from gateway.dialects.responses.items import is_item, is_part, to_messages
 from gateway.dialects.responses.tools import chat_tools
-from gateway.domain.request import RESPONSES, OwnForm, read_fields
+from gateway.domain.request import RESPONSES, OwnForm, asks_for_stream, read_fields
 from gateway.errors import GatewayError
 
 # Hints for OpenAI's servers, and fields whose only effect there is on what is stored or on tools that run there.
@@ -93,7 +93,7 @@ def _translated(fields: dict[str, Raw], kept: Kept) -> tuple[dict[str, Raw], Ask
     put(fields, "max_completion_tokens", taken["max_output_tokens"])
     put(fields, "reasoning_effort", _effort(taken["reasoning"]))
     put(fields, "response_format", _response_format(taken["text"]))
-    if fields.get("stream") == Raw(b"true"):
+    if asks_for_stream(fields.get("stream")):
         fields["stream_options"] = _USAGE  # the end of a response has its token counts
     return fields, asked
 
