@@ -49,7 +49,8 @@ def router() -> APIRouter:
             return Response(status_code=304, headers=headers)
         return Response(asset.body, media_type=asset.content_type, headers=headers)
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
+    @routes.head("/", include_in_schema=False)
+    @routes.get("/")
     async def page(request: Request) -> Response:
         return answer(request, assets["index.html"])
 
