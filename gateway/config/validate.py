@@ -95,7 +95,8 @@ def _report(details: ErrorDetails, report: Report) -> list[Path]:
         report.error(path, f"{shown(given)} is not one of {', '.join(choices)}", hint)
     elif kind in ("tuple_type", "dict_type", "model_type", "model_attributes_type"):
         wanted = "a list" if kind == "tuple_type" else "a mapping"
-        report.error(path, f"must be {wanted}, not {_kind_of(given)}", _shape_hint(path))
+        as_list = f"write [{given}]" if kind == "tuple_type" and isinstance(given, str) else None
+        report.error(path, f"must be {wanted}, not {_kind_of(given)}", as_list or _shape_hint(path))
     else:
         report.error(path, "has a value that is not allowed here")
     return [path]

@@ -241,6 +241,12 @@ def test_use_and_ask_all_exclude_each_other() -> None:
     assert "unknown backend 'c'" in mistakes(FINE + "aliases: {w: {ask_all: [a, c]}}\n")[0]
 
 
+def test_a_value_in_the_place_of_a_list_is_to_be_written_as_one() -> None:
+    for key in ("cloud_when", "use", "also", "ask_all"):
+        (found,) = mistakes(FINE + f"aliases: {{w: {{use: [a], {key}: down}}}}\n".replace("use: [a], use", "use"))
+        assert found.endswith(" - write [down]"), found
+
+
 def test_two_clients_cannot_share_a_key() -> None:
     found = mistakes(FINE + "clients:\n  x: {key: one}\n  y: {key: one}\n")
     assert found == ["routes.yaml:6  clients.y.key: the same key as client 'x' - each needs its own"]
