@@ -83,12 +83,13 @@ def test_whatever_happens_one_runs_all_are_answered_and_nothing_is_left(moves: l
                 await game.move(*move)
             await turns(rounds)  # several things happen at once, or one after the other
             assert len(game.running) <= 1
+        await turns(3)
         while left := [task for task in game.tasks.values() if not task.done()]:
-            await turns(3)
             assert game.running, "everybody waits, and nobody runs"
             for result in [one for one in game.running.values() if not one.done()]:
                 result.set_result(False)
             await asyncio.wait(left, timeout=0.1)
+            await turns(3)
         assert game.joins.running == {}
         await asyncio.sleep(KEPT + 1)
         assert (len(game.joins.kept), memory.used) == (0, 0)
