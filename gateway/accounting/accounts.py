@@ -13,7 +13,7 @@ from gateway.accounting.budgets import Account, Budgets
 from gateway.accounting.ledger import Ledger
 from gateway.accounting.ledger_file import DAY
 from gateway.accounting.limits import Limits
-from gateway.accounting.prices import Prices, Tokens, costs_money
+from gateway.accounting.prices import FREE, Prices, Tokens, costs_money
 from gateway.config.snapshot import Backend, Budget, Client, Snapshot
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
@@ -109,7 +109,7 @@ class Accounts:
         on it."""
         rates = self.prices.of(backend)
         if rates is not None:
-            return rates.usd(used)
+            return 0.0 if rates is FREE else rates.usd(used)
         if _budgets_of(backend, client) and backend.name not in self._logged_unpriced:
             self._logged_unpriced.add(backend.name)
             log.warning("what %s costs is unknown, so no budget counts it: write `price` there", backend.name)

@@ -73,5 +73,7 @@ class RequestRecord:
     def served_by(self) -> AttemptRecord | None:
         """The attempt whose answer, or beginning of an answer, the client got."""
         attempts = self.attempts
-        answered = next((attempt for attempt in attempts if attempt.answered), None)
-        return answered or (attempts[-1] if any(attempt.first_token for attempt in attempts) else None)
+        for attempt in attempts:
+            if attempt.answered:
+                return attempt
+        return attempts[-1] if any(attempt.first_token for attempt in attempts) else None

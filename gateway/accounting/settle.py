@@ -95,7 +95,7 @@ class Settler:
         budget."""
         state, request = attempt.state, attempt.request
         used = attempt.tokens = read_usage(usage)
-        if is_beyond_belief(usage):
+        if not (used.prompt and used.completion) and is_beyond_belief(usage):  # both were read: both are plausible
             self._metrics.violations.inc(state.name, "usage")
             return self._book_estimate(record, attempt, outcome, seconds)
         route.count_tokens(used)
@@ -108,7 +108,8 @@ class Settler:
     def _book(self, record: RequestRecord, attempt: AttemptRecord, used: Tokens, outcome: str, seconds: float) -> None:
         state = attempt.state
         usd = self._accounts.cost(state.backend, record.client, used) if used.total else 0.0
-        self._spend(record, state, usd)
+        if usd:
+            self._spend(record, state, usd)
         self._enter(record, state.name, used, outcome, seconds, usd, attempt.audio_seconds)
 
     def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:

@@ -90,6 +90,7 @@ class BackendState:
     cooldown_until: float = 0.0  # it answered 429
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
     traits: EngineTraits = field(init=False, repr=False)
     # The name that tells the model's family: that of the launch command, else the one that requests carry.
@@ -98,13 +99,10 @@ class BackendState:
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
 
     def __post_init__(self) -> None:
+        self.name = self.backend.name
         self.facts = LearnedFacts(self.name, self._on_fact)
         self.evidence = Evidence(self)
         self._conclude()
-
-    @property
-    def name(self) -> str:
-        return self.backend.name
 
     @property
     def model(self) -> str | None:

@@ -30,11 +30,12 @@ def read_usage(usage: object) -> Tokens:
     """Read OpenAI's usage object. Values that cannot be counts are read as 0."""
     if not isinstance(usage, dict):
         return NO_TOKENS
+    of_prompt, of_answer = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     return Tokens(
         count_of(usage.get("prompt_tokens")),
         count_of(usage.get("completion_tokens")),
-        _detail(usage.get("prompt_tokens_details"), "cached_tokens"),
-        _detail(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        count_of(of_prompt.get("cached_tokens")) if isinstance(of_prompt, dict) else 0,
+        count_of(of_answer.get("reasoning_tokens")) if isinstance(of_answer, dict) else 0,
     )
 
 
@@ -53,7 +54,3 @@ def is_beyond_belief(usage: object) -> bool:
 
 def _is_too_large(value: Any) -> bool:
     return type(value) in (int, float) and value > COUNT_MOST
-
-
-def _detail(details: object, name: str) -> int:
-    return count_of(details.get(name)) if isinstance(details, dict) else 0

@@ -351,7 +351,8 @@ class Attempt:
         """From now on only the client's reading is timed, with the limit of a stream's client or the backend's own."""
         timer, timeouts = self.timer, self.candidate.state.backend.timeouts
         timer.excuse = None
-        timer.budget = min((t for t in (timeouts.idle, timeouts.first_byte) if t is not None), default=None)
+        idle, first = timeouts.idle, timeouts.first_byte
+        timer.budget = first if idle is None or (first is not None and first < idle) else idle
         timer.last_write()
 
     # -- results of the inspection --------------------------------------------------------------------------------
