@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from gateway.domain.request import InferenceRequest
 
 LEAD = 2  # a session leaves its replica when that has so many more in flight than the least busy one
 TRIES = 7  # attempts to find the end of the first user message in a part of the text
+SHORT = 1024  # bytes of a conversation that is read whole: looking for its beginning would cost more
 KEY_BYTES = 8192  # of the first system and the first user message
 SESSION_HEADERS = (b"x-claude-code-session-id", b"x-openwebui-chat-id")
 
@@ -107,7 +107,7 @@ def _beginnings(request: InferenceRequest) -> list[bytes]:
         return []
     text = bytes(raw)
     try:
-        messages = _first_messages(text) or _decode_messages(text)
+        messages = (_first_messages(text) if len(text) > SHORT else None) or _decode_messages(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [text[:KEY_BYTES]]
     found: dict[str, bytes] = {}
@@ -126,26 +126,27 @@ def _first_messages(text: bytes) -> list[_Message] | None:
     A part of the list that ends with `}`, and is valid JSON when a `]` is appended, holds whole messages only: a
     part that was cut inside a message or a string would not be valid.
     """
-    for end in islice(_likely_ends(text), TRIES):
-        if 2 * end > len(text):  # reading a part would save little
+    at = text.find(b'"user"')
+    if at < 0:
+        return None
+    end = _end_before_next_role(text, at)
+    for _ in range(TRIES):
+        if not end:
+            end = at = text.find(b"}", at) + 1
+        if not end or 2 * end > len(text):  # reading a part would save little
             return None
         try:
             messages = _decode_messages(text[:end] + b"]")
+            if messages[-1].role == "user":
+                return messages
         except msgspec.DecodeError:
-            continue
-        if messages[-1].role == "user":
-            return messages
+            pass
+        end = 0
     return None
 
 
-def _likely_ends(text: bytes) -> Iterator[int]:
-    """Where the first message of the user may end: in front of the next message, whose role nearly always comes first;
-    else behind a brace."""
-    at = text.find(b'"user"')
-    if at < 0:
-        return
+def _end_before_next_role(text: bytes, at: int) -> int:
+    """Where the message at `at` ends by the role of the next one, which nearly always comes first in it; 0 = there is
+    none."""
     following = text.find(b'"role"', at)
-    if following >= 0 and (end := text.rfind(b"}", at, following) + 1):
-        yield end
-    while at := text.find(b"}", at) + 1:
-        yield at
+    return text.rfind(b"}", at, following) + 1 if following >= 0 else 0
