@@ -60,7 +60,7 @@ def run(
     show = _Progress(quiet=as_json)
     try:
         batches = run_all(asking, file, list(dict.fromkeys(aliases)), folder, show)
-    except (NotDone, FolderError) as error:
+    except (NotDone, FolderError, OSError) as error:
         _fail(error, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("\nThe batches go on without you; run the same command again to fetch their results.", err=True)
@@ -193,7 +193,7 @@ def _each(folder: Path, config: Path, at: str | None, key: str | None, as_json: 
             elif what == "results" and batch["status"] in ENDED:
                 fetch(asking, state, batch, folder)
             shown[state.alias] = batch
-    except (NotDone, FolderError) as error:
+    except (NotDone, FolderError, OSError) as error:
         _fail(error, as_json=as_json)
     finally:
         asking.close()
@@ -215,9 +215,15 @@ def _fail(error: Exception, *, as_json: bool) -> NoReturn:
 
 
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
-    counts = batch.get("request_counts") or {}
-    done, failed, total = (counts.get(name, 0) for name in ("completed", "failed", "total"))
+    done, failed, total = _counts(batch)
     click.echo(f"{visible(alias):24} {visible(str(batch['status'])):12} {done} of {total} answered, {failed} failed")
+
+
+def _counts(batch: Mapping[str, Any]) -> list[int]:
+    """The lines that are answered, that failed, and all of them; 0 where the batch does not say."""
+    counts = batch.get("request_counts")
+    found = [counts.get(name) if isinstance(counts, dict) else 0 for name in ("completed", "failed", "total")]
+    return [count if isinstance(count, int) else 0 for count in found]
 
 
 class _Progress:
@@ -246,11 +252,10 @@ class _Progress:
             self._bars = Progress(*columns, console=Console(stderr=True))
             self._bars.start()
         for alias, batch in batches.items():
-            counts = batch.get("request_counts") or {}
+            done, failed, total = _counts(batch)
             if alias not in self._tasks:
                 self._tasks[alias] = self._bars.add_task(visible(alias))
-            done = counts.get("completed", 0) + counts.get("failed", 0)
-            self._bars.update(self._tasks[alias], total=counts.get("total") or None, completed=done)
+            self._bars.update(self._tasks[alias], total=total or None, completed=done + failed)
 
     def close(self) -> None:
         if self._bars is not None:

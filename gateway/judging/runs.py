@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -16,21 +17,26 @@ from urllib.parse import quote
 import httpx
 
 from gateway.judging.folder import INPUT, FolderError, JudgeState, judges_in, rows_of
-from gateway.transport.bounded import client
+from gateway.transport.bounded import Oversized, Undecodable, client, fetch_now, identity
 
 CHAT = "/v1/chat/completions"
 WAIT = 60.0  # seconds for an answer
 EVERY = 1.0  # seconds between two looks at a batch
 AWAY_MOST = 300.0  # seconds for which the gateway may be away
+BATCH_KEYS = ("id", "status")  # texts that every batch has
 ENDED = ("completed", "failed", "expired", "cancelled")
 PIECE = 1024 * 1024  # bytes
-_ANSWER_MOST = 16 * 1024 * 1024  # bytes
+ANSWER_MOST = 16 * 1024 * 1024  # bytes of an answer that is not a file
 
 OnLook = Callable[[Mapping[str, Mapping[str, Any]]], None]
 
 
 class NotDone(Exception):
     """The gateway refused, or cannot be reached. The message says which."""
+
+
+class Unreachable(NotDone):
+    """No answer came. The same request may succeed later."""
 
 
 class BatchClient:
@@ -48,24 +54,26 @@ class BatchClient:
         """The id of the new file."""
         with path.open("rb") as file:
             sent = {"file": (name, file, "application/jsonl")}
-            return str(self._ask("POST", "/v1/files", data={"purpose": "batch"}, files=sent)["id"])
+            # The time to send a file is not bounded: each of its parts has WAIT seconds, and so has the answer.
+            answer = self._ask("POST", "/v1/files", ("id",), seconds=math.inf, data={"purpose": "batch"}, files=sent)
+        return str(answer["id"])
 
     def begin(self, file: str, alias: str) -> dict[str, Any]:
         body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", "metadata": {"alias": alias[:500]}}
-        return self._ask("POST", "/v1/batches", json=body)
+        return self._ask("POST", "/v1/batches", BATCH_KEYS, json=body)
 
     def batch(self, name: str) -> dict[str, Any]:
-        return self._ask("GET", f"/v1/batches/{quote(name, safe='')}")
+        return self._ask("GET", f"/v1/batches/{quote(name, safe='')}", BATCH_KEYS)
 
     def cancel(self, name: str) -> dict[str, Any]:
-        return self._ask("POST", f"/v1/batches/{quote(name, safe='')}/cancel")
+        return self._ask("POST", f"/v1/batches/{quote(name, safe='')}/cancel", BATCH_KEYS)
 
     def download(self, name: str, path: Path) -> None:
         """Write the content of a file; the file at `path` is complete or not there."""
         part = path.with_name(path.name + ".part")
         try:
             with (
-                self._http.stream("GET", f"/v1/files/{quote(name, safe='')}/content") as answer,
+                self._http.stream("GET", f"/v1/files/{quote(name, safe='')}/content", headers=identity()) as answer,
                 part.open("wb") as file,
             ):
                 if answer.status_code != 200:
@@ -76,24 +84,31 @@ class BatchClient:
             raise self._away(error) from None
         os.replace(part, path)
 
-    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+    def _ask(
+        self, method: str, path: str, texts: Sequence[str], *, seconds: float = WAIT, **options: Any
+    ) -> dict[str, Any]:
+        """The answer, an object that has these texts."""
         try:
-            answer = self._http.request(method, path, **options)
+            answer = fetch_now(self._http, method, path, most=ANSWER_MOST, seconds=seconds, **options)
+        except (Oversized, Undecodable) as error:
+            raise NotDone(f"the gateway at {self._url}: {error}") from None
         except httpx.HTTPError as error:
             raise self._away(error) from None
         try:
             found = answer.json()
         except (ValueError, RecursionError):
             found = None
-        if answer.status_code == 200 and isinstance(found, dict):
-            return found
+        if answer.status_code == 200:
+            if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in texts):
+                return found
+            raise NotDone(f"what listens at {self._url} does not answer as a gateway")
         refused = found.get("error") if isinstance(found, dict) else None
         message = refused.get("message") if isinstance(refused, dict) else f"it answers {answer.status_code}"
         hint = " (--key KEY, or GATEWAY_KEY)" if answer.status_code in (401, 403) else ""
         raise NotDone(f"the gateway at {self._url}: {message}{hint}")
 
-    def _away(self, error: httpx.HTTPError) -> NotDone:
-        return NotDone(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
+    def _away(self, error: httpx.HTTPError) -> Unreachable:
+        return Unreachable(f"the gateway at {self._url} cannot be reached: {error or type(error).__name__}")
 
 
 def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path, look: OnLook) -> list[dict[str, Any]]:
@@ -101,6 +116,7 @@ def run(asking: BatchClient, source: Path, aliases: Sequence[str], folder: Path,
     alias. Returns the batches. Raises NotDone, FolderError."""
     if not source.exists():
         raise FolderError(f"there is no file {source}")
+    _check_names(aliases)
     folder.mkdir(parents=True, exist_ok=True)
     _keep_input(source, folder)
     digest = _digest(folder / INPUT)
@@ -120,6 +136,15 @@ def fetch(asking: BatchClient, state: JudgeState, batch: Mapping[str, Any], fold
             path.write_bytes(b"")
     state.status = str(batch["status"])
     state.save(folder)
+
+
+def _check_names(aliases: Sequence[str]) -> None:
+    """Raises FolderError for two aliases whose files would have one name."""
+    known: dict[str, str] = {}
+    for alias in aliases:
+        name = JudgeState(alias, "").name
+        if known.setdefault(name, alias) != alias:
+            raise FolderError(f"the files of {known[name]} and {alias} have the same name, {name}: use two folders")
 
 
 def _keep_input(source: Path, folder: Path) -> None:
@@ -179,10 +204,10 @@ def _wait(asking: BatchClient, states: Sequence[JudgeState], look: OnLook) -> li
                 if found.get(state.alias, {}).get("status") not in ENDED:
                     found[state.alias] = asking.batch(state.batch)
             away_since = None
-        except NotDone as error:
+        except Unreachable:
             now = time.monotonic()
             away_since = away_since or now
-            if "cannot be reached" not in str(error) or now - away_since > AWAY_MOST:
+            if now - away_since > AWAY_MOST:
                 raise
         look(found)
         if len(found) == len(states) and all(batch["status"] in ENDED for batch in found.values()):

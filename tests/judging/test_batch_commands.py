@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gateway.cli.batch import _counts
 from gateway.cli.main import cli
 from simulator import SimVllm
 from tests.gateway_process import gateway_process
+from tests.scripted import Script, Turn, chunked, json_answer, scripted
 from tests.support import from_clients, running_gateway
 from tests.waiting import until
 
@@ -152,6 +154,13 @@ async def test_a_batch_is_cancelled_and_its_results_fetched(tmp_path: Path) -> N
         assert 2 <= len((out / "one.output.jsonl").read_text().splitlines()) < 200
 
 
+def _sends(data: bytes) -> Script:
+    async def play(turn: Turn) -> None:
+        await turn.send(data)
+
+    return play
+
+
 def ask(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(cli, ["batch", *words])
     return result.exit_code, result.output
@@ -173,3 +182,57 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
     (tmp_path / "broken" / "one.json").write_text("{")
     code, output = ask("compare", str(tmp_path / "broken"))
     assert (code, "cannot be read" in output) == (1, True)
+
+
+def test_two_aliases_whose_files_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    turns = write_turns(tmp_path / "turns.jsonl", 1)
+    aliases = ("--alias", "qwen3:8b", "--alias", "qwen3_8b")
+    code, output = ask("run", str(turns), *aliases, "--out", str(tmp_path / "o"), "--gateway", "http://127.0.0.1:9")
+    assert (code, "qwen3:8b and qwen3_8b have the same name" in output) == (1, True)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    turns = write_turns(tmp_path / "turns.jsonl", 1)
+    out = turns / "judged"
+    code, output = ask("run", str(turns), "--alias", "one", "--out", str(out), "--gateway", "http://127.0.0.1:9")
+    assert code == 1
+    assert output.startswith("Error: ")
+    assert str(out) in output
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{}],
+        [[]],
+        [{"id": 5}],
+        [{"id": "f"}, {"id": "b"}],
+        [{"id": "f"}, {"id": "b", "status": 5}],
+        [{"id": "f"}, {"id": "b", "status": "in_progress"}],  # and {} for the batch
+    ],
+)
+async def test_what_is_no_gateway_is_said(tmp_path: Path, answers: list[object]) -> None:
+    turns, out = write_turns(tmp_path / "turns.jsonl", 1), tmp_path / "judged"
+    async with scripted(*(_sends(json_answer(value)) for value in answers)) as server:
+        code, output = await Judged(server.url, {}, out).call("run", str(turns), "--alias", "one", "--out", str(out))
+    assert (code, output) == (1, f"Error: what listens at {server.url} does not answer as a gateway\n")
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    async def flood(turn: Turn) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        await turn.send(head)
+        while True:
+            await turn.send(chunked(b" " * 1024 * 1024))
+
+    turns, out = write_turns(tmp_path / "turns.jsonl", 1), tmp_path / "judged"
+    async with scripted(flood) as server:
+        code, output = await Judged(server.url, {}, out).call("run", str(turns), "--alias", "one", "--out", str(out))
+    assert code == 1
+    assert "answers more than 16,777,216 bytes" in output
+
+
+@pytest.mark.parametrize("counts", [None, [], "3", {"completed": "x", "failed": None}])
+def test_counts_that_are_none_are_shown_as_none(counts: object) -> None:
+    assert _counts({"request_counts": counts}) == [0, 0, 0]
