@@ -96,7 +96,6 @@ class Gateway:
         self.stopping = False
         self._preparing: dict[str, asyncio.Task[None]] = {}  # engine -> the task that prepares it
         self._following: set[asyncio.Task[None]] = set()  # the choices of other gateways
-        self._stop_timer: asyncio.TimerHandle | None = None
         self.alias_status = AliasStatusTracker(lambda: self.snapshot, lambda: self.fleet.states)
         self.on_event.append(lambda _: self.alias_status.look())
         self.services = Services(
@@ -342,8 +341,7 @@ class Gateway:
             return
         self.stopping = True
         self.services.joins.stop()
-        loop = asyncio.get_running_loop()
-        self._stop_timer = loop.call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
+        asyncio.get_running_loop().call_later(self.snapshot.server.shutdown, self.active.interrupt_all)
 
     def _closed(self, state: BackendState) -> None:
         """The backend was removed from routes.yaml, and its last request has ended."""
