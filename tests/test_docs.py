@@ -98,14 +98,55 @@ def test_every_kind_of_violation_is_documented() -> None:
     assert [kind for kind in {*added, *told} if f"`{kind}`" not in page("compatibility")] == []
 
 
+def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """(words, command) of each command below it that is not a group."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, *path, name)
+
+
+def documented_options() -> set[tuple[str, str]]:
+    """(option, command) of the table of options; a group stands for its commands, no option for the one above."""
+    found: set[tuple[str, str]] = set()
+    options: list[str] = []
+    table = page("commands").partition("\n| option | of | |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    for line in table.splitlines():
+        first, of = (re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")[:2])
+        options = [option.split(" ")[0] for option in first] or options
+        found |= {(option, command) for option in options for command in of}
+    return found
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_documented_with_its_options(name: str) -> None:
-    text = page("commands")
-    assert re.search(rf"^\| `gateway {name}\b", text, re.M)
-    for parameter in load_command(name).params:
-        if isinstance(parameter, click.Option):
-            option = next(word for word in parameter.opts if word.startswith("--"))
-            assert re.search(rf"^\|[^\n]*`[^`\n]*{option}\b[^\n]*$", text, re.M), f"{name} {option}"
+    text, options = page("commands"), documented_options()
+    missing = set()
+    for words, command in leaves(load_command(name), name):
+        assert re.search(rf"^\|[^|]*`gateway {words}\b", text, re.M), words
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                for option in (*parameter.opts, *parameter.secondary_opts):
+                    if not {(option, words), (option, name)} & options:
+                        missing.add(f"{words} {option}")
+    assert missing == set()
+
+
+def test_no_option_is_documented_that_does_not_exist() -> None:
+    have = {
+        (option, words)
+        for name in COMMANDS
+        for words, command in leaves(load_command(name), name)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    groups = {(option, words.split(" ")[0]) for option, words in have}
+    assert documented_options() - have - groups == set()
 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
@@ -159,6 +200,13 @@ def test_every_page_is_in_the_index() -> None:
 def test_every_file_that_is_named_exists(path: Path) -> None:
     named = re.findall(r"`((?:gateway|tests|docs|deploy|bench|loadtests)/[\w./-]*\w/?)`", path.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_make_target_is_in_the_list_of_targets() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert phony is not None
+    listed = re.findall(r"`make ([a-z-]+)`", page("commands").partition("\n## make\n")[2])
+    assert set(phony[1].split()) <= set(listed)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
