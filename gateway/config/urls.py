@@ -22,7 +22,11 @@ _ENDPOINTS = (
     "/embeddings",
     "/rerank",
     "/score",
+    "/audio/speech",
+    "/audio/transcriptions",
+    "/audio/translations",
     "/api/chat",
+    "/api/generate",
 )
 
 
