@@ -292,7 +292,7 @@ def why_not(
         return Why("local_only", "is outside the LAN, and this request may not leave it")
     endpoint = request.endpoint.name
     if endpoint not in state.traits.endpoints and endpoint not in backend.serves:
-        if backend.serves and state.traits.endpoints:
+        if backend.serves:
             return Why("unserved", f"does not serve {request.endpoint.path} (serves: {', '.join(backend.serves)})")
         return Why("unserved", f"engine {state.server} does not serve {request.endpoint.path}")
     health = state.health

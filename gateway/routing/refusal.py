@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gateway.domain.backend import BackendState
 from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
-from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, InferenceRequest
+from gateway.domain.request import CHAT, COMPLETIONS, ENDPOINTS, UPLOADS, InferenceRequest
 from gateway.errors import GatewayError, context_length_exceeded
 from gateway.inspection.overflows import LEAST_WINDOW
 from gateway.routing.plan import STARTING, TEMPORARY, Candidate, Plan
@@ -190,14 +190,14 @@ def _incapable(plan: Plan, tried: Sequence[Tried], request: InferenceRequest, wh
 def _served(plan: Plan, now: float) -> str:
     """What the alias is known to serve instead, to follow the reasons."""
     states = [*(c.state for c in plan.candidates), *(s.state for s in plan.skipped)]
-    found = [one.path for one in ENDPOINTS if any(_serves(state, one.name, now) for state in states)]
+    found = [one.path for one in (*ENDPOINTS, *UPLOADS) if any(_serves(state, one.name, now) for state in states)]
     return f". It serves {', '.join(found)}" if found else ""
 
 
 def _serves(state: BackendState, endpoint: str, now: float) -> bool:
     """Is it known to serve this endpoint? A server of models is expected to generate text until it shows otherwise, to
     embed, rank or score only once it has."""
-    if endpoint not in state.traits.endpoints:
+    if endpoint not in state.traits.endpoints and endpoint not in state.backend.serves:
         return False
     if state.backend.serves or endpoint in state.facts.pooled.served:
         return not state.facts.is_lacking("endpoint:" + endpoint, now)

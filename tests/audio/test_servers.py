@@ -103,6 +103,20 @@ async def test_models_and_voices_are_listed(own: tuple[RunningGateway, SimAudio,
     assert mouth.seen["/v1/audio/voices"] == 1
 
 
+async def test_a_request_for_something_else_is_told_what_the_server_serves(
+    own: tuple[RunningGateway, SimAudio, SimAudio],
+) -> None:
+    url = own[0].url
+    hello = {"model": "transcribe", "messages": [{"role": "user", "content": "hi"}]}
+    chat = await raw_post(url, hello, "/v1/chat/completions")
+    assert chat.json["error"]["code"] == "input_unsupported"
+    assert chat.json["error"]["message"].endswith(
+        "ears does not serve /chat/completions (serves: transcriptions). It serves /audio/transcriptions"
+    )
+    vectors = await raw_post(url, {"model": "speak", "input": "hi"}, "/v1/embeddings")
+    assert vectors.json["error"]["message"].endswith("(serves: speech). It serves /audio/speech")
+
+
 async def test_a_client_sees_and_uses_its_own_aliases_only() -> None:
     async with house(KEYS) as pair:
         client = pair.gateway.client
