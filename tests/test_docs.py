@@ -202,6 +202,14 @@ def test_every_file_that_is_named_exists(path: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_curl_that_sends_json_to_the_gateway_declares_it(path: Path) -> None:
+    """Without it curl declares a form, which is a 415."""
+    commands = re.findall(r"^ *curl .*$", path.read_text().replace("\\\n", ""), re.M)
+    sent = [command for command in commands if " -d " in command and "/_sim" not in command]
+    assert [command for command in sent if "content-type: application/json" not in command] == []
+
+
 def test_every_make_target_is_in_the_list_of_targets() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert phony is not None

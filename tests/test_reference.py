@@ -13,6 +13,7 @@ import pytest
 from gateway.cli.main import COMMANDS
 from gateway.config.keys import all_keys
 from gateway.config.snapshot import ModelServer
+from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.errors import CATALOGUE
 from tests.demo_process import PATIENCE, ROOT
 
@@ -71,6 +72,12 @@ def test_every_header_is_there(reference: str) -> None:
 
 def test_every_command_is_there(reference: str) -> None:
     assert {name.split()[1] for name in part(reference, "Commands")} == set(COMMANDS)
+
+
+def test_every_path_of_inference_is_there(reference: str) -> None:
+    (text,) = re.findall(r"^## Paths$(.*?)(?=^## )", reference, re.M | re.S)
+    paths = {path for endpoint in (*ENDPOINTS, *UPLOADS) for path in (f"/v1{endpoint.path}", *endpoint.also)}
+    assert {path for path in paths if f"`{path}`" not in text} == set()
 
 
 def test_every_path_of_the_operators_page_is_there(reference: str) -> None:

@@ -19,7 +19,7 @@ from gateway.cli.main import cli
 from gateway.config.keys import definitions
 from gateway.config.setting import Setting, kind_in, members, section_in, settings_of
 from gateway.config.snapshot import Defaults, Snapshot
-from gateway.domain.request import ENDPOINTS
+from gateway.domain.request import ENDPOINTS, UPLOADS
 from gateway.errors import CATALOGUE
 from gateway.http.app import App
 
@@ -134,8 +134,10 @@ def an_app() -> App:
 
 def paths() -> Iterator[str]:
     yield from table("method", "path", "what")
-    for endpoint in ENDPOINTS:
-        yield row("POST", f"`/v1{endpoint.path}`", "Inference; also without `/v1`")
+    for endpoint in (*ENDPOINTS, *UPLOADS):
+        also = "".join(f", and as `{path}`" for path in endpoint.also)
+        form = ", with a form" if endpoint in UPLOADS else ""
+        yield row("POST", f"`/v1{endpoint.path}`", f"Inference{form}; also without `/v1`{also}")
     served = polled_paths() | build_api(an_app().gateway).openapi()["paths"]
     for path in served:
         for method, operation in served[path].items() if f"/v1{path}" not in served else ():
