@@ -1,7 +1,8 @@
 """llama-swap's config: each model becomes a backend at the address that llama-swap would start it on.
 
-The gateway starts nothing, so every model comes with a note to start it (or to keep llama-swap underneath). Facts about
-the format: its `config.example.yaml`.
+Commands are not converted: every model comes with a note to run it as a service, to write commands with which the
+gateway starts and stops it (`run: on_request`), or to keep llama-swap underneath. Facts about the format: its
+`config.example.yaml`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TOP = {
     "matrix": _MODES,
     "routing": _MODES,
     "hooks": ("nothing is started", "start the models as services"),
-    "globalTTL": ("nothing is unloaded", None),
+    "globalTTL": ("nothing is unloaded", "backends with run: on_request have stop_after"),
     "healthCheckTimeout": ("a starting server has defaults.health.start_grace: 15m", None),
 }
 _SILENT = ("models", "peers", "apiKeys", "macros", "startPort", "logLevel", "logTimeFormat", "logToStdout",
@@ -129,8 +130,11 @@ class _Converter:
 
     def _note_start(self, path: Path, url: str, port: int | None) -> None:
         automatic = " (an automatic port)" if port is not None else ""
-        message = f"the gateway neither starts nor stops it; it is expected at {url}{automatic}"
-        hint = "run its cmd as a service there, or keep llama-swap and give the backend llama-swap's URL"
+        message = f"so far the gateway neither starts nor stops it; it is expected at {url}{automatic}"
+        hint = (
+            "run its cmd as a service there; or give the backend run: on_request with start and stop; "
+            "or keep llama-swap and give the backend llama-swap's URL"
+        )
         self.notes.to_do((*path, "cmd"), message, hint)
 
     def _aliases(self, name: str, model: dict[str, Any], backend: str) -> None:

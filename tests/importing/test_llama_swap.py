@@ -72,6 +72,12 @@ def test_what_is_not_the_same_is_told(swap: Imported, path: str, kind: str, line
     assert (note.kind, note.problem.line) == (kind, line)
 
 
+def test_who_starts_a_model_from_now_on_is_told(swap: Imported) -> None:
+    hint = swap.note("models.qwen36.cmd").problem.hint
+    assert hint is not None
+    assert "run: on_request with start and stop" in hint
+
+
 def test_a_model_that_listens_nobody_knows_where_is_left_out() -> None:
     text = """
         models:
