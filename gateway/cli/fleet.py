@@ -6,7 +6,8 @@ from importlib import import_module
 
 import click
 
-from gateway.cli.options import examples, refuse_unknown
+from gateway.cli.lazy_group import LazyGroup
+from gateway.cli.options import examples
 
 # name → summary. The module is `gateway.cli.fleet_<name>`, its click command `command`.
 COMMANDS: dict[str, str] = {
@@ -21,28 +22,11 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class FleetGroup(click.Group):
-    """Has the names of its commands, and imports a command when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(f"gateway.cli.fleet_{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        refuse_unknown(ctx, args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+def load_command(name: str) -> click.Command:
+    """Import the module of this command and return the command."""
+    command = import_module(f"gateway.cli.fleet_{name}").command
+    assert isinstance(command, click.Command)
+    return command
 
 
 @examples(
@@ -52,6 +36,6 @@ class FleetGroup(click.Group):
     "gateway fleet preflight",
     "gateway fleet switch ds4",
 )
-@click.group(cls=FleetGroup)
+@click.group(cls=LazyGroup, summaries=COMMANDS, load=load_command)
 def command() -> None:
     """The Sparks behind the gateway: what runs there, whether it fits, and how it is started."""

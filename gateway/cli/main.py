@@ -6,10 +6,9 @@ import os
 from importlib import import_module
 
 import click
-from click.shell_completion import CompletionItem
 
 from gateway import __version__
-from gateway.cli.options import refuse_unknown
+from gateway.cli.lazy_group import LazyGroup
 
 # name → summary. The module is `gateway.cli.<name>` (MODULES has the exceptions), its click command `command`.
 COMMANDS = {
@@ -40,31 +39,12 @@ def load_command(name: str) -> click.Command:
     return command
 
 
-class LazyGroup(click.Group):
-    """Has the names of its commands, and imports a command when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(cmd_name) if cmd_name in COMMANDS else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        refuse_unknown(ctx, args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    summaries=COMMANDS,
+    load=load_command,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="gateway")
 @click.pass_context
 def cli(context: click.Context) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import time
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.options import config_option, examples, is_there, json_option, load_or_exit
+from gateway.cli.output import fail
 
 if TYPE_CHECKING:
     from gateway.accounting.ledger_file import Sums
@@ -46,13 +46,13 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
     # `server.data` is relative to the current directory, as for the gateway itself
     path = Path(load_or_exit(config, as_json=as_json).snapshot.server.data) / NAME
     if not (is_there(path) and path.is_file()):
-        _fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
+        fail(f"there is no ledger {path.absolute()}: ask where the gateway runs, or has it served no request yet?")
     groups = (by,) if by is not None else _GROUPS
     start = time.time() - seconds
     try:
         sums = sums_since(path, start, groups)
     except (sqlite3.Error, OSError) as error:
-        _fail(f"the ledger {path.absolute()} cannot be read: {error}")
+        fail(f"the ledger {path.absolute()} cannot be read: {error}")
     if as_json:
         from gateway.observe.usage_report import row_json
 
@@ -62,11 +62,6 @@ def command(config: Path, since: str, by: str | None, as_json: bool) -> None:
         click.echo(f"No request in the last {since}.")
     else:
         _print(groups, sums, since)
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(message, err=True)
-    sys.exit(1)
 
 
 # -- printing ---------------------------------------------------------------------------------------------------------

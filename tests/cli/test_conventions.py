@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.cli import fleet
 from gateway.cli.main import COMMANDS, cli, load_command
 from tests.demo_process import ROOT, free_ports
 
@@ -236,6 +237,14 @@ def test_names_complete_from_the_file_that_was_named_and_never_fail(folder: Path
     assert completed("probe", "--config", "other.yaml", "") == ["b1"]
     assert completed("probe", "--config", "broken.yaml", "") == []
     assert completed("probe", "") == []
+
+
+@pytest.mark.parametrize(("group", "begun", "name"), [(cli, "ex", "explain"), (fleet.command, "pre", "preflight")])
+def test_completing_the_name_of_a_command_imports_none(
+    monkeypatch: pytest.MonkeyPatch, group: click.Group, begun: str, name: str
+) -> None:
+    monkeypatch.setattr(group, "get_command", lambda *_: pytest.fail("a command was imported"))
+    assert [offer.value for offer in group.shell_complete(click.Context(group), begun)] == [name]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
