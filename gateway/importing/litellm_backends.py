@@ -81,7 +81,7 @@ class DeploymentReader:
             self.credentials[str(mapping(item).get("credential_name"))] = values
         items = enumerate(listed(self.source.data.get("model_list")))
         found = (self._deployment(("model_list", i), mapping(item)) for i, item in items)
-        return _named([one for one in found if one is not None], self.source)
+        return _named([one for one in found if one is not None])
 
     def _deployment(self, path: Path, item: dict[str, Any]) -> Deployment | None:
         group, written = text_of(item.get("model_name")), mapping(item.get("litellm_params"))
@@ -240,7 +240,7 @@ class DeploymentReader:
 # -- one backend for each identity ------------------------------------------------------------------------------------
 
 
-def _named(deployments: list[Deployment], source: Source) -> list[Deployment]:
+def _named(deployments: list[Deployment]) -> list[Deployment]:
     """The same deployments with the names of their backends: the group's name for the only deployment of one group,
     else the model's."""
     groups: dict[tuple[Any, ...], set[str]] = {}

@@ -158,7 +158,7 @@ def adapt(needs: Needs, able: Capabilities, mode: Resort | None = None) -> Adapt
     return Adaptation(mode, thinking, verify, emulate, kinds=kinds)
 
 
-def rescued(needs: Needs, able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
+def rescued(able: Capabilities, lacks: tuple[Lack, ...], mode: Resort) -> bool:
     """Can a backend that lacks only tools serve the request in that mode?"""
     if mode == "mend":
         return able.mendable and lacks in (("tools",), ("tool_choice",))

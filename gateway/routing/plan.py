@@ -194,7 +194,7 @@ def make_plan(
                 why = _out_of_chain(chain, state) or why
             why = why or _spent(state, over_budget)
             if resort is not None:
-                why = _why_not_in_mode(why, state, request, needs, room, now, resort, plan.outcomes)
+                why = _why_not_in_mode(why, state, request, room, now, resort, plan.outcomes)
                 why = why or _spent(state, over_budget)
             if why is None:
                 usable.append(state)
@@ -265,7 +265,6 @@ def _why_not_in_mode(
     why: Why | None,
     state: BackendState,
     request: InferenceRequest,
-    needs: Needs,
     room: int,
     now: float,
     resort: Resort,
@@ -276,7 +275,7 @@ def _why_not_in_mode(
     if why is None:
         kind = outcomes.get(state.name)
         return Why("local_only", "may not be asked now (cloud_when)") if kind is None else Why(kind, "was tried")
-    if not rescued(needs, state.capabilities(now), why.lacks, resort):
+    if not rescued(state.capabilities(now), why.lacks, resort):
         return why
     if not state.health.usable(now):  # parked, and started for no request that it can only serve so
         return Why(*unavailable(state, now))

@@ -118,7 +118,7 @@ def test_a_backend_is_used_adapted_or_skipped_by_the_table(needs: Needs) -> None
         assert set(lacks) == obstacles(needs, can)
         for mode in ("mend", "strip"):
             only_tools = set(lacks) == {"tools"} or (mode == "mend" and set(lacks) == {"tool_choice"})
-            assert rescued(needs, can, lacks, mode) == (only_tools and (mode == "strip" or can.tools is False))
+            assert rescued(can, lacks, mode) == (only_tools and (mode == "strip" or can.tools is False))
         if lacks:
             continue
         way = {"required": can.required, "named": can.named}.get(needs.tools or "")
@@ -146,7 +146,7 @@ def test_a_demand_is_never_stripped() -> None:
     can = able(False, "no", "no", True, True, None, None)
     for tools in CHOICES[2:]:
         needs = Needs(tools)
-        assert not rescued(needs, can, lacking(needs, can), "strip")
+        assert not rescued(can, lacking(needs, can), "strip")
 
 
 def test_every_word_is_one_of_the_documented_set() -> None:
