@@ -210,6 +210,13 @@ def test_every_curl_that_sends_json_to_the_gateway_declares_it(path: Path) -> No
     assert [command for command in sent if "content-type: application/json" not in command] == []
 
 
+def test_every_part_of_the_status_page_is_explained_under_its_own_title() -> None:
+    shown = re.findall(r'<h2 id="[^"]*"[^>]*>([^<]+)</h2>', (ROOT / "gateway/web/index.html").read_text())
+    headings = "\n".join(re.findall(r"^## (.*)$", page("status-page"), re.M)).lower()
+    assert {"Operation", "Events"} <= set(shown)
+    assert [title for title in shown if title.lower() not in headings and title != "Try an alias"] == []
+
+
 def test_every_make_target_is_in_the_list_of_targets() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert phony is not None
