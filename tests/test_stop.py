@@ -4,6 +4,7 @@ while one gateway takes over from another."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import socket
 import sys
@@ -34,6 +35,12 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def signal_loop(self, number: int) -> None:
+        """A signal for the thread of the event loop: of a stopped process, any thread may take it, and the loop goes on
+        meanwhile."""
+        if ctypes.CDLL(None).tgkill(self.process.pid, self.process.pid, number):
+            raise ProcessLookupError(self.process.pid)
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(PATIENCE):
@@ -117,7 +124,7 @@ async def test_on_sigterm_streams_end_whole_and_nothing_new_is_taken(tmp_path: P
             assert (await kept.answer())[0] == 200
             # Stopped, so that it meets the signal and the question at the same moment.
             gateway.signal(signal.SIGSTOP)
-            gateway.signal(signal.SIGTERM)
+            gateway.signal_loop(signal.SIGTERM)
             await kept.get("/ready")
             gateway.signal(signal.SIGCONT)
             assert (await kept.answer())[0] == 503
