@@ -116,6 +116,16 @@ def test_an_entrypoint_is_replaced_as_in_the_script() -> None:
     assert "127.0.0.1:8006" in omni["healthcheck"]["test"][-1]
 
 
+def test_a_named_volume_is_declared_and_is_the_one_of_docker_run() -> None:
+    volumes = ("hf.cache:/hf", "/models:/m", "~/x:/x", "${DIR}:/y", "/anonymous")
+    snapshot = one_backend("m", image="vllm/vllm-openai:v1", volumes=volumes, docker="-v logs:/logs:ro")
+    text = text_of(render(snapshot), "compose.yaml")
+    assert YAML(typ="safe", pure=True).load(text)["volumes"] == {
+        "hf.cache": {"name": "hf.cache"},
+        "logs": {"name": "logs"},
+    }
+
+
 def test_without_containers_there_is_no_compose_file() -> None:
     rendering = render(one_backend("vllm serve m"))
     assert not any(file.path.endswith("compose.yaml") for file in rendering.files)

@@ -5,6 +5,7 @@ A compose file cannot drop the page cache, clear shared memory or look for dead 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -53,6 +54,7 @@ _LISTS = {
     "tmpfs": "tmpfs",
 }
 _SWITCHES = {"init": "init", "privileged": "privileged", "read-only": "read_only"}
+_NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)  # `hf:/root/.cache`: no folder of the host
 _ELSEWHERE = frozenset(("gpus", "ulimit", "log-driver", "log-opt"))
 
 
@@ -74,7 +76,10 @@ def compose_file(
     yaml = YAML()
     yaml.width = 1_000_000  # never wrap inside a value
     yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump(_quoted({"name": "spark", "services": services}), out)
+    project: dict[str, Any] = {"name": "spark", "services": services}
+    if volumes := _named_volumes(containers):
+        project["volumes"] = volumes
+    yaml.dump(_quoted(project), out)
     return _head(containers) + out.getvalue()
 
 
@@ -85,6 +90,13 @@ def _quoted(value: Any) -> Any:
     if isinstance(value, list):
         return CommentedSeq(_quoted(inner) for inner in value)
     return DoubleQuotedScalarString(value) if isinstance(value, str) else value
+
+
+def _named_volumes(containers: Iterable[NodeLaunch]) -> dict[str, dict[str, str]]:
+    """Compose refuses a service with a volume that is not declared, and would put the project's name in front of its
+    own: `name` makes it the volume that `docker run` uses."""
+    volumes = (volume for launch in containers for volume in launch.volumes)
+    return {match[1]: {"name": match[1]} for volume in volumes if (match := _NAMED_VOLUME.match(volume))}
 
 
 def _head(containers: list[NodeLaunch]) -> str:
