@@ -15,6 +15,7 @@ from gateway.launch.docker import DockerFlag, DockerRun, read_docker_run
 from gateway.launch.words import split
 
 _INTERPOLATED = re.compile(r"\$\$|\$\{(\w+)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)", re.ASCII)
+_NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)
 # key of a service -> flag of `docker run`, where they differ by more than a dash
 _OTHER_NAMES = {
     "network_mode": "--network",
@@ -64,7 +65,8 @@ def _service(name: str, service: dict[str, Any], path: Path, source: Source, lau
     entrypoint = _words(service.get("entrypoint"))
     env = _environment(service.get("environment"))
     given = [DockerFlag("env", key if value is None else f"{key}={value}") for key, value in env.items()]
-    given += [DockerFlag("volume", one) for one in _volumes(service.get("volumes"), (*path, "volumes"), launches)]
+    volumes = _volumes(service.get("volumes"), (*path, "volumes"), launches)
+    given += [DockerFlag("volume", _own_volume(one, source, (*path, "volumes"), launches)) for one in volumes]
     given += [DockerFlag("publish", one) for one in _ports(service.get("ports"), (*path, "ports"), launches)]
     given += [DockerFlag("name", name), *(DockerFlag("entrypoint", word) for word in entrypoint[:1])]
     given += read_docker_run(tuple(_flags(service, path, launches))).given
@@ -115,6 +117,23 @@ def _volumes(value: Any, path: Path, launches: Launches) -> Iterator[str]:
                 launches.notes.to_do((*path, index), "a mount without a source", "write it under launch.docker")
         elif (text := _text(one)) is not None:
             yield text
+
+
+def _own_volume(volume: str, source: Source, path: Path, launches: Launches) -> str:
+    """`hf:/x` with the name that docker has for it: compose puts the project's in front of those that it declares."""
+    match = _NAMED_VOLUME.match(volume)
+    declared = mapping(source.data.get("volumes"))
+    if match is None or match[1] not in declared:
+        return volume
+    settings = mapping(declared[match[1]])
+    stated, project = _text(settings.get("name")), _text(source.data.get("name"))
+    if stated is None and is_true(settings.get("external")):
+        stated = match[1]
+    if stated is None and project is None:
+        message = f"docker has volume {match[1]} as PROJECT_{match[1]}, and another one would be empty"
+        launches.notes.to_do(path, message, "write the name that `docker volume ls` shows")
+        return volume
+    return f"{stated or f'{project}_{match[1]}'}{volume[match.end(1) :]}"
 
 
 def _ports(value: Any, path: Path, launches: Launches) -> Iterator[str]:

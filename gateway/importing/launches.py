@@ -67,7 +67,7 @@ class Launches:
             return
         for flag in run.unknown:
             self.notes.to_do(path, f"docker has no flag {flag}", "correct it under launch.docker")
-        words = self.secrets.words([*([run.entrypoint] if run.entrypoint else []), *run.command], path)
+        words = self._words([*([run.entrypoint] if run.entrypoint else []), *run.command], path)
         given = {
             name: (env or {}).get(name, f"${{{name}}}") if text is None else text for name, text in run.env.items()
         }
@@ -91,7 +91,7 @@ class Launches:
 
     def host(self, words: Sequence[str], env: Mapping[str, str], path: Path, stem: str) -> None:
         """A command that runs on the machine itself."""
-        kept = self.secrets.words(words, path)
+        kept = self._words(words, path)
         variables = self._variables(env, dict.fromkeys(env, path))
         text = shlex.join(kept)
         command = parse(text)
@@ -107,15 +107,28 @@ class Launches:
             elif not text.isprintable():
                 self.notes.to_do(at[name], f"{name} has a line break or a control character", "write it by hand")
             else:
+                self._computed(name, text, at[name])
                 found[name] = self.secrets.value(name, text, at[name])
         return found
+
+    def _words(self, given: Sequence[str], path: Path) -> list[str]:
+        """The words of a command, without secrets; a value that a shell computes is noted with its flag."""
+        kept = self.secrets.words(given, path)
+        flag = "the command"
+        for word in kept:
+            flag = word.partition("=")[0] if word.startswith("-") else flag
+            self._computed(flag, word, path)
+        return kept
+
+    def _computed(self, name: str, text: str, path: Path) -> None:
+        if "$(" in text or "`" in text:
+            self.notes.to_do(path, f"{name} has a value that a shell computes", "write the value")
 
     def _docker(self, run: DockerRun, path: Path) -> str:
         flags = [flag for flag in run.flags if flag.partition("=")[0] not in _OF_THE_UNIT]
         flags += [word for port in run.ports for word in ("-p", port)]
         for flag in flags:
-            if "$(" in flag or "`" in flag:
-                self.notes.to_do(path, f"{flag.partition('=')[0]} has a value that a shell computes", "write the value")
+            self._computed(flag.partition("=")[0], flag, path)
             if flag.startswith("--env-file="):
                 hint = "write them under launch.env as NAME: ${NAME}"
                 self.notes.to_do(path, "the variables of an --env-file are not read", hint)
@@ -123,7 +136,8 @@ class Launches:
 
     def _volume(self, volume: str, path: Path) -> str:
         volume = re.sub(r"^\$(HOME\b|\{HOME\})", "~", volume)
-        if volume.startswith("."):
+        self._computed(f"volume {self.secrets.mask(volume)}", volume, path)
+        if volume.startswith((".", "${PWD}")):
             self.notes.to_do(path, f"volume {volume} is relative to a directory", "write an absolute path")
         return self.secrets.mask(volume)
 
@@ -222,7 +236,9 @@ class Launches:
 def _starts_vllm(command: ServeCommand, image: str) -> bool:
     if command.program:
         return command.is_vllm and bool(command.model or command.flags)
-    return bool(command.words) and (is_serving_image(image) or bool(command.flags))
+    # `--port` alone is a flag of llama-server and of most other servers, too.
+    named = "vllm" in image.lower() or command.model is not None
+    return bool(command.words) and (is_serving_image(image) or bool(command.flags and named))
 
 
 def _api_key(written: Any) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Secrets:
         flag = ""
         for word in words:
             name, equals, value = word.partition("=")
-            if flag and not word.startswith("-"):
+            if flag and not word.startswith("-") and word not in ("$@", "$*"):
                 found.append(self.value(_FLAGS[flag], word, path))
             elif name in _FLAGS and equals:
                 found.append(f"{name}={self.value(_FLAGS[name], value, path)}")
@@ -58,9 +58,12 @@ class Secrets:
 
     def _replaced(self, text: str, name: str, path: Path) -> str:
         if text not in self._names:
-            self._names[text] = name
-            hint = f"set {name} where the engine is started"
-            self._notes.to_do(path, f"the value of {name} is not copied: it is ${{{name}}} here", hint)
+            used = self._names.values()
+            numbered = (f"{name}_{number}" for number in range(2, len(used) + 3))
+            chosen = next(one for one in (name, *numbered) if one not in used)  # two engines may have a key each
+            self._names[text] = chosen
+            hint = f"set {chosen} where the engine is started"
+            self._notes.to_do(path, f"the value of {name} is not copied: it is ${{{chosen}}} here", hint)
         return f"${{{self._names[text]}}}"
 
     def mask(self, text: str) -> str:

@@ -236,7 +236,7 @@ class Variables:
             value = " ".join(self.values[name])
             self.room -= len(value)
             return value if self.room >= 0 else f"${{{name}}}"
-        return match[4] if match[3] in ("-", ":-", "=", ":=") else f"${{{name}}}"
+        return _unquoted(match[4]) if match[3] in ("-", ":-", "=", ":=") else f"${{{name}}}"
 
     def words(self, words: Sequence[Word]) -> Iterator[Word]:
         """The words with variables put in: an array gives several words, and so does text that is not in quotes."""
@@ -278,6 +278,12 @@ def assigned(words: Sequence[Word]) -> dict[str, Word]:
             break
         found[match[1]] = Word(match[3], word.line, word.quoted)
     return found
+
+
+def _unquoted(default: str) -> str:
+    """`${A:-"b"}`: the shell takes the quotes around a default away."""
+    quoted = len(default) > 1 and default[0] == default[-1] and default[0] in "'\""
+    return default[1:-1] if quoted and default[0] not in default[1:-1] else default
 
 
 def _split(text: str) -> list[str]:

@@ -46,6 +46,7 @@ class Script:
         self.launches, self.lines, self.stem = launches, lines, stem
         self.variables = Variables()
         self._counts: dict[str, int] = {}
+        self._conditions: list[int] = []  # the lines of every `if` around the command at hand
 
     def read(self, text: str, first_line: int = 1, depth: int = 0) -> None:
         for command in read_commands(text):
@@ -58,6 +59,10 @@ class Script:
             self.launches.notes.to_do(path, "not followed: what stands inside counts once", "look at the result")
             return
         exported = False
+        if words[0].text == "if":
+            self._conditions.append(words[0].line)
+        elif words[0].text == "fi" and self._conditions:
+            self._conditions.pop()
         while words and (words[0].text in KEYWORDS or words[0].text in WRAPPERS or words[0].text in ("{", "}")):
             exported = exported or words[0].text in ("export", "declare")
             words = words[1:]
@@ -72,7 +77,17 @@ class Script:
         if found:
             self.start([word.text for word in found], found[0].line, env, depth)
 
+    def _note_condition(self) -> None:
+        """What a branch sets or starts is taken whatever the condition says."""
+        if self._conditions:
+            path: Path = ("if", self._conditions[-1])
+            self.lines[path] = self._conditions[-1]
+            self.launches.notes.to_do(
+                path, "not followed: both branches count, the last value wins", "look at the result"
+            )
+
     def _assign(self, words: list[Word], *, exported: bool) -> None:
+        self._note_condition()
         while words:
             taken = self.variables.assign(words)
             names = assigned(words[:taken]) or {words[0].text: words[0]}
@@ -94,11 +109,13 @@ class Script:
         if not words:
             return
         if is_docker_run(words):
+            self._note_condition()
             known = {name: " ".join(values) for name, values in self.variables.values.items()} | dict(env)
             self.launches.container(read_docker_run(words), self._path("docker run", line), self.stem, env=known)
         elif _base(words[0]) in _SHELLS:
             self._shell(words, line, env, depth)
         elif is_vllm_program(parse(shlex.join(words)).program):
+            self._note_condition()
             exported = {name: " ".join(self.variables.values.get(name, [])) for name in self.variables.exported}
             given = {name: text for name, text in {**exported, **env}.items() if name not in _OF_THE_SHELL}
             self.launches.host(words, given, self._path("vllm serve", line), self.stem)

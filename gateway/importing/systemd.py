@@ -17,6 +17,12 @@ _SPECIFIER = re.compile(r"%([A-Za-z])")
 _REFERENCE = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)", re.ASCII)
 _STEPS = ("ExecStartPre", "ExecStartPost", "ExecStop", "ExecStopPost", "ExecReload")
 _RENDERED = re.compile(r"drop_caches|docker (stop|rm|kill|start)|/dev/shm|^/(usr/)?bin/sleep|pkill|pull")
+# Decided by the unit of a launch block, or about how systemd watches this one.
+_OF_THE_UNIT = re.compile(
+    r"Type|Restart\w*|Timeout\w*|StartLimit\w*|Kill\w*|SendSIG\w*|SuccessExitStatus|RemainAfterExit|NotifyAccess"
+    r"|Standard\w*|Syslog\w*|PermissionsStartOnly|PIDFile|GuessMainPID|LimitMEMLOCK|LimitSTACK|LimitNOFILE|Delegate"
+)
+_READ = frozenset(("Environment", "EnvironmentFile", "PassEnvironment", "ExecStart", *_STEPS))
 
 
 class Line(NamedTuple):
@@ -69,6 +75,10 @@ def convert(text: str, file: str, address: str | None = None) -> Draft:
         elif line.key in _STEPS:
             lines.setdefault(path, line.line)
             launches.notes.changed(path, "`gateway fleet render` writes such steps into its units")
+        elif line.key not in _READ and not _OF_THE_UNIT.fullmatch(line.key):
+            lines[path] = line.line
+            hint = "sudo systemctl edit the unit that is rendered, if it needs that"
+            launches.notes.left_out(path, "is not taken over", hint)
     return launches.finished()
 
 

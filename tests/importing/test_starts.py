@@ -238,6 +238,7 @@ def test_a_port_that_only_the_shell_knows_and_one_that_is_not_published() -> Non
         "cat > x <<EOF\nvllm serve other --port 1\nEOF\nvllm serve org/m --port ${P:-8001} --max-model-len 4096",
         "python3 -m vllm.entrypoints.openai.api_server --model org/m --port 8001 --max-model-len 4096",
         "docker run --name m -p 8001:8000 vllm/vllm-openai:v1 org/m --max-model-len 4096",
+        'MODEL=${1:-"org/m"}\nvllm serve "$MODEL" --port ${P:-\'8001\'} --max-model-len "${LEN:="4096"}"',
     ],
 )
 def test_every_way_of_starting_it_in_a_script(text: str) -> None:
@@ -260,7 +261,21 @@ def test_every_way_of_starting_it_in_a_script(text: str) -> None:
             "docker run -u $(id -u) vllm/vllm-openai:v1 m",
             "to_do 1 docker run: --user has a value that a shell computes",
         ),
+        ("export A=1 B=$(id -u)\nvllm serve m", "to_do 2 vllm serve: B has a value that a shell computes"),
+        ("docker run -e A=`id` vllm/vllm-openai:v1 m", "to_do 1 docker run: A has a value that a shell computes"),
+        ("vllm serve m --seed $(date +%s)", "to_do 1 vllm serve: --seed has a value that a shell computes"),
+        (
+            "docker run -v $(pwd)/m:/m vllm/vllm-openai:v1 m",
+            "to_do 1 docker run: volume $(pwd)/m:/m has a value that a shell computes",
+        ),
+        ("docker run -v $PWD/m:/m vllm/vllm-openai:v1 m", "to_do 1 docker run: volume ${PWD}/m:/m is relative"),
         ("docker run -v ./m:/m vllm/vllm-openai:v1 m", "to_do 1 docker run: volume ./m:/m is relative"),
+        ('if [ "$1" = a ]; then N=1\nelse N=2; fi\nvllm serve m --max-num-seqs $N', "to_do 1 if[1]: not followed"),
+        ("set -e\nif x; then\n  if y; then vllm serve m; fi\nfi", "to_do 3 if[3]: not followed"),
+        (
+            "docker run -p 8080:8080 ghcr.io/ggml-org/llama.cpp:server-cuda -m /m.gguf -np 4 --port 8080",
+            "left_out 1 docker run: a container of ghcr.io/ggml-org/llama.cpp:server-cuda runs '-m /m.gguf': no vLLM",
+        ),
         ("vllm serve m --max-model-length 8", "to_do 1 vllm serve: "),
         ("\n\npip install vllm", "left_out 3 pip: `pip install` is no part of a launch"),
     ],
@@ -269,9 +284,49 @@ def test_what_is_not_understood_is_noted_with_its_line(text: str, words: str) ->
     assert any(note.startswith(words) for note in notes_of("shell", text)), notes_of("shell", text)
 
 
+def test_a_condition_around_other_commands_is_not_noted() -> None:
+    text = "if docker ps | grep -q m; then docker rm -f m; fi\nvllm serve m"
+    assert [note for note in notes_of("shell", text) if " if" in note] == []
+
+
+def test_two_engines_with_a_key_each_keep_two_keys() -> None:
+    text = (
+        "docker run -e VLLM_API_KEY=sk-first-key -p 8001:8000 vllm/vllm-openai:v1 a\n"
+        "docker run -e VLLM_API_KEY=sk-second-key -p 8002:8000 vllm/vllm-openai:v1 b\n"
+        "docker run -e VLLM_API_KEY=sk-first-key -p 8003:8000 vllm/vllm-openai:v1 c\n"
+    )
+    draft = STARTS["shell"](text, "start.sh", "spark1")
+    keys = [(entry.keys["api_key"], entry.keys["launch"]["env"]) for entry in draft.backends.values()]
+    first = ("${VLLM_API_KEY}", {"VLLM_API_KEY": "${VLLM_API_KEY}"})
+    assert keys == [first, ("${VLLM_API_KEY_2}", {"VLLM_API_KEY": "${VLLM_API_KEY_2}"}), first]
+
+
+@pytest.mark.parametrize(
+    ("top", "volume"),
+    [
+        ("name: fleet\nvolumes: {hf: }", "fleet_hf:/root/.cache"),
+        ("volumes: {hf: {name: weights}}", "weights:/root/.cache"),
+        ("volumes: {hf: {external: true}}", "hf:/root/.cache"),
+        ("volumes: {hf: {}}", "hf:/root/.cache"),
+    ],
+)
+def test_a_volume_of_a_compose_file_has_the_name_that_docker_knows(top: str, volume: str) -> None:
+    service = "{image: 'vllm/vllm-openai:v1', command: m, ports: ['8001:8000'], volumes: ['hf:/root/.cache']}"
+    text = f"{top}\nservices:\n  m: {service}\n"
+    (backend,) = started("compose", text).snapshot.backends.values()
+    assert launch_of(backend).volumes == (volume,)
+    told = [note for note in notes_of("compose", text) if "as PROJECT_hf" in note]
+    assert bool(told) == (top == "volumes: {hf: {}}")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (
+            "[Service]\nType=exec\nWorkingDirectory=/opt\nExecStart=/opt/vllm serve m",
+            "left_out 3 WorkingDirectory: is not taken over",
+        ),
+        ("[Service]\nUser=vllm\nExecStart=/opt/vllm serve m", "left_out 2 User: is not taken over"),
         ("[Service]\nEnvironmentFile=/etc/x\nExecStart=/opt/vllm serve m", "to_do 2 EnvironmentFile: the variables of"),
         ("[Service]\nExecStart=/opt/start.sh", "to_do 2 /opt/start.sh: starts a script of its own"),
         ("[Service]\nExecStart=/opt/vllm serve m --port 80%i", "to_do 2 ExecStart: a specifier of systemd"),
