@@ -304,14 +304,14 @@ def test_two_engines_with_a_key_each_keep_two_keys() -> None:
 @pytest.mark.parametrize(
     ("top", "volume"),
     [
-        ("name: fleet\nvolumes: {hf: }", "fleet_hf:/root/.cache"),
-        ("volumes: {hf: {name: weights}}", "weights:/root/.cache"),
-        ("volumes: {hf: {external: true}}", "hf:/root/.cache"),
-        ("volumes: {hf: {}}", "hf:/root/.cache"),
+        ("name: fleet\nvolumes: {hf: }", "fleet_hf:/hf"),
+        ("volumes: {hf: {name: weights}}", "weights:/hf"),
+        ("volumes: {hf: {external: true}}", "hf:/hf"),
+        ("volumes: {hf: {}}", "hf:/hf"),
     ],
 )
 def test_a_volume_of_a_compose_file_has_the_name_that_docker_knows(top: str, volume: str) -> None:
-    service = "{image: 'vllm/vllm-openai:v1', command: m, ports: ['8001:8000'], volumes: ['hf:/root/.cache']}"
+    service = "{image: 'vllm/vllm-openai:v1', command: m, ports: ['8001:8000'], volumes: ['hf:/hf']}"
     text = f"{top}\nservices:\n  m: {service}\n"
     (backend,) = started("compose", text).snapshot.backends.values()
     assert launch_of(backend).volumes == (volume,)

@@ -54,7 +54,7 @@ _LISTS = {
     "tmpfs": "tmpfs",
 }
 _SWITCHES = {"init": "init", "privileged": "privileged", "read-only": "read_only"}
-_NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)  # `hf:/root/.cache`: no folder of the host
+_NAMED_VOLUME = re.compile(r"([A-Za-z0-9][\w.-]*):", re.ASCII)  # `hf:/hf`: no folder of the host
 _ELSEWHERE = frozenset(("gpus", "ulimit", "log-driver", "log-opt"))
 
 
