@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
+from gateway.launch.command import parse
+from gateway.launch.docker import is_docker_run, read_docker_run
 from gateway.launch.words import split
 
 # flag -> the backend's key; the value is text or a count as the key wants it
@@ -14,7 +17,8 @@ _VLLM = {
     "--tool-call-parser": "tool_parser",
     "--reasoning-parser": "reasoning_parser",
 }
-_LLAMA = {"--ctx-size": "context", "-c": "context", "--parallel": "slots", "-np": "slots"}
+_LLAMA = {"--ctx-size": "context", "--parallel": "slots"}
+_SHORT = {"-c": "--ctx-size", "-np": "--parallel"}
 _COUNTS = ("context", "slots")
 _THOUSANDS = {"k": 1000, "K": 1024, "m": 1_000_000, "M": 1024 * 1024}
 
@@ -27,9 +31,10 @@ def backend_keys(command: str) -> dict[str, Any]:
         keys: dict[str, Any] = {key: _value(key, flags[flag]) for flag, key in _VLLM.items() if flag in flags}
         if "tool_parser" in keys and "--enable-auto-tool-choice" not in flags:
             keys["auto_tools"] = False
-        model = flags.get("--served-model-name") or flags.get("--model") or _after_serve(words)
+        model = flags.get("--served-model-name") or flags.get("--model") or _after_serve(words) or _positional(words)
         keys |= {"model": model} if model and "$" not in model else {}
         return {key: value for key, value in keys.items() if value is not None}
+    flags = _flags([_SHORT.get(word, word) for word in words])
     found = {key: _value(key, flags[flag]) for flag, key in _LLAMA.items() if flag in flags}
     context, slots = found.get("context"), found.get("slots")
     if context and slots and "--kv-unified" not in flags and "-kvu" not in flags:
@@ -49,8 +54,17 @@ def _after_serve(words: list[str]) -> str | None:
     return None
 
 
+def _positional(words: list[str]) -> str | None:
+    """The model that stands behind flags, or alone behind an image that serves by itself."""
+    if is_docker_run(words):
+        run = read_docker_run(words)
+        return parse(shlex.join(run.command), image=run.image, entrypoint=run.entrypoint).model
+    return parse(shlex.join(words)).model
+
+
 def _flags(words: list[str]) -> dict[str, str]:
-    """`--flag value`, `--flag=value` and `--flag` (empty). Of a repeated flag the first."""
+    """`--flag value`, `--flag=value` and `--flag` (empty). Of a repeated flag the last counts, as in the servers: a
+    model overrides what its macro says."""
     found: dict[str, str] = {}
     for i, word in enumerate(words):
         if not word.startswith("-"):
@@ -58,7 +72,7 @@ def _flags(words: list[str]) -> dict[str, str]:
         flag, equals, value = word.partition("=")
         if not equals and i + 1 < len(words) and not words[i + 1].startswith("-"):
             value = words[i + 1]
-        found.setdefault(flag, value)
+        found[flag] = value
     return found
 
 

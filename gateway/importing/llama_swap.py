@@ -32,6 +32,7 @@ _READ = (
     "checkEndpoint",
     "macros",
 )
+_STRIPS = ("stripParams", "strip_params")  # the second is its name in older files
 _MODES = ("it does not say which models run together", "run: on_demand says that a model need not be there")
 _TOP = {
     "groups": _MODES,
@@ -129,7 +130,7 @@ class _Converter:
             self.notes.left_out((*path, key))
 
     def _note_start(self, path: Path, url: str, port: int | None) -> None:
-        automatic = " (an automatic port)" if port is not None else ""
+        automatic = " (an automatic port)" if port is not None and f":{port}" in url else ""
         message = f"so far the gateway neither starts nor stops it; it is expected at {url}{automatic}"
         hint = (
             "run its cmd as a service there; or give the backend run: on_request with start and stop; "
@@ -146,8 +147,11 @@ class _Converter:
         filters = mapping(model.get("filters"))
         path: Path = ("models", name, "filters")
         forced = request_params(mapping(filters.get("setParams")), (*path, "setParams"), self.notes)
-        if text_of(filters.get("stripParams")):
-            self.notes.left_out((*path, "stripParams"), "what a client says is not taken away")
+        for key in filters:
+            if key in _STRIPS:
+                self.notes.left_out((*path, key), "what a client says is not taken away")
+            elif key not in ("setParams", "setParamsByID"):
+                self.notes.left_out((*path, key))
         if forced:
             self.notes.changed(
                 (*path, "setParams"), "these hold only where the client says nothing: see aliases.*.params"

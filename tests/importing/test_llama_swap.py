@@ -111,3 +111,34 @@ def test_a_key_that_comes_twice_is_one_client() -> None:
 def test_macros_that_contain_themselves_end() -> None:
     made = imported("llama-swap", 'macros: {a: "${b}", b: "${a}"}\nmodels: {m: {cmd: "${a} --port ${PORT}"}}')
     assert made.snapshot.backends["m"].url == "http://localhost:5800"
+
+
+def test_a_model_overrides_what_its_macro_says() -> None:
+    text = """
+        macros:
+          llama: "llama-server --port ${PORT} -c 32768 -np 4"
+          vllm: "vllm serve --port ${PORT} --max-model-len 4096 --max-num-seqs 8"
+        models:
+          a: {cmd: "${llama} --ctx-size 8192 --parallel 2"}
+          b: {cmd: "${vllm} --max-model-len 8k org/b"}
+    """
+    a, b = imported("llama-swap", text).snapshot.backends.values()
+    assert (a.context, a.slots) == (4096, 2)  # llama.cpp divides its window among its slots
+    assert (b.context, b.slots, b.model) == (8000, 8, "org/b")
+
+
+@pytest.mark.parametrize("key", ["strip_params", "forceParams"])
+def test_a_filter_without_a_counterpart_is_told(key: str) -> None:
+    made = imported("llama-swap", f'models: {{m: {{cmd: "llama-server --port ${{PORT}}", filters: {{{key}: top_k}}}}}}')
+    assert made.note(f"models.m.filters.{key}").kind == "left_out"
+
+
+def test_only_the_port_that_llama_swap_gives_is_called_automatic() -> None:
+    text = """
+        models:
+          a: {cmd: "llama-server --port ${PORT}"}
+          b: {cmd: "llama-server --port ${PORT}", proxy: "http://192.168.1.11:9999"}
+    """
+    made = imported("llama-swap", text)
+    told = [made.note(f"models.{name}.cmd").problem.message for name in "ab"]
+    assert ["automatic" in message for message in told] == [True, False]
