@@ -19,6 +19,7 @@ GUIDE = "guide to vLLM on a Spark"
 IMAGE: Path = ("launch", "image")
 DOCKER: Path = ("launch", "docker")
 VOLUMES: Path = ("launch", "volumes")
+_VOLUME_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 DOCKER_RUN = "docker run --help"
 LOOPBACK = ("localhost", "::1")
 _SHELLS = ("sh", "bash", "dash")
@@ -207,7 +208,11 @@ def _unreached(one: Subject) -> Remark | None:
 
 def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
     """Weights and compiled kernels outlive a container only in a mounted folder."""
-    if one.image is None or one.profile is not None or not (one.whole or one.env.get("MODEL_PATH")):
+    if one.image is None or one.profile is not None:
+        return
+    odd = [remark for volume in one.launch.mounts if (remark := _odd_volume(volume, one)) is not None]
+    yield from odd
+    if odd or not (one.whole or one.env.get("MODEL_PATH")):
         return
     inside = [path for volume in one.launch.mounts if (path := _inside(volume))]
     if len(inside) < len(one.launch.mounts) or one.docker.has("mount"):
@@ -232,6 +237,25 @@ def volumes(one: Subject, _: Catalog) -> Iterator[Remark]:
         message = f"{compiled} is not mounted: a new container compiles again, and starts slower"
         fix = f"volumes: [..., ~/.cache/vllm:{compiled}]"
         yield Remark("note", message, fix, f"{GUIDE}, 4", where)
+
+
+def _odd_volume(volume: str, one: Subject) -> Remark | None:
+    """A mount that docker refuses, or that holds nothing from outside; None = neither, or a variable decides."""
+    where = VOLUMES if volume in one.launch.volumes else DOCKER
+    parts = volume.split(":")
+    source, target = parts[0], parts[1] if len(parts) > 1 else ""
+    if "$" in volume:
+        return None
+    if len(parts) == 1 and source.startswith("/"):
+        message = f"'{volume}' has no folder of the host: it is empty in every new container"
+        return Remark("warning", message, f"volumes: [FOLDER:{source}]", "docker run --help", where)
+    if not source or not target.startswith("/") or len(parts) > 3:
+        message = f"'{volume}' is not HOST:CONTAINER with a whole path in the container: docker refuses it"
+        return Remark("error", message, "volumes: [/FOLDER:/FOLDER/IN/THE/CONTAINER]", "docker run --help", where)
+    if not source.startswith(("/", "~", ".")) and not _VOLUME_NAME.fullmatch(source):
+        message = f"'{source}' is neither a whole path nor the name of a volume: docker refuses it"
+        return Remark("error", message, f"volumes: [/{source}:{':'.join(parts[1:])}]", "docker run --help", where)
+    return None
 
 
 def _inside(volume: str) -> str | None:
