@@ -197,7 +197,7 @@ def _retry_after_in(body: bytes) -> float | None:
     try:
         answer: Any = msgspec.json.decode(body)
         return max(0.0, float(answer["parameters"]["retry_after"]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, ValueError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

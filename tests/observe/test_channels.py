@@ -125,6 +125,15 @@ async def test_a_channel_is_not_asked_before_it_wants_to_be(wait: bytes) -> None
         assert sender.dropped == 0
 
 
+@pytest.mark.parametrize("wait", [10**400, -1, "soon", None, [], {}, True, 1e308], ids=lambda wait: str(wait)[:9])
+async def test_a_wait_that_is_no_time_costs_no_message(wait: object) -> None:
+    busy = refusal("429 Too Many Requests", body={"ok": False, "parameters": {"retry_after": wait}})
+    async with hooked(busy, OK) as hook, sender_to(webhook(hook), replace(QUICK, asked=0.1)) as sender:
+        sender.enqueue(message())
+        await hook.until_asked(2)
+        assert sender.dropped == 0
+
+
 async def test_a_wait_of_days_is_not_kept() -> None:
     days = refusal("429 Too Many Requests", "retry-after: 1000000")
     async with hooked(days, OK) as hook, sender_to(webhook(hook), replace(QUICK, asked=0.1)) as sender:
