@@ -216,7 +216,11 @@ async def test_keys_of_server_wait_for_a_restart_and_say_so(file: Path, caplog: 
         assert "restart the gateway for server.listen, server.max_body" in caplog.text
         big = await e.gateway.client.post(CHAT, json=chat("w", "x" * 2000))
         assert big.status_code == 200, "the old limit counts"
-        await e.edit(server, "")
+        half = await e.edit(", listen: '127.0.0.1:4999'", "")
+        assert half.reason == "~ server.listen (as the gateway runs)", "max_body was not edited and still waits"
+        assert (await status(e))["config"]["restart"] == ["server.max_body"]
+        back = await e.edit("server: {max_body: 1KiB}\n", "")
+        assert back.reason == "~ server.max_body (as the gateway runs)"
         assert (await status(e))["config"]["restart"] == []
 
 

@@ -188,7 +188,7 @@ class Reloader:
         await self._gateway.put_in_force(replace(snapshot, server=self._gateway.snapshot.server))
         found = changes(before, after)
         restart = needs_restart(self._started_with, after.server)
-        found += [f"~ {key} (waits for a restart)" for key in needs_restart(before.server, after.server)]
+        found += [_server_change(key, restart) for key in needs_restart(before.server, after.server)]
         warnings = [str(warning) for warning in loaded.warnings]
         news = [warning for warning in warnings if warning not in {str(w) for w in self._loaded.warnings}]
         applied = Applied(time.time(), tuple(found), tuple(restart), tuple(warnings))
@@ -232,6 +232,11 @@ class Reloader:
             "restart": list(self.restart),
             "warnings": [str(warning) for warning in self._loaded.warnings],
         }
+
+
+def _server_change(key: str, restart: Iterable[str]) -> str:
+    """A key of `server` that was edited. An edit can also go back to the value with which the gateway runs."""
+    return f"~ {key} ({'waits for a restart' if key in restart else 'as the gateway runs'})"
 
 
 def listed(lines: Iterable[str], most: int) -> str:
