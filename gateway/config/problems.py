@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
+from gateway.config.secret import without_credentials
 from gateway.printable import visible
 from gateway.shortage import WORDS, Kind
 
@@ -24,13 +25,19 @@ def dotted(path: Path) -> str:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One mistake. `line` counts from 1; None = the whole file. `path` is empty for mistakes of the YAML itself. As a
-    string it is one line without control characters, whatever the file holds."""
+    string it is one line without control characters, whatever the file holds. Credentials of a URL are left out: a URL
+    may stand where none belongs."""
 
     file: str
     line: int | None
     path: str
     message: str
     hint: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("path", "message", "hint"):
+            if (text := getattr(self, name)) is not None and "//" in text:
+                object.__setattr__(self, name, without_credentials(text))
 
     def __str__(self) -> str:
         where = self.file if self.line is None else f"{self.file}:{self.line}"

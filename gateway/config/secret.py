@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_USERINFO = re.compile(r"//[^/@\s]*@")
+_URLS = re.compile(r"//\S+")  # the rest of a word: one or more URLs
 
 
 class Secret:
@@ -58,6 +58,21 @@ class Expanded(str):
         return Expanded(super().strip(chars), self.source)
 
 
+def without_credentials(text: str) -> str:
+    """`text` with `***` for the user and the password of each URL in it."""
+    return _URLS.sub(lambda urls: "//".join(map(_without_user, urls[0].split("//"))), text) if "@" in text else text
+
+
+def _without_user(rest: str) -> str:
+    """What follows the `//` of a URL. A password may hold an @, and one that was not quoted for a URL a slash: then the
+    part before the slash ends in no port."""
+    authority, slash, _ = rest.partition("/")
+    _, colon, port = authority.rpartition(":")
+    slash_in_password = slash and colon and not port.isdigit() and not authority.startswith("[")
+    _, at, host = (rest if slash_in_password else authority).rpartition("@")
+    return f"***@{host}{'' if slash_in_password else rest[len(authority) :]}" if at else rest
+
+
 def shown(value: Any) -> str:
     """`value` as an error message may show it: never what a variable held, never the credentials of a URL."""
     if isinstance(value, bool):
@@ -65,7 +80,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Expanded):
         return f"{value.source!r} (as expanded)"
     if isinstance(value, str):
-        text = _USERINFO.sub("//***@", value)
+        text = without_credentials(value)
         return repr(text if len(text) <= 60 else text[:57] + "...")
     if isinstance(value, int | float):
         return f"'{value}'" if abs(value) < 1e18 else "that number"

@@ -180,3 +180,33 @@ def test_server_hosts_and_metrics_are_read() -> None:
 @pytest.mark.parametrize("value", ["true", "closed", "keys", "none", "1", "[open]"])
 def test_metrics_take_two_words(value: str) -> None:
     assert "server.metrics" in problems(server(f"metrics: {value}"))
+
+
+@pytest.mark.parametrize("password", ["hush-hush", "hush@hush", "hush/hush"], ids=["plain", "at", "slash"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"backends: {{a: {{{BACKEND}}}}}\nserver: {{proxies: 'URL'}}",
+        f"backends: {{a: {{{BACKEND}}}}}\nserver: {{hosts: 'URL'}}",
+        f"backends: {{a: {{{BACKEND}}}}}\nserver: {{hosts: ['URL']}}",
+        f"backends: {{a: {{{BACKEND}}}}}\nserver: {{env_file: 'URL'}}",
+        f"backends: {{a: {{{BACKEND}}}}}\naliases: {{b: 'URL'}}",
+        f"backends: {{a: {{{BACKEND}}}}}\naliases: {{b: ['URL']}}",
+        f"backends: {{a: {{{BACKEND}, health: {{path: 'URL'}}}}}}",
+        f"backends: {{a: {{{BACKEND}, node: 'URL'}}}}\nnodes: {{n: {{}}}}",
+        f"backends: {{a: {{{BACKEND}, 'URL': 1}}}}",
+        f"backends: {{'URL': {{{BACKEND}}}}}",
+        "backends: {a: {url: '[URL]'}}",
+    ],
+    ids=lambda text: text.replace("\n", " ")[-40:],
+)
+def test_credentials_of_a_url_are_shown_nowhere_wherever_it_stands(text: str, password: str) -> None:
+    found = problems(text.replace("URL", f"http://someone:{password}@proxy:3128"))
+    assert found
+    assert "hush" not in found
+    assert "someone" not in found
+
+
+def test_a_url_without_credentials_is_shown_whole() -> None:
+    for path in ("http://h:8000/p@th", "https://h/@cf/model", "http://[::1]:8/x@y"):
+        assert path in problems(f"backends: {{a: {{{BACKEND}}}}}\nserver: {{proxies: '{path}'}}")
