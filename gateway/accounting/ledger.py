@@ -98,6 +98,9 @@ class Ledger:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(10.0)
+        if unwritten := len(self._held) + len(self._queue):
+            self.lost += unwritten
+            log.error("the usage ledger %s could not be written until the end; entries lost: %d", self.path, self.lost)
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

@@ -191,6 +191,18 @@ def test_a_locked_file_is_said_once_and_nothing_is_lost(tmp_path: Path, caplog: 
         until(lambda: said(caplog, "is written again; entries lost: 0") == 1)
 
 
+@pytest.mark.usefixtures("fast")
+def test_a_gateway_that_stops_says_what_it_could_not_write(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / NAME).write_bytes(b"no database " * 100)
+    with ledger(tmp_path) as opened:
+        tries = watched_tries(opened)
+        opened.record(entry())
+        until(lambda: len(tries) >= 1)
+        opened.record(entry())
+    assert said(caplog, "could not be written until the end; entries lost: 2") == 1
+    assert opened.lost == 2
+
+
 def watched_tries(opened: Ledger) -> list[Exception]:
     """Filled with every failure from here on."""
     tries: list[Exception] = []
