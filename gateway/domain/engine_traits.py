@@ -132,6 +132,8 @@ class EngineTraits:
     `library`: requests go through a library for many clouds (litellm). Its model names begin with the provider, it
     knows prices, and it words its own error messages.
     `responses`: how it serves `/v1/responses` itself; None = it is always asked as a chat.
+    `embeds_or_ranks`: a server does one of the two; one that ranks answers requests for vectors with numbers that mean
+    nothing.
     `probe`: None = never probed. `signs`: None = it has to be named."""
 
     endpoints: frozenset[str]
@@ -172,6 +174,7 @@ class EngineTraits:
     launch_flags: bool = False
     library: bool = False
     responses: own_responses.OwnResponses | None = None
+    embeds_or_ranks: bool = False
     probe: Probe | None = None
     signs: Signs | None = None
 
@@ -223,6 +226,7 @@ TRAITS: Mapping[str, EngineTraits] = MappingProxyType(
         # llama-server of 2026-10-01 (llama.cpp 0c1e57098), seen running.
         "llamacpp": EngineTraits(
             _RANKS,
+            embeds_or_ranks=True,
             loaded=("status.value", "loaded"),
             window=("meta.n_ctx",),
             describes=Description("/props", window="default_generation_settings.n_ctx", slots="total_slots"),

@@ -79,6 +79,10 @@ class SuspectProbes:
         request is answered so too. None = it is a cloud that was probed within `CLOUD_EVERY`."""
         return self._start_sparingly(state, lambda: self._probe_endpoint(state, endpoint))
 
+    async def serves(self, state: BackendState, endpoint: Endpoint) -> bool:
+        """Does the backend answer a harmless request to this endpoint? False also where it answers nothing."""
+        return await _send(state, endpoint, stream=False) == ProbeResult(True)
+
     @property
     def busy(self) -> bool:
         """Is any harmless request under way?"""

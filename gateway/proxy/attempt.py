@@ -160,8 +160,9 @@ class Attempt:
         answer = read_whole(body, self.request, policy, thoughts)
         del body
         if self.request.endpoint.pools and answer.failure is None:
-            states = self._context.services.fleet.states
-            inability = await judge_results(answer, self.request, self.alias, self.candidate.state, states)
+            services, asked = self._context.services, (self.request, self.alias, self.candidate.state)
+            serves = services.prober.suspicion.serves
+            inability = await judge_results(answer, *asked, services.fleet.states, serves)
             if inability is not None:
                 raise self._unused(answer, "incapable", inability)
         await self._relay_whole(answer)
