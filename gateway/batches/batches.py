@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +16,7 @@ from gateway.admission.memory import Memory
 from gateway.batches.lines import URLS
 from gateway.batches.records import RUNNING, BatchRecord, FileRecord
 from gateway.batches.runner import LOOK, BatchRun, BatchRunner, Handle, now
-from gateway.batches.store import DAY, BatchStore, FileWriter, StoreAway
+from gateway.batches.store import DAY, BatchStore, FileWriter, StoreAway, StoreFailed
 from gateway.errors import GatewayError
 from gateway.proxy.services import Services
 
@@ -142,8 +141,11 @@ class Batches:
         return found
 
     def path_of(self, record: FileRecord) -> Path | None:
-        """Where its content is a file of its own; else `content` has it."""
-        return self._store.path_of(record.id)
+        """Where its content is a file of its own; else `content` has it. Raises `not_found` where it was lost."""
+        path = self._store.path_of(record.id)
+        if path is not None and not path.is_file():
+            raise _lost(record)
+        return path
 
     async def content(self, record: FileRecord) -> AsyncIterator[bytes]:
         """Raises `resources_exhausted` between its pieces."""
@@ -151,7 +153,7 @@ class Batches:
         while at < record.bytes:
             piece: bytes = await self.call(self._store.read_file, record.id, at, PIECE)
             if not piece:
-                raise GatewayError("not_found", f"The file {record.id} was deleted meanwhile.")
+                raise _lost(record)
             at += len(piece)
             yield piece
 
@@ -236,10 +238,8 @@ class Batches:
         """Run a method of the store in a thread of it. Raises `resources_exhausted` where that cannot be."""
         try:
             return await self._runner.in_thread(work, *args)
-        except (OSError, sqlite3.Error) as error:
-            self._failures.note("batches", f"using {self._store.where}")
-            message = f"The gateway cannot use {self._store.where}: {error}"
-            raise GatewayError("resources_exhausted", message, retry_after=60) from None
+        except StoreFailed as error:
+            raise GatewayError("resources_exhausted", str(error), retry_after=60) from None
         except StoreAway as error:
             raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
 
@@ -329,7 +329,7 @@ class Upload:
 
     async def close(self) -> None:
         if not self._kept:
-            with suppress(StoreAway):
+            with suppress(StoreAway, OSError):
                 await asyncio.to_thread(self._file.drop)
 
     async def _in_thread(self, work: Callable[..., None], *args: Any) -> None:
@@ -338,10 +338,17 @@ class Upload:
             await asyncio.to_thread(work, *args)
         except StoreAway as error:
             raise GatewayError("resources_exhausted", str(error), retry_after=RETRY_AFTER) from None
+        except OSError as error:
+            message = f"The gateway cannot keep the file in its `server.data`: {error.strerror or error}"
+            raise GatewayError("resources_exhausted", message, retry_after=60) from None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
+
+
+def _lost(record: FileRecord) -> GatewayError:
+    return GatewayError("not_found", f"The content of the file {record.id} was deleted.", param="file_id")
 
 
 def _refused(message: str) -> GatewayError:

@@ -30,18 +30,22 @@ from gateway.batches.redis_files import (
     asking,
     grouped,
 )
-from gateway.batches.store import EMPTY_FILE, EXPIRED, BatchGone, StoreAway, Usage, duplicate, output_files, with_model
+from gateway.batches.store import (
+    EMPTY_FILE,
+    EXPIRED,
+    LOST,
+    BatchGone,
+    StoreAway,
+    Usage,
+    duplicate,
+    output_files,
+    with_model,
+)
 
 LINES_MOST = 1_000_000  # of one batch
 TOO_MANY = {
     "code": "too_many_lines",
     "message": f"The input file has more than {LINES_MOST} lines: divide it.",
-    "param": None,
-    "line": None,
-}
-LOST = {
-    "code": "input_file_lost",
-    "message": "Redis has lost a part of the input file: send it again.",
     "param": None,
     "line": None,
 }

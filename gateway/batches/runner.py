@@ -3,14 +3,15 @@
 A line is a request of its client like any other, at `batch` priority: the same plan, slots, checks, mending, limits and
 log. What may succeed later is asked again until the batch expires; every other answer is the line's result.
 
-Where several gateways share the store, each runs the lines that it has leased there. While the store is away, what runs
-goes on, its results wait, and nothing new begins.
+Where several gateways share the store, each runs the lines that it has leased there. While the store is away, or its
+disk full, what runs goes on, its results wait, and nothing new begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +27,7 @@ from gateway.batches.lanes import Lanes, lines_at_a_time
 from gateway.batches.lines import URLS, LineError, answered_row, failed_row, read_line
 from gateway.batches.progress import Progress
 from gateway.batches.records import RUNNING, BatchRecord, LineRecord, Status
-from gateway.batches.store import BatchGone, BatchStore, StoreAway, StoreFull
+from gateway.batches.store import BatchGone, BatchStore, StoreAway, StoreFailed, StoreFull
 from gateway.domain.request import Endpoint
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
@@ -42,7 +43,8 @@ WINDOW = 256  # lines of one batch that wait or run
 AT_ONCE = 16  # lines that are taken at a time; so many more than run here may wait here
 LOOK = 1.0  # seconds between two looks at what other gateways have done
 AWAY = 0.5  # seconds until a store that is away is asked again
-FULL = 5.0  # the same of one that is full: a validation begins anew each time
+FULL = 5.0  # the same of one that is full, or whose disk fails: a validation begins anew each time
+NOTED_EVERY = 60.0  # seconds between two reports of a disk that fails
 TRIES_MOST = 5  # of a line whose answers are failures of backends
 PAUSE_MOST = 60.0  # seconds until a line is tried again
 CUT = 0  # the status of an answer that did not come to its end
@@ -116,23 +118,32 @@ class BatchRunner:
         self._handle = handle
         self._thread = ThreadPoolExecutor(store.threads, "batches")
         self._lanes = Lanes(self._limit)
+        self._unkept = 0  # results that the store has not taken
+        self._noted = float("-inf")  # when a failure of the store's disk was last reported
 
     def _limit(self, alias: str) -> int:
         found = self._services.snapshot.aliases.get(alias)
         return 1 if found is None else lines_at_a_time(found, self._services.fleet.states, time.monotonic())
 
     async def in_thread(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
-        """Run one method of the store."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+        """Run one method of the store. Raises StoreAway, also where its disk fails."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+        except (OSError, sqlite3.Error) as error:
+            clock = time.monotonic()
+            if clock - self._noted >= NOTED_EVERY:
+                self._noted = clock
+                self._services.metrics.failures.note("batches", f"using {self._store.where}")
+            raise StoreFailed(f"The gateway cannot use {self._store.where}: {error}") from None
 
     async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
-        """Run one method of the store; while that is away or full, again and again."""
+        """Run one method of the store; while that is away, full or broken, again and again."""
         while True:
             try:
                 return await self.in_thread(work, *args, **more)
             except StoreAway as error:
                 log.debug("batches wait: %s", error)
-                await asyncio.sleep(FULL if isinstance(error, StoreFull) else AWAY)
+                await asyncio.sleep(_pause_of(error))
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -268,6 +279,8 @@ class BatchRunner:
         """Raises LineError."""
         record, task = run.record, asyncio.current_task()
         assert task is not None
+        while self._unkept:  # an answer that cannot be kept would have to be asked for again
+            await asyncio.sleep(AWAY)
         body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
@@ -281,14 +294,20 @@ class BatchRunner:
             kept.close()
 
     async def _commit(self, run: BatchRun, line: LineRecord, row: bytes, *, ok: bool) -> None:
-        while True:
-            try:
-                record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
-                break
-            except StoreAway:
-                if run.stopping:
-                    return  # it has no result, and runs again when the batch goes on
-                await asyncio.sleep(AWAY)
+        waits = False
+        try:
+            while True:
+                try:
+                    record = await self.in_thread(self._store.add_result, run.record.id, line.number, row, ok=ok)
+                    break
+                except StoreAway as error:
+                    if run.stopping:
+                        return  # it has no result, and runs again when the batch goes on
+                    self._unkept += not waits
+                    waits = True
+                    await asyncio.sleep(_pause_of(error))
+        finally:
+            self._unkept -= waits
         run.follow(record)
         self._services.metrics.batch_lines.inc("completed" if ok else "failed")
 
@@ -306,6 +325,11 @@ class BatchRunner:
         behind = replace(client, priority="batch") if client is not None else None
         identity = Identity(owner, owner, behind)
         return OnBehalf(identity, replace(find_alias(snapshot, identity, model), priority="batch", join_retries=False))
+
+
+def _pause_of(error: StoreAway) -> float:
+    """Seconds until the store is asked again."""
+    return FULL if isinstance(error, StoreFull | StoreFailed) else AWAY
 
 
 def now() -> int:

@@ -23,6 +23,7 @@ from gateway.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRec
 from gateway.batches.store import (
     EMPTY_FILE,
     EXPIRED,
+    LOST,
     BatchStore,
     FileWriter,
     StoreFull,
@@ -118,9 +119,10 @@ class SqliteBatchStore(BatchStore):
         return _DiskWriter(self.path_of(name))
 
     def read_file(self, name: str, at: int, size: int) -> bytes:
-        with self.path_of(name).open("rb") as file:
+        with suppress(FileNotFoundError), self.path_of(name).open("rb") as file:
             file.seek(at)
             return file.read(size)
+        return b""
 
     def add_file(self, record: FileRecord) -> None:
         row = (record.id, record.owner, record.purpose, record.filename, record.bytes, record.created_at)
@@ -191,7 +193,10 @@ class SqliteBatchStore(BatchStore):
         self._forget_lines(record.id)
         total = failed = 0
         models: tuple[str, ...] = ()
-        with self.path_of(record.input_file_id).open("rb") as file:
+        path = self.path_of(record.input_file_id)
+        if not path.exists():  # deleted meanwhile, or by someone else
+            return self.move(record.id, ("validating",), "failed", now, errors=[LOST])
+        with path.open("rb") as file:
             for some in _grouped(read_lines(file, record.endpoint, line_most)):
                 total += len(some)
                 with self._transaction():

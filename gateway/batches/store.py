@@ -15,6 +15,12 @@ DAY = 86400
 OUTPUT_DAYS = 30  # days until the files that a batch wrote expire
 MODELS_MOST = 8  # models of a batch that are named
 EMPTY_FILE = {"code": "empty_file", "message": "The input file has no lines.", "param": None, "line": None}
+LOST = {
+    "code": "input_file_lost",
+    "message": "The gateway has lost a part of the input file: send it again.",
+    "param": None,
+    "line": None,
+}
 EXPIRED = "batch_expired", "The batch expired before this line was run."  # code and message of a row
 
 
@@ -24,6 +30,10 @@ class StoreAway(Exception):
 
 class StoreFull(StoreAway):
     """There is no room for more bytes."""
+
+
+class StoreFailed(StoreAway):
+    """Its disk does not do what was asked: it is full, locked or broken."""
 
 
 class BatchGone(Exception):
@@ -76,7 +86,7 @@ class BatchStore(ABC):
 
     @abstractmethod
     def read_file(self, name: str, at: int, size: int) -> bytes:
-        """At most `size` bytes from `at` of its content."""
+        """At most `size` bytes from `at` of its content; fewer where that ends, or was lost."""
 
     def path_of(self, name: str) -> Path | None:
         """Where its content is a file of its own; None = it is not."""
@@ -147,7 +157,11 @@ class BatchStore(ABC):
         leased by this call. `running`: numbers of the lines that this gateway runs already. Raises BatchGone."""
 
     def read(self, record: BatchRecord, line: LineRecord) -> bytes:
-        return self.read_file(record.input_file_id, line.at, line.size)
+        """Raises LineError where the input file was lost."""
+        found = self.read_file(record.input_file_id, line.at, line.size)
+        if len(found) < line.size:
+            raise LineError(str(LOST["code"]), str(LOST["message"]), line.custom_id)
+        return found
 
     @abstractmethod
     def add_result(self, batch: str, number: int, row: bytes, *, ok: bool) -> BatchRecord:
