@@ -114,7 +114,7 @@ def page(request: Request, found: list[Any], most: int) -> Response:
     """One page of a list, as OpenAI's: `{object, data, first_id, last_id, has_more}`. Raises `invalid_request_body`."""
     asked = request.query_params
     limit = asked.get("limit", str(min(most, 20 if most < PAGE_MOST else most)))
-    if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= most:
+    if not _is_number(limit) or not 1 <= int(limit) <= most:
         raise GatewayError("invalid_request_body", f"`limit` must be a number from 1 to {most}.", param="limit")
     order = asked.get("order", "desc")
     if order not in ("asc", "desc"):
@@ -144,12 +144,16 @@ def owner_of(gateway: Gateway, request: Request) -> str:
     return identity.name if identity.client is not None else OPEN
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
 def _expiry(fields: dict[str, str]) -> int | None:
     """Unix seconds; None = kept."""
     seconds = fields.get("expires_after[seconds]")
     if seconds is None:
         return None
-    if fields.get("expires_after[anchor]") != "created_at" or not seconds.isdigit() or len(seconds) > 9:
+    if fields.get("expires_after[anchor]") != "created_at" or not _is_number(seconds):
         raise GatewayError(
             "invalid_request_body", "`expires_after` needs anchor created_at and seconds.", param="expires_after"
         )

@@ -125,7 +125,8 @@ class FormReader:
         if filename is not None:
             if self.file is not None:
                 raise MultipartError("the form has more than one file")
-            self._part.filename = filename[:FILENAME_MOST]
+            # A charset that the client names may decode to halves of characters, which nothing can write.
+            self._part.filename = filename.encode(errors="replace").decode()[:FILENAME_MOST]
             self.file = self._part
 
     def _data(self, data: bytes, start: int, end: int) -> None:

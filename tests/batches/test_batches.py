@@ -215,6 +215,27 @@ async def test_files_are_listed_read_and_deleted() -> None:
         assert not (folder_of(f) / made[2].id).exists()
 
 
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+@pytest.mark.parametrize("limit", ["²", "٣", "0", "-1", "x", ""])
+async def test_a_limit_that_is_no_number_is_a_clear_error(path: str, limit: str) -> None:
+    async with filed() as f:
+        answer = await f.gateway.client.get(path, params={"limit": limit})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+
+
+@pytest.mark.parametrize("charset", ["unicode_escape''%5Cud800", "utf-7''%2B2AA-"])
+async def test_a_filename_in_any_charset_is_kept_as_text(charset: str) -> None:
+    body = (
+        '--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+        f'content-disposition: form-data; name="file"; filename*={charset}\r\n\r\n{{}}\r\n--b--\r\n'
+    )
+    async with filed() as f:
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        made = await f.gateway.client.post("/v1/files", content=body, headers=kind)
+        assert (made.status_code, made.json()["filename"]) == (200, "?")
+        assert [one.filename async for one in f.client.files.list()] == ["?"]
+
+
 async def test_a_file_may_be_larger_than_a_request_but_not_than_its_own_limit() -> None:
     top = "server: {max_body: 64KiB, max_file: 1MiB}"
     async with filed(top=top) as f:
@@ -238,6 +259,14 @@ BODIES = {
         'multipart/form-data; boundary="b"',
         b'--b\r\ncontent-disposition: form-data; name="file"',
         "ends before",
+    ),
+    "an expiry that is no number": (
+        "multipart/form-data; boundary=b",
+        b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        b'--b\r\ncontent-disposition: form-data; name="expires_after[anchor]"\r\n\r\ncreated_at\r\n'
+        b'--b\r\ncontent-disposition: form-data; name="expires_after[seconds]"\r\n\r\n\xc2\xb2\r\n'
+        b'--b\r\ncontent-disposition: form-data; name="file"; filename="x"\r\n\r\n{}\r\n--b--\r\n',
+        "expires_after",
     ),
     "no file": (
         "multipart/form-data; boundary=b",
