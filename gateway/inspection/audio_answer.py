@@ -7,7 +7,11 @@ import struct
 from math import isfinite
 from typing import Any
 
+import msgspec
+
+from gateway.domain.upstream import ProtocolFailure
 from gateway.domain.usage import count_of
+from gateway.transport.sse import Framer, data_of
 
 SECONDS_MOST = 7 * 86400.0
 # Layer III of MP3, by the version bits of a frame: 3 = MPEG 1, 2 = MPEG 2, 0 = MPEG 2.5.
@@ -68,12 +72,49 @@ def said_seconds(answer: Any) -> float:
 
 
 def said_tokens(answer: Any) -> dict[str, int] | None:
-    """The tokens of a transcription by a model that counts them, under the names of a chat's; None = not reported."""
+    """The tokens of a transcription by a model that counts them, under the names of a chat's (vLLM's streams use these
+    themselves); None = not reported."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(usage, dict):
         return None
-    counts = count_of(usage.get("input_tokens")), count_of(usage.get("output_tokens"))
-    return {"prompt_tokens": counts[0], "completion_tokens": counts[1]} if any(counts) else None
+    prompt = count_of(usage.get("input_tokens")) or count_of(usage.get("prompt_tokens"))
+    completion = count_of(usage.get("output_tokens")) or count_of(usage.get("completion_tokens"))
+    return {"prompt_tokens": prompt, "completion_tokens": completion} if prompt or completion else None
+
+
+class EventReader:
+    """Reads what the events of a stream report as they pass: `seconds` and `tokens`, each of the last event with it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.tokens: dict[str, int] | None = None
+        self._framer: Framer | None = Framer()
+
+    def read(self, data: bytes) -> None:
+        if self._framer is None:
+            return
+        try:
+            events = self._framer.feed(data)
+        except ProtocolFailure:  # an event that is too long: it is passed on, and nothing more is read
+            self._framer = None
+            return
+        for event in events:
+            self._read_event(event)
+
+    def finish(self) -> None:
+        """The stream has ended."""
+        for event in self._framer.finish() if self._framer is not None else ():
+            self._read_event(event)
+
+    def _read_event(self, event: bytes) -> None:
+        if b'"usage"' not in event:
+            return
+        try:
+            said = msgspec.json.decode(data_of(event) or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        self.seconds = said_seconds(said) or self.seconds
+        self.tokens = said_tokens(said) or self.tokens
 
 
 def _plausible(value: Any) -> float:

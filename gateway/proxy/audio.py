@@ -22,7 +22,7 @@ from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, re
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import Call
 from gateway.errors import GatewayError
-from gateway.inspection.audio_answer import file_seconds, said_seconds, said_tokens
+from gateway.inspection.audio_answer import EventReader, file_seconds, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -42,6 +42,7 @@ ANSWER_WAIT = 120.0  # seconds until the first byte of an answer, where routes.y
 REAL_TIME = 32_000  # bytes of a file for one more second: uncompressed speech (16 kHz, 16 bit), as long as it lasts
 FIELDS_MOST = 128 * 1024  # bytes of the fields of a form, with their names
 KIND_MOST = 200  # characters of a content-type
+JSON, EVENTS = "application/json", "text/event-stream"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -167,15 +168,17 @@ class AudioAttempt(Attempt):
         self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
     ) -> Collection[str]:
         kind = response.headers.get("content-type", "application/octet-stream")[:KIND_MOST]
-        if self.request.endpoint is SPEECH or kind.startswith("text/event-stream"):
+        if kind.lower().startswith(EVENTS):
+            await self._relay_as_it_comes(response, kind, EventReader())
+        elif self.request.endpoint is SPEECH:
             await self._relay_as_it_comes(response, kind)
         else:
             await self._relay_text(response, kind)
         return ()
 
-    async def _relay_as_it_comes(self, response: Response, kind: str) -> None:
+    async def _relay_as_it_comes(self, response: Response, kind: str, events: EventReader | None = None) -> None:
         first = await response.read_some()
-        if not first or (self.request.endpoint is SPEECH and kind.startswith(("application/json", "text/html"))):
+        if not first or (self.request.endpoint is SPEECH and kind.lower().startswith((JSON, "text/html"))):
             raise AttemptFailed(Verdict("failed", "answered without audio"))
         timer, exchange, timeouts = self.timer, self.exchange, self.candidate.state.backend.timeouts
         timer.expect(timeouts.idle)
@@ -183,22 +186,29 @@ class AudioAttempt(Attempt):
         beginning, size, data = first[:HEADER_MOST], 0, first
         while data:
             size += len(data)
+            if events is not None:
+                events.read(data)
             timer.heard = self.candidate.state.last_event = timer.now()
             timer.writing = timer.now()
             await exchange.write(data)
             timer.writing = 0.0
             data = await response.read_some()
-        self.record.audio_seconds = file_seconds(beginning, size) or self._upload_seconds()
+        if events is not None:
+            events.finish()
+            self.record.audio_seconds, self.record.usage = events.seconds, events.tokens
+        self.record.audio_seconds = self.record.audio_seconds or file_seconds(beginning, size) or self._upload_seconds()
         await self._end_answer()
 
     async def _relay_text(self, response: Response, kind: str) -> None:
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
         answer = None
-        if kind.startswith("application/json"):
+        if kind.lower().startswith(JSON):
             try:
                 answer = msgspec.json.decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise AttemptFailed(Verdict("failed", "answered with JSON that cannot be read")) from None
+            if isinstance(answer, dict) and answer.get("error") and "text" not in answer:
+                raise AttemptFailed(Verdict("failed", "answered with an error, and the status of an answer"))
         self.record.audio_seconds = said_seconds(answer) or self._upload_seconds()
         self.record.usage = said_tokens(answer)
         self._expect_reader()
@@ -209,7 +219,7 @@ class AudioAttempt(Attempt):
         headers: list[Header] = [(b"content-type", kind.encode("latin-1", "replace"))]
         if length is None and "content-encoding" not in response.headers:
             stated = response.headers.get("content-length", "")
-            length = int(stated) if stated.isdigit() and len(stated) < 16 else None
+            length = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 16 else None
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         base = base_headers(self.request_id, self.alias.name)

@@ -295,6 +295,40 @@ async def test_events_of_a_streamed_transcription_come_as_they_are(pair: House) 
     assert (reply.status, reply.body, reply.ended) == (200, b"".join(events), True)
 
 
+STREAM = form(part("model", b"pair"), part("stream", b"true"), part("file", WAV, "a.wav"))
+OPENAI_END = (
+    b'{"type":"transcript.text.done","text":"hi","usage":{"input_tokens":14,"output_tokens":45}}'
+)
+VLLM_END = b'{"object":"transcription.chunk","choices":[],"usage":{"prompt_tokens":14,"completion_tokens":45}}'
+
+
+@pytest.mark.parametrize("last", [OPENAI_END, VLLM_END], ids=["openai", "vllm"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b""], ids=["lf", "crlf", "none"])
+async def test_the_tokens_of_a_streamed_transcription_are_counted(pair: House, last: bytes, end: bytes) -> None:
+    half = len(last) // 2
+    events = b'data: {"delta":"hi"}\n\n', b"data: " + last[:half], last[half:] + end
+    pair.a.play(lambda turn: turn.stream(*events))
+    reply = await pair.transcribe(STREAM)
+    assert (reply.status, reply.body, reply.ended) == (200, b"".join(events), True)
+    labels = {"client": "open", "alias": "pair", "backend": "a"}
+    assert pair.gateway.metric("gateway_tokens_total", kind="prompt", **labels) == 14
+    assert pair.gateway.metric("gateway_tokens_total", kind="completion", **labels) == 45
+    assert pair.seconds("transcriptions") == 0.5  # of the file: the stream does not say
+
+
+async def test_the_seconds_that_a_stream_reports_are_counted(pair: House) -> None:
+    said = b'data: {"type":"transcript.text.done","usage":{"type":"duration","seconds":7}}\n\n'
+    pair.a.play(lambda turn: turn.stream(b"data: [not json]\n\n", said))
+    assert (await pair.transcribe(STREAM)).status == 200
+    assert pair.seconds("transcriptions") == 7
+
+
+async def test_an_error_under_the_status_of_an_answer_leads_to_the_next_backend(pair: House) -> None:
+    pair.a.play(lambda turn: turn.send(json_answer({"error": {"message": "the model is not loaded"}})))
+    reply = await pair.transcribe(usual())
+    assert (reply.status, reply.headers["x-gateway-backend"]) == (200, "b")
+
+
 async def test_a_client_that_drips_its_form_is_refused_and_leaves_nothing_behind(pair: House) -> None:
     async with raw_client(pair.gateway.url) as client:
         limit(pair.gateway, body_window=0.6)
