@@ -155,7 +155,7 @@ def compare(
         if csv_file is not None:
             found.write_csv(csv_file)
         if html_file is not None:
-            html_file.write_text(render(found, found.shown(most)), encoding="utf-8")
+            html_file.write_text(render(found, found.shown(most)), encoding="utf-8", errors="replace")
     except (FolderError, OSError) as error:
         _fail(error, as_json=as_json)
     if as_json:
@@ -217,6 +217,16 @@ def _fail(error: Exception, *, as_json: bool) -> NoReturn:
 def _print_batch(alias: str, batch: Mapping[str, Any]) -> None:
     done, failed, total = _counts(batch)
     click.echo(f"{visible(alias):24} {visible(str(batch['status'])):12} {done} of {total} answered, {failed} failed")
+    for reason in _reasons(batch):
+        click.echo(f"  {visible(reason)}")
+
+
+def _reasons(batch: Mapping[str, Any]) -> list[str]:
+    """Why the whole batch has failed."""
+    errors = batch.get("errors")
+    found = errors.get("data") if isinstance(errors, dict) else None
+    messages = [one.get("message") for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [message for message in messages if isinstance(message, str)]
 
 
 def _counts(batch: Mapping[str, Any]) -> list[int]:

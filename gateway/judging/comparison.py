@@ -79,7 +79,7 @@ class Comparison:
 
     def write_csv(self, path: Path) -> None:
         """One row for each line: custom_id, the score of each judge, spread."""
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
             writer = csv.writer(file)
             writer.writerow(["custom_id", *(judge.name for judge in self.judges), "spread"])
             for line in self.lines:

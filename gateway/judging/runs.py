@@ -172,8 +172,8 @@ def _begun(asking: BatchClient, alias: str, digest: str, folder: Path) -> JudgeS
     state = known.get(alias) or JudgeState(alias, digest)
     if not state.file:
         lines = folder / f"{state.name}.lines"
-        with lines.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines_for(alias, folder / INPUT))
+        with lines.open("wb") as file:
+            file.writelines(_encoded(line) for line in lines_for(alias, folder / INPUT))
         state.file = asking.upload(f"{state.name}.jsonl", lines)
         lines.unlink()
         state.save(folder)
@@ -193,6 +193,14 @@ def lines_for(alias: str, path: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(body, dict) or "messages" not in body or not isinstance(name, str):
             raise FolderError(f'{path}: line {number} is neither a line of a batch nor {{"custom_id", "messages"}}')
         yield {"custom_id": name, "method": "POST", "url": CHAT, "body": {**body, "model": alias}}
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    """Its text as it is, because an escaped one may be twice as long; half a character can only be escaped."""
+    try:
+        return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(line).encode() + b"\n"
 
 
 def _wait(asking: BatchClient, states: Sequence[JudgeState], look: OnLook) -> list[dict[str, Any]]:

@@ -236,3 +236,36 @@ async def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path) -> N
 @pytest.mark.parametrize("counts", [None, [], "3", {"completed": "x", "failed": None}])
 def test_counts_that_are_none_are_shown_as_none(counts: object) -> None:
     assert _counts({"request_counts": counts}) == [0, 0, 0]
+
+
+async def test_a_line_with_half_a_character_fails_alone(tmp_path: Path) -> None:
+    turns = write_turns(tmp_path / "turns.jsonl", 2)
+    cut = {"custom_id": "cut", "messages": [{"role": "user", "content": "a picture \ud83d"}]}
+    turns.write_text(turns.read_text() + json.dumps(cut) + "\n")
+    async with judged(tmp_path / "out") as f:
+        code, said = await f.call("run", str(turns), "--alias", "one", "--out", str(f.folder))
+        assert (code, "2 of 3 answered, 1 failed" in said) == (0, True), said
+
+
+def test_answers_with_half_a_character_are_compared_and_written(tmp_path: Path) -> None:
+    line = {"custom_id": "t\ud83d", "messages": [{"role": "user", "content": "question \ud83d"}]}
+    (tmp_path / "input.jsonl").write_text(json.dumps(line) + "\n")
+    for name, score in (("one", 4), ("two", 2)):
+        state = {"alias": name, "input": "", "file": "f", "batch": "b", "status": "completed"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(state))
+        body = {"choices": [{"message": {"content": f"\ud83d score: {score}"}}]}
+        row = {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": body}}
+        (tmp_path / f"{name}.output.jsonl").write_text(json.dumps(row) + "\n")
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    words = ["batch", "compare", str(tmp_path), "--html", str(page), "--csv", str(table)]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "t?,4,2,2" in table.read_text()
+    assert "question ?" in page.read_text()
+
+
+async def test_why_a_whole_batch_failed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    async with judged(tmp_path / "out") as f:
+        code, said = await f.call("run", str(tmp_path / "none.jsonl"), "--alias", "one", "--out", str(f.folder))
+        assert (code, "The input file has no lines." in said) == (1, True), said
