@@ -296,9 +296,7 @@ async def test_events_of_a_streamed_transcription_come_as_they_are(pair: House) 
 
 
 STREAM = form(part("model", b"pair"), part("stream", b"true"), part("file", WAV, "a.wav"))
-OPENAI_END = (
-    b'{"type":"transcript.text.done","text":"hi","usage":{"input_tokens":14,"output_tokens":45}}'
-)
+OPENAI_END = b'{"type":"transcript.text.done","text":"hi","usage":{"input_tokens":14,"output_tokens":45}}'
 VLLM_END = b'{"object":"transcription.chunk","choices":[],"usage":{"prompt_tokens":14,"completion_tokens":45}}'
 
 
