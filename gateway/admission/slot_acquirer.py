@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from math import inf
 
 from gateway.accounting.limits import estimate
 from gateway.admission.access import Identity
@@ -15,7 +14,6 @@ from gateway.admission.waiter import QueueFull, Quota, Waiter
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.request import InferenceRequest
-from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import room_needed
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
@@ -31,7 +29,7 @@ COMING = frozenset({"rate_limit_exceeded", "backend_warming"})  # refusals with 
 
 class SlotAcquirer:
     """`failover` has the candidates of the request. `tried` are its failed attempts; backends whose window turns out to
-    be too small before an attempt are added. `began` (the timer's seconds): the queue deadline counts from there."""
+    be too small before an attempt are added. `began` (the loop's seconds): the queue deadline counts from there."""
 
     def __init__(
         self,
@@ -41,7 +39,6 @@ class SlotAcquirer:
         alias: Alias,
         client: Identity,
         request_id: str,
-        timer: RequestTimer,
         began: float,
         tried: list[Tried],
     ) -> None:
@@ -55,7 +52,6 @@ class SlotAcquirer:
         self._limit = client.client.max_inflight if client.client is not None else None
         self._quota = self._new_quota() if admission.scheduler.sharing is not None else None
         self._request_id = request_id
-        self._timer = timer
         self._began = began
         self._tried = tried
 
@@ -143,8 +139,6 @@ class SlotAcquirer:
             if not self._choose(waiter, now):
                 return None
         waiter.returning = returning
-        self._timer.expect(None)
-        self._timer.total_at = inf
         try:
             self.queued += await self._admission.wait(waiter)
             self._quota = waiter.quota

@@ -96,18 +96,23 @@ class RequestTimer:
 
     def check(self, now: float) -> None:
         """Do what is due by now: interrupt the request, or send a heartbeat."""
-        heard = max(self.heard, self.writing)
-        if self.budget is not None and now >= heard + self.budget:
-            if self.excuse is not None and now < self.excuse() + self.budget:
-                return
-            self.interrupt(ReaderStalled() if self.writing else SilenceFailure(f"silent for {self.budget:.0f} s"))
-        elif self.writing and self.budget is None and now >= self.writing + UNREAD:
-            self.interrupt(ReaderStalled())
-        elif now >= self.total_at:
-            self.interrupt(SilenceFailure("took longer than its total timeout"))
+        if (reason := self._overdue(now)) is not None:
+            self.interrupt(reason)
         elif now >= self.beat_at:
             self.beat_at = inf  # the beat sets the next one
             self._beat()
+
+    def _overdue(self, now: float) -> BaseException | None:
+        """What took too long. That the backend works for others excuses its silence, but neither a client that does not
+        read nor the total timeout."""
+        budget = self.budget
+        if self.writing:
+            if now >= max(self.heard, self.writing) + (UNREAD if budget is None else budget):
+                return ReaderStalled()
+        elif budget is not None and now >= self.heard + budget:
+            if self.excuse is None or now >= self.excuse() + budget:
+                return SilenceFailure(f"silent for {budget:.0f} s")
+        return SilenceFailure("took longer than its total timeout") if now >= self.total_at else None
 
     def interrupt(self, reason: BaseException) -> None:
         """Cancel the request's task; the first reason counts. Only a SilenceFailure, after which the next backend would
@@ -135,6 +140,12 @@ class RequestTimer:
         self.writing = 0.0
         self.budget = None
         self.beat_at = self.total_at = inf
+
+    def attempt_ended(self) -> None:
+        """What was timed of its backend is timed no more: the search for the next one is no silence."""
+        self.writing = 0.0  # an interrupted write is over
+        self.budget = self.excuse = None
+        self.total_at = inf
 
     def close(self) -> None:
         """The request is over. Its parts, which refer to each other through `_beat`, are freed at once without it, and

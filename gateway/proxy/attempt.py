@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from math import inf
 
 from gateway.admission.capacity import capacity
 from gateway.domain.reason import prefixed, quoting, reason_of
@@ -140,8 +141,7 @@ class Attempt:
                 raise self._unreadable(error) from error
             self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
-            self.timer.excuse = None
-            self.timer.writing = 0.0  # an interrupted write is over
+            self.timer.attempt_ended()
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
@@ -210,12 +210,10 @@ class Attempt:
         elif state.inflight > capacity(state):
             # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
             timer.excuse = lambda: state.last_event
-        if timeouts.total is not None:
-            admitted_at = self._context.record.began + self._admitted.queued
-            timer.total_at = min(timer.total_at, admitted_at + timeouts.total)
         rates = state.progress.prefill, state.progress.decode
         budget = silence_budget(self.request, state.prompt_tokens, *rates, loads=state.reported.loaded is not None)
         timer.expect(timeouts.first_byte or budget)
+        timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from math import inf
 
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission import access
@@ -301,8 +300,6 @@ class RequestHandler:
     async def _weigh_blame(self, *, last: bool = False) -> None:
         """Decide whose fault the failed attempts are. Raises the backend's error if they are this request's fault."""
         if self.blame is not None:
-            self.timer.expect(None)
-            self.timer.total_at = inf
             await self.blame.weigh(last=last)
 
     async def _deliver_spare_or_refuse(self, planned: PlannedRequest) -> None:

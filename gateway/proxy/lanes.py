@@ -66,9 +66,8 @@ class PlannedRequest:
         if self._slots is None:
             context, received = self._context, self.received
             asked = received.request, received.alias, received.client, context.record.id
-            times = context.timer, context.record.began
-            admission = context.services.admission
-            self._slots = SlotAcquirer(admission, self.failover, *asked, *times, context.record.tried)
+            admission, record = context.services.admission, context.record
+            self._slots = SlotAcquirer(admission, self.failover, *asked, record.began, record.tried)
         return self._slots
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from math import inf
 
 from gateway.accounting.record import AttemptRecord
 from gateway.admission.slots import Lease
@@ -28,9 +27,7 @@ async def lease_to_resume(
     None = the stream cannot go on. `suspected`: the request may be the cause of another failure."""
     if broken.off is None or not can_resume(broken.off, suspected=suspected):
         return None
-    timer, failover, record = context.timer, planned.failover, context.record
-    timer.expect(None)
-    timer.excuse, timer.total_at = None, inf
+    failover, record = planned.failover, context.record
     failover.mark_failed(left, "failed")
     failover.restrict(lambda state: can_go_on(state, left.state), time.monotonic())
     lease: Lease | None = None
@@ -70,7 +67,6 @@ async def resume(
     record, request, state = context.record, planned.received.request, admitted.candidate.state
     goes_on = continuation(request, broken.off)
     if goes_on.prompt is None:
-        context.timer.expect(None)
         goes_on = goes_on._replace(prompt=await count_tokens(state, request))
     if goes_on.prompt is not None:
         _count(_broken_attempt(context), goes_on.prompt, broken.off)
