@@ -109,9 +109,8 @@ class RequestTimer:
         if self.writing:
             if now >= max(self.heard, self.writing) + (UNREAD if budget is None else budget):
                 return ReaderStalled()
-        elif budget is not None and now >= self.heard + budget:
-            if self.excuse is None or now >= self.excuse() + budget:
-                return SilenceFailure(f"silent for {budget:.0f} s")
+        elif budget is not None and now >= max(self.heard, self.excuse() if self.excuse else 0.0) + budget:
+            return SilenceFailure(f"silent for {budget:.0f} s")
         return SilenceFailure("took longer than its total timeout") if now >= self.total_at else None
 
     def interrupt(self, reason: BaseException) -> None:
