@@ -8,6 +8,7 @@ through the same handler as any other request. Only its exchange differs: a `Mem
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from time import time
@@ -20,7 +21,7 @@ from gateway.errors import GatewayError, envelope
 from gateway.inspection.joined_choices import LOST, Member, MemberStream, Shared, added, choice_in, error_in
 from gateway.proxy.exchange import Headers
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
-from gateway.proxy.reply import STREAM_HEADERS, Header, base_headers, send_whole
+from gateway.proxy.reply import LAST_WORDS, STREAM_HEADERS, Header, base_headers, send_whole
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 
 Run = Callable[[InnerExchange, OnBehalf], Coroutine[Any, Any, None]]
@@ -37,6 +38,7 @@ class MemberExchange(InnerExchange):
         headers[b"x-request-id"] = f"{owner.context.record.id[:ID_MOST]}-{member.index}".encode()
         super().__init__(headers, outer.peer, body, outer.share.sibling(), outer.share)
         self.stream = MemberStream(owner.shared, member)
+        self.ended = False  # its request has ended, with an answer or without
         self._owner = owner
 
     @property
@@ -103,8 +105,10 @@ class AskAll:
         try:
             await asyncio.wait(tasks)
         finally:
-            for exchange in self._exchanges:
+            for exchange, task in zip(self._exchanges, tasks, strict=True):
                 exchange.leave()
+                if exchange.ended:  # at most its last event is left, which a client that does not read keeps waiting
+                    task.cancel()
             await asyncio.wait(tasks)  # they release what they hold; each ends at once when its client has left
         for task in tasks:
             task.result()
@@ -114,8 +118,18 @@ class AskAll:
         """Another member's end does not wait for this one: a stream says at once that its choice has failed."""
         alias = replace(self._alias, steps=((name,),), ask_all=())
         await self._run_member(exchange, OnBehalf(self._client, alias))
+        exchange.ended = True
         if self._begun:
-            await self.context.exchange.write(exchange.conclude())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS if exchange.gone else None):
+                    await self._write(exchange.conclude())
+
+    async def _write(self, events: bytes) -> None:
+        """Send events that no member's own request sends. The client has as long to read them as any whole answer."""
+        timer = self.context.timer
+        timer.writing = timer.now()
+        await self.context.exchange.write(events)
+        timer.writing = 0.0
 
     async def begin(self) -> None:
         """The first member streams: commit the status."""
@@ -143,6 +157,7 @@ class AskAll:
         if self._wants_usage:
             last += self.shared.chunk([], usage=added([one.stream.usage for one in self._exchanges]))
         exchange.stop_watching()
+        self.context.timer.last_write()
         await exchange.finish(last + b"data: [DONE]\n\n")
 
     async def _send_whole(self, failures: list[dict[str, Any] | None]) -> None:
@@ -155,7 +170,9 @@ class AskAll:
             usages.append(usage)
             rows.append(member.row(failure))
         body = self.shared.whole(choices, rows, added(usages))
-        await send_whole(self.context.exchange, 200, body, [*self._headers(), *self._attempt_headers()])
+        headers, timer = [*self._headers(), *self._attempt_headers()], self.context.timer
+        timer.last_write()
+        await send_whole(self.context.exchange, 200, body, headers, timer.last_write)
 
     def _attempt_headers(self) -> list[Header]:
         """What the members' own headers say, together."""
@@ -177,11 +194,12 @@ class AskAll:
         body = envelope(message, str(error.get("type")), error.get("param"), error.get("code"))
         exchange.stop_watching()
         if self._begun:  # and the stream is cut: it must not look complete
-            await exchange.write(b"data: " + body + b"\n\n")
+            await self._write(b"data: " + body + b"\n\n")
             return
         headers = [*self._headers(), *self._attempt_headers()]
         if (retry_after := self._exchanges[first].fields.get(b"retry-after")) is not None:
             headers.append((b"retry-after", retry_after))
+        self.context.timer.last_write()
         await send_whole(exchange, statuses[first], body, headers)
 
 

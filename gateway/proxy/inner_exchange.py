@@ -41,7 +41,7 @@ class InnerExchange:
         self._peer = peer
         self.caller = Caller(dict(headers), peer)
         self._leave: Callable[[], object] | None = None
-        self._gone = False
+        self.gone = False  # nobody wants this answer any more
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -55,7 +55,7 @@ class InnerExchange:
         return running_task()
 
     async def read_body(self, limit: int) -> bytes:
-        if self._gone:
+        if self.gone:
             raise ClientGone
         self.share.add(len(self._sent))
         if len(self._sent) > limit:
@@ -70,7 +70,7 @@ class InnerExchange:
 
     def leave(self) -> None:
         """Nobody wants this answer any more."""
-        self._gone = True
+        self.gone = True
         if self._leave is not None:
             self._leave()
 
