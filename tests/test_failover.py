@@ -13,6 +13,7 @@ import pytest
 
 from gateway.domain.health_state import State
 from simulator import SimVllm
+from tests.limits import within
 from tests.scripted import SSE_HEAD, Turn, answer, chunked, json_answer, raw_post, scripted
 from tests.support import RunningGateway, from_clients, running_gateway
 
@@ -141,8 +142,9 @@ async def test_a_silent_backend_is_left_at_its_budget_and_its_request_closed(str
     async with chain() as c:
         c.a.fault("hang_before")
         began = time.monotonic()
-        reply = await c.ask(stream)
-        assert 0.3 <= time.monotonic() - began < 2.0
+        with within(2.0):
+            reply = await c.ask(stream)
+        assert time.monotonic() - began >= 0.3
         assert reply.headers["x-gateway-backend"] == "b"
         await c.a.wait_aborted(1)
 

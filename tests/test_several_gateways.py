@@ -17,6 +17,7 @@ import pytest
 
 from simulator import SimVllm
 from tests.cluster.redis_server import RedisServer, running_redis
+from tests.limits import within
 from tests.raw_client import chat
 from tests.test_stop import PROGRAM, ROOT, free_port
 from tests.waiting import until, until_said
@@ -155,9 +156,10 @@ async def test_a_gateway_that_is_killed_gives_its_slots_back_within_ten_seconds(
         assert len(sim.requests) == SLOTS
         killed = time.monotonic()
         first.process.send_signal(signal.SIGKILL)
-        answers = await asyncio.gather(*waiting)
+        with within(10.0):
+            answers = await asyncio.gather(*waiting)
         assert [answer.status_code for answer in answers] == [200] * 3
-        assert 3.0 < time.monotonic() - killed < 10.0
+        assert time.monotonic() - killed > 3.0
         assert sim.most == SLOTS
         await asyncio.gather(*held, return_exceptions=True)
         await second.until(joined=True, gateways=2)

@@ -39,8 +39,10 @@ class Series:
         if len(self._values) >= 2 * POINTS:
             del self._values[:-POINTS]
 
-    def last(self, count: int) -> list[float]:
-        return self._values[-count:].tolist()
+    def last(self, count: int, newer: int = 0) -> list[float]:
+        """The last `count` values before the newest `newer`."""
+        end = max(0, len(self._values) - newer)
+        return self._values[max(0, end - count) : end].tolist()
 
 
 class SeriesGroup:
@@ -53,9 +55,10 @@ class SeriesGroup:
         for name, series in self._series.items():
             series.append(values.get(name))
 
-    def known(self) -> dict[str, list[float]]:
-        """The series with at least one known value. All end now, so that a younger one is shorter."""
-        found = ((name, series.last(POINTS)) for name, series in self._series.items())
+    def known(self, newer: int = 0) -> dict[str, list[float]]:
+        """The series with at least one known value before the newest `newer`. All end there, so that a younger one is
+        shorter."""
+        found = ((name, series.last(POINTS, newer)) for name, series in self._series.items())
         return {name: values for name, values in found if any(value == value for value in values)}  # NaN is not itself
 
 
@@ -92,6 +95,7 @@ class History:
         self._nodes: dict[str, SeriesGroup] = {}
         self._gateway = SeriesGroup(GATEWAY_SERIES)
         self._at = Series()  # Unix seconds
+        self._taken = 0  # samples since the start
         self._counted = (0, 0)  # (requests, failures) since the start
         self._task: asyncio.Task[None] | None = None
         self.latest: dict[str, Any] = {"at": 0.0, "backends": {}, "aliases": {}, "nodes": {}, "gateway": {}}
@@ -129,6 +133,7 @@ class History:
             sampled[name] = _backend(state, kept, waiting.get(name, 0), now)
             kept.lines.append(sampled[name])
         self._at.append(round(at, 1))
+        self._taken += 1
         self.latest = {
             "at": round(at, 3),
             "backends": sampled,
@@ -210,13 +215,15 @@ class History:
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """The last hour in parts, so that the caller can yield to other tasks in between: ("at", [Unix seconds]),
-        ("gateway", {series: [...]}), then ("backends" or "nodes", (name, {series: [...]})). All lists end now."""
+        ("gateway", {series: [...]}), then ("backends" or "nodes", (name, {series: [...]})). All lists end with the
+        sample that is the newest at the beginning, whatever is sampled meanwhile."""
+        told = self._taken
         yield "at", self._at.last(POINTS)
-        yield "gateway", self._gateway.known()
+        yield "gateway", self._gateway.known(self._taken - told)
         for name, kept in list(self._backends.items()):
-            yield "backends", (name, kept.lines.known())
+            yield "backends", (name, kept.lines.known(self._taken - told))
         for name, lines in list(self._nodes.items()):
-            yield "nodes", (name, lines.known())
+            yield "nodes", (name, lines.known(self._taken - told))
 
 
 def _backend(state: BackendState, kept: _Backend, waiting: int, now: float) -> dict[str, Any]:

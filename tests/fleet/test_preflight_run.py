@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from gateway.fleet.preflight.node import CHECKS, MARK
 from gateway.fleet.preflight.run import look, look_at_all, script, ssh_command
 from gateway.fleet.preflight.terms import Check, ExpectedNode, expected_node
 from tests.fleet.spark import DS4, QWEN
+from tests.limits import within
 
 NODE = ExpectedNode("spark1", 128, "http://127.0.0.1:9/metrics", (QWEN, DS4))
 ROUTES = """
@@ -47,11 +47,9 @@ backends:
 
 
 def test_the_standard_library_is_enough_and_it_takes_less_than_three_seconds(tmp_path: Path) -> None:
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-S", "-I", "-"], input=script(NODE), cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert time.monotonic() - start < 3
+    command = [sys.executable, "-S", "-I", "-"]
+    with within(3):
+        done = subprocess.run(command, input=script(NODE), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(MARK)
     told = json.loads(done.stdout.removeprefix(MARK))
@@ -205,10 +203,9 @@ def test_what_is_expected_survives_the_trip() -> None:
 
 
 def test_a_command_that_never_ends_is_killed_with_its_children() -> None:
-    start = time.monotonic()
-    ran = run_bounded(["sh", "-c", "sleep 60 & wait"], 0.2)
+    with within(5):
+        ran = run_bounded(["sh", "-c", "sleep 60 & wait"], 0.2)
     assert (ran.code, ran.why) == (None, "sh: no answer in time")
-    assert time.monotonic() - start < 5
 
 
 def test_a_command_that_never_stops_talking_is_killed() -> None:

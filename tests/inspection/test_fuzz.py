@@ -17,11 +17,11 @@ from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from tests.inspection.mending import CASES, TOOLS, Mended, cut, mender, run, torn
 from tests.inspection.writers import WRITERS
 from tests.inspection.writers import Call as Written
+from tests.limits import slowness
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
 SEED = os.environ.get("FUZZ_SEED", "1")
 MILLION = 1_000_000
-NOMINAL = 0.035  # seconds of `busy` on a machine that nobody else uses
 
 ALL = sorted(WRITERS)
 OFFERED = OfferedTools(TOOLS)
@@ -160,14 +160,6 @@ def test_whatever_comes_nothing_is_lost_and_cuts_make_no_difference() -> None:
         seed += 1
 
 
-def busy() -> float:
-    """CPU seconds of a fixed piece of work: how fast this machine is at the moment."""
-    started, total = time.process_time(), 0
-    for i in range(1_000_000):
-        total += i
-    return time.process_time() - started
-
-
 def malice(dice: random.Random) -> str:
     """A million characters that a mender likes least: much that begins and nothing that ends."""
     written = WRITERS[dice.choice(ALL)]([a_call(dice) for _ in range(dice.choice((1, 2)))])
@@ -180,14 +172,14 @@ def malice(dice: random.Random) -> str:
 
 
 def seconds_for(pieces: list[str], armed: list[str]) -> float:
-    """CPU seconds that it takes to mend them, as a machine would need that nobody else uses."""
-    slower, machine = busy(), mender(armed, tools=OFFERED)
+    """CPU seconds that it takes to mend them, on the machine that the limits are for."""
+    slower, machine = slowness(), mender(armed, tools=OFFERED)
     started = time.process_time()
     size = sum(len(out.raw) for piece in pieces for out in machine.feed(piece))
     size += sum(len(out.raw) for out in machine.finish())
     took = time.process_time() - started
     assert size == sum(map(len, pieces))
-    return took / max(1.0, slower / NOMINAL, busy() / NOMINAL)
+    return took / max(slower, slowness())
 
 
 def test_a_megabyte_takes_less_than_a_second_whatever_is_in_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from gateway.inspection.mender import Call, Gap, Text
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
 from gateway.inspection.segments import merged
 from tests.inspection.mending import CASES, cut, mend, mender, run, torn
+from tests.limits import cpu_within
 
 PING = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
 XML_PING = "<tool_call><function=ping></function></tool_call>"
@@ -235,9 +235,8 @@ def test_a_long_call_full_of_closing_characters_arrives_whole() -> None:
         ("qwen3_xml", f"<function=write_file>\n<parameter=content>\n{content}\n</parameter>\n</function>"),
     ):
         machine = mender(parser)
-        started = time.process_time()
-        pieces = [piece for i in range(0, len(text), 8) for piece in machine.feed(text[i : i + 8])] + machine.finish()
-        assert time.process_time() - started < 2
+        with cpu_within(2):
+            pieces = [piece for part in cut(text, 8) for piece in machine.feed(part)] + machine.finish()
         (call,) = [piece for piece in pieces if isinstance(piece, Call)]
         assert json.loads(call.arguments)["content"] == content
 
@@ -364,9 +363,8 @@ def test_a_megabyte_of_malice_takes_less_than_a_second(parser: str) -> None:
     ]
     for i, text in enumerate(texts):
         machine, pieces = mender(parser), list(cut(text, 4096 if i % 2 else MILLION))
-        started = time.process_time()
-        mended = run(machine, pieces)
-        assert time.process_time() - started < 1.5  # half a second for slow machines
+        with cpu_within(1.5):
+            mended = run(machine, pieces)
         assert mended.raw == text
 
 
@@ -376,7 +374,6 @@ def test_calls_inside_an_unclosed_quotation_are_read_once(between: str) -> None:
     call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
     for tail in ("x", ""):
         text = '"x ' + (call + between) * (200_000 // len(call)) + tail
-        started = time.process_time()
-        mended = run(mender("hermes"), [text])
-        assert time.process_time() - started < 1.5
+        with cpu_within(1.5):
+            mended = run(mender("hermes"), [text])
         assert mended.raw == text

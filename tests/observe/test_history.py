@@ -258,3 +258,25 @@ def test_an_hour_of_thirty_backends_takes_little_room() -> None:
     held = sum(len(s._values) for kept in of._backends.values() for s in kept.lines._series.values())
     assert held * 8 < 3_000_000
     assert all(len(values) == POINTS for part, values in of.parts() if part == "at")
+
+
+def test_what_is_sampled_while_the_hour_is_told_is_in_none_of_its_columns() -> None:
+    states = {"a": state("a"), "b": state("b")}
+    of = history(states, Metrics(), n=Machine(1.0, True, 5e9, 1e10, 50.0))
+    for number, backend in enumerate(states.values()):
+        backend.inflight = number + 1
+    sampled(of, 3)
+    told = []
+    for part, value in of.parts():
+        told.append((part, value))
+        for backend in states.values():
+            backend.inflight = 7
+        if part == "gateway":
+            states["c"] = state("c")
+        sampled(of)
+    found = {value[0]: value[1] for part, value in told if part in ("backends", "nodes")}
+    assert len(told[0][1]) == 3
+    assert found["a"]["inflight"] == [1.0] * 3
+    assert found["b"]["inflight"] == [2.0] * 3
+    assert not found["c"]
+    assert found["n"]["memory_used"] == [5e9] * 3
