@@ -7,6 +7,7 @@ day, so that budgets can be restored after a restart without adding up a month o
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ HOUR, DAY = 3600, 86400  # seconds
 SINGLE_DAYS, SINGLE_MOST = 90, 2_000_000  # requests with rows of their own: days, number
 HOURS_DAYS = 3 * 365  # then the rows of hours are deleted too
 BUSY = 5.0  # seconds to wait for a transaction of another process
+AGAIN = 0.02  # seconds between two tries where SQLite itself does not wait
 GROUPS = ("client", "alias", "backend")
 
 _SCHEMA = f"""
@@ -179,7 +181,7 @@ class LedgerFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = None
         connection = self._connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")  # readers and a second gateway do not block the writer
+        _use_wal(connection)  # readers and a second gateway do not block the writer
         connection.execute("PRAGMA synchronous = NORMAL")  # committed data survives a crash of the process
         connection.execute("PRAGMA journal_size_limit = 16777216")
         if _version(connection, self._path) == 0:
@@ -191,6 +193,19 @@ class LedgerFile:
     def _is_ours(self) -> bool:
         """Is the open file still the file at the path? (Writes to a deleted file are lost without an error.)"""
         return self._file == _identity(self._path)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait here while another process does the same, so this does."""
+    end = time.monotonic() + BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(AGAIN)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -119,6 +119,52 @@ def test_two_gateways_may_open_the_file_of_an_older_one_at_once(before: Path) ->
     assert audio(before) == {("hermes", "writer"): (4.0, 0.0)}
 
 
+def test_a_file_that_another_process_holds_for_a_moment_is_waited_for(before: Path) -> None:
+    with closing(sqlite3.connect(before, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        file, ended = LedgerFile(before), threading.Event()
+
+        def write() -> None:
+            file.write([entry(audio_in_seconds=1.0)])
+            file.close()
+            ended.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert not ended.wait(0.3)
+        other.execute("COMMIT")
+    assert ended.wait(10.0)
+    writer.join()
+    assert audio(before) == {("hermes", "writer"): (1.0, 0.0)}
+
+
+class Contended(sqlite3.Connection):
+    """Two connections that make a new file one with a write-ahead log: SQLite refuses one of them without waiting."""
+
+    refusals = 2
+
+    def execute(self, sql: str, /, *values: object) -> sqlite3.Cursor:
+        if "journal_mode" in sql and self.refusals:
+            self.refusals -= 1
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise busy
+        return super().execute(sql, *values)
+
+
+def test_where_sqlite_does_not_wait_for_another_process_the_ledger_does(
+    before: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Contended))
+    file = LedgerFile(before)
+    file.write([entry(audio_in_seconds=1.0)])
+    file.close()
+    monkeypatch.undo()
+    assert audio(before) == {("hermes", "writer"): (1.0, 0.0)}
+
+
 @pytest.mark.parametrize("odd", ["abc", b"\xff", float("inf"), -5.0])
 def test_a_length_that_cannot_be_spoils_no_sum(tmp_path: Path, odd: object) -> None:
     file = LedgerFile(tmp_path / NAME)
