@@ -55,7 +55,7 @@ async def gateway_process(folder: Path, routes: str, *, files: int | None = None
         process = await asyncio.create_subprocess_exec(*command, cwd=folder, stderr=out, preexec_fn=limit)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False, verify=False) as client:
             await until_said(lambda: _answers(client), PATIENCE)
             yield GatewayProcess(url, process.pid, log, client)
     finally:

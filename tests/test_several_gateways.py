@@ -48,7 +48,9 @@ class Process:
 
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=None)
-        self.client = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=PATIENCE, limits=limits)
+        self.client = httpx.AsyncClient(
+            base_url=self.url, trust_env=False, timeout=PATIENCE, limits=limits, verify=False
+        )
 
     async def status(self) -> dict[str, Any]:
         """What /status says; empty while it does not."""

@@ -74,10 +74,12 @@ class Planner:
     def _alias_now(self, alias: Alias) -> tuple[Alias, Mapping[str, BackendState]]:
         """routes.yaml was edited since the request arrived. The request keeps its alias, with the backends that have
         those names now; backends that were removed get no more attempts. If all were removed, the alias as it is now
-        counts."""
+        counts; but not for one choice of an `ask_all`, which is its backend's or nobody's."""
         services = self._context.services
         fleet = services.fleet.states
-        if fleet.keys().isdisjoint(name for step in alias.steps for name in step):
+        whole = self._context.snapshot.aliases.get(alias.name, alias)
+        is_choice = bool(whole.ask_all) and not alias.ask_all
+        if not is_choice and fleet.keys().isdisjoint(name for step in alias.steps for name in step):
             alias = services.snapshot.aliases.get(alias.name, alias)
         return alias, {**self._states, **fleet}
 
