@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,7 @@ class Contended(sqlite3.Connection):
 
     refusals = 2
 
-    def execute(self, sql: str, /, *values: object) -> sqlite3.Cursor:
+    def execute(self, sql: str, /, *values: Any) -> sqlite3.Cursor:
         if "journal_mode" in sql and self.refusals:
             self.refusals -= 1
             busy = sqlite3.OperationalError("database is locked")
