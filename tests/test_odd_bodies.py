@@ -32,6 +32,7 @@ from gateway.domain.request import (
     parse,
 )
 from gateway.domain.token_ratio import silence_budget
+from gateway.domain.upstream import UpstreamFailure
 from gateway.engines.base import Refused
 from gateway.engines.litellm.request import chat_arguments, embeddings_arguments
 from gateway.engines.ollama.request import chat_call, completion_call, embeddings_call
@@ -42,12 +43,13 @@ from gateway.routing.balance import affinity_key
 from gateway.routing.inspection_policy import policy_for
 from gateway.routing.plan import make_plan
 from gateway.routing.tasks import is_task
+from gateway.transport.h1 import H1Client
 from simulator import SimVllm
 from tests.dialects.parts import response_to_chat
 from tests.raw_client import raw_client
 from tests.routing.parts import NOW, alias, backend, fleet
 from tests.scripted import Turn, json_answer, scripted
-from tests.support import RunningGateway, running_gateway
+from tests.support import PATIENCE, RunningGateway, running_gateway
 
 # -- values that are wrong somewhere ----------------------------------------------------------------------------------
 
@@ -279,6 +281,7 @@ CHOICE = {"index": 0, "message": {"role": "assistant", "content": "a"}, "text": 
 RESULTS = {"data": [{"index": 0, "embedding": [0.5], "score": 0.5}], "results": [{"index": 0, "relevance_score": 0.5}]}
 ANSWER = {"id": "x", "created": 1, "model": "m", "choices": [CHOICE], **RESULTS, "usage": {"prompt_tokens": 1}}
 CHUNK = {**ANSWER, "choices": [{**CHOICE, "delta": {"content": "a"}}]}
+JSON_BODY = [("content-type", "application/json")]
 ANSWERED, STREAMED = json_answer(ANSWER), b"data: " + json.dumps(CHUNK).encode() + b"\n\n"
 
 
@@ -315,16 +318,23 @@ def odd_bodies() -> Iterator[tuple[str, bytes]]:
 async def test_no_odd_body_makes_the_gateway_fail(caplog: pytest.LogCaptureFixture) -> None:
     asked = list(odd_bodies())
     async with gateway_before_one() as gateway:
+        client = H1Client(("http", "127.0.0.1", int(gateway.url.rpartition(":")[2])), PATIENCE)
 
         async def ask(path: str, body: bytes) -> None:
-            answer = await gateway.client.post(path, content=body, headers={"content-type": "application/json"})
-            assert answer.status_code < 500 or answer.json()["error"]["code"] not in ("internal_error", None), (
-                path, body[:300], answer.text
+            try:
+                answer = await client.send("POST", path, JSON_BODY, body)
+                said = await answer.read_all(10_000_000)
+                answer.release()
+            except UpstreamFailure as failure:
+                raise AssertionError((path, body[:300])) from failure
+            assert answer.status < 500 or json.loads(said)["error"]["code"] not in ("internal_error", None), (
+                path, body[:300], said
             )  # fmt: skip
-            assert answer.status_code != 500, (path, body[:300], answer.text)
+            assert answer.status != 500, (path, body[:300], said)
 
         for at in range(0, len(asked), 16):
             await asyncio.gather(*(ask(path, body) for path, body in asked[at : at + 16]))
+        await client.close()
     assert "Traceback" not in caplog.text
 
 
