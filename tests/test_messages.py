@@ -106,7 +106,7 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def theatre() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected)) for _ in "st"]
+        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
         await gateway.until_ready("s", "t", "late")
         yield Stage(gateway, s, t)
@@ -323,8 +323,8 @@ async def test_after_an_early_status_the_final_failure_is_an_error_event(stage: 
 async def test_an_error_before_anything_was_sent_has_its_status_and_anthropics_envelope(
     stage: Stage, stream: bool
 ) -> None:
-    stage.s.play(resets)
-    stage.t.play(resets)
+    stage.s.play(resets, to_all=True)
+    stage.t.play(resets, to_all=True)
     reply = await stage.ask("pair", stream=stream)
     assert (reply.status, reply.json["type"], reply.json["error"]["type"]) == (502, "error", "api_error")
     assert reply.json["error"]["code"] == "upstream_error"

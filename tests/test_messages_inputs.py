@@ -78,7 +78,10 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def theatre() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        found = {name: await stack.enter_async_context(scripted(unexpected)) for name in ("vllm", "llama", "other")}
+        found = {
+            name: await stack.enter_async_context(scripted(unexpected, apart=True))
+            for name in ("vllm", "llama", "other")
+        }
         text = ROUTES.format(**{name: one.url for name, one in found.items()})
         gateway = await stack.enter_async_context(running_gateway(text))
         await gateway.until_ready("vllm", "thinker", "llama", "other", "reader", "shut")

@@ -32,7 +32,7 @@ PATH = "/v1/responses"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def theatre() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        s, t = [await stack.enter_async_context(scripted(unexpected)) for _ in "st"]
+        s, t = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "st"]
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url)))
         await gateway.until_ready("s", "t", "late")
         yield Stage(gateway, s, t)

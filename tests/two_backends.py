@@ -84,7 +84,7 @@ class House:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def built() -> AsyncIterator[House]:
     async with AsyncExitStack() as stack:
-        a, b, o = [await stack.enter_async_context(scripted(good)) for _ in "abo"]
+        a, b, o = [await stack.enter_async_context(scripted(good, apart=True)) for _ in "abo"]
         routes = ROUTES.format(a=a.url, b=b.url, o=o.url)
         gateway = await stack.enter_async_context(running_gateway(routes))
         await gateway.until_ready("a", "b")

@@ -16,7 +16,7 @@ from tests.support import running_gateway
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def theatre() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        s, t, u = [await stack.enter_async_context(scripted(unexpected)) for _ in "stu"]
+        s, t, u = [await stack.enter_async_context(scripted(unexpected, apart=True)) for _ in "stu"]
         gateway = await stack.enter_async_context(running_gateway(ROUTES.format(s=s.url, t=t.url, u=u.url)))
         await gateway.until_ready("s", "t", "u", "late")
         yield Stage(gateway, s, t, u)

@@ -108,8 +108,8 @@ async def test_without_stream_nothing_goes_out_early(stage: Stage) -> None:
     async def refuse(turn: Turn) -> None:
         await turn.send(http_answer(b"{}", "500 Internal Server Error"))
 
-    stage.s.play(script)
-    stage.t.play(refuse)
+    stage.s.play(script, to_all=True)
+    stage.t.play(refuse, to_all=True)
     whole = asyncio.create_task(stage.ask("slow", stream=False))
     await arrived.wait()
     assert (await stage.ask("slow")).status == 200

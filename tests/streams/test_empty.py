@@ -64,8 +64,8 @@ async def test_when_the_other_is_no_better_the_empty_answer_is_delivered(stage: 
 @both_ways
 async def test_when_all_others_fail_the_empty_answer_is_delivered(stage: Stage, stream: bool) -> None:
     stage.s.play(empty)
-    stage.t.play(broken)
-    stage.u.play(broken)
+    stage.t.play(broken, to_all=True)
+    stage.u.play(broken, to_all=True)
     reply = await stage.ask("pair", stream=stream)
     assert (reply.status, reply.ended, reply.headers["x-gateway-backend"]) == (200, True, "s")
     assert b"hello" not in reply.body
