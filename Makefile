@@ -14,7 +14,7 @@ serve: $(VENV)/.run          ## the gateway in front of the fleet of routes.yaml
 	$(BIN)/gateway serve
 
 test: $(VENV)/.dev lint      ## lint, types and every test
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 3 --dist loadfile
 
 fuzz: $(VENV)/.dev           ## the property tests with new examples each time
 	HYPOTHESIS_PROFILE=random $(BIN)/pytest -q -m hypothesis
