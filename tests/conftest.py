@@ -7,6 +7,7 @@ a machine may be busy; tests that are about time measure it themselves.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -23,3 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.register_profile("random", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_collection_finish() -> None:
+    """The collected tests live as long as this process: no garbage collection has to look at them."""
+    gc.collect()
+    gc.freeze()
