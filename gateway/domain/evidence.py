@@ -12,7 +12,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State, Transition
 
 COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
-BODIES_TO_AGREE = 2  # different request bodies that have to fail before a cloud counts as down
+TO_AGREE = 2  # different bodies (of different clients, if there are several) that fail before a cloud counts as down
 BLAMED_MOST = 16  # keys of failed bodies that are remembered
 
 
@@ -39,7 +39,8 @@ class Evidence:
         self.answered_at = 0.0
         self.refused_since = 0.0
         self._owner = owner
-        self._blamed_by: tuple[bytes, ...] = ()  # keys of the bodies that failed since its last success (clouds only)
+        # (key of its body, client) of the requests that failed since its last success; clouds only
+        self._blamed_by: tuple[tuple[bytes, str], ...] = ()
         self._paused_at = 0.0  # when it last answered 429
 
     def alive(self) -> None:
@@ -72,13 +73,19 @@ class Evidence:
         """A request failed. `disputed`: the request itself may be the cause."""
         self._report(self._owner.health.failed(reason, time.monotonic(), disputed=disputed))
 
-    def failed_by(self, body: bytes, reason: str) -> None:
-        """A request failed at a cloud. Clouds get no harmless test requests, so a cloud is down only after requests
-        with different bodies failed; the same body again (recognised by its key) does not count."""
-        if body in self._blamed_by:
+    def failed_by(self, body: bytes, client: str, reason: str, *, several: bool) -> None:
+        """A cloud answered a request with an error. Clouds get no harmless test requests, so a cloud is down only after
+        requests with different bodies failed, of different clients where there are `several`; the same body again
+        (recognised by its key) does not count."""
+        if any(body == known for known, _ in self._blamed_by):
             return
-        self._blamed_by = (*self._blamed_by[-BLAMED_MOST:], body)
-        self.failed(reason, disputed=len(self._blamed_by) < BODIES_TO_AGREE)
+        others = next((one for one in self._blamed_by if one[1] != client), None)
+        kept = self._blamed_by[-BLAMED_MOST:]
+        if others is not None and others not in kept:  # one client's many do not push out the other's
+            kept = (others, *kept[1:])
+        self._blamed_by = (*kept, (body, client))
+        agreed = len({by for _, by in self._blamed_by}) if several else len(self._blamed_by)
+        self.failed(reason, disputed=agreed < TO_AGREE)
 
     def unanswered(self, reason: str) -> None:
         """A harmless request was not answered."""

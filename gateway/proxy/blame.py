@@ -4,7 +4,7 @@
 Until then no failure counts against a backend. If another backend answers the request, the backend that failed is
 suspected. Otherwise a harmless request is sent to the backends that failed. Clouds get none, because it would cost
 money: their evidence is whether they have answered other requests lately, and a cloud counts as down only after
-several different bodies have failed.
+several different bodies have failed, of different clients where there are several.
 """
 
 from __future__ import annotations
@@ -56,15 +56,25 @@ class HeldFailure:
 
 
 class Blame:
-    """Created when the first attempt fails, or for a body that failed before. `alias`, `client`: names."""
+    """Created when the first attempt fails, or for a body that failed before. `alias`, `client`: names; `several`:
+    there are other clients, so one alone does not take a cloud from them."""
 
     def __init__(
-        self, culprits: Culprits, suspicion: SuspectProbes, request: InferenceRequest, alias: str, client: str
+        self,
+        culprits: Culprits,
+        suspicion: SuspectProbes,
+        request: InferenceRequest,
+        alias: str,
+        client: str,
+        *,
+        several: bool,
     ) -> None:
         self._culprits = culprits
         self._suspicion = suspicion
         self._request = request
         self._key = key_of(request, alias, client)
+        self._client = client
+        self._several = several
         self._held: list[HeldFailure] = []
         self._weighed = 0  # how many of them were weighed
         self._trying: RunningProbe | None = None  # tests whether the backend refuses other requests too
@@ -154,7 +164,7 @@ class Blame:
     def _count(self, held: HeldFailure) -> None:
         held.counted = True
         if held.state.backend.cloud:
-            held.state.evidence.failed_by(self._key, held.verdict.reason)
+            held.state.evidence.failed_by(self._key, self._client, held.verdict.reason, several=self._several)
         else:
             held.state.evidence.failed(held.verdict.reason, disputed=True)
 

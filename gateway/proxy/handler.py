@@ -279,7 +279,9 @@ class RequestHandler:
     def _blame_of(self, received: ReceivedRequest) -> Blame:
         if self.blame is None:
             services, alias, client = self.services, received.alias.name, received.client.name
-            self.blame = Blame(services.culprits, services.prober.suspicion, received.request, alias, client)
+            several = len(services.snapshot.clients) > 1
+            asked = received.request, alias, client
+            self.blame = Blame(services.culprits, services.prober.suspicion, *asked, several=several)
         return self.blame
 
     def _hold_failure(self, planned: PlannedRequest, state: BackendState, failure: AttemptFailed) -> None:
