@@ -137,7 +137,7 @@ async def test_a_reader_that_never_reads_is_cut_after_idle(monkeypatch: pytest.M
         async with raw_client(gateway.url, receive_buffer=SMALL) as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typed as one that only writes
             await client.post("/v1/chat/completions", chat(stream=True))
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(10):
                 await flood.lost.wait()
             await gateway.until(gateway.idle)
             # Its socket is not kept for a reader that will never come.

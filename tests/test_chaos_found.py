@@ -62,7 +62,7 @@ async def test_a_leaving_client_is_noticed_while_the_answer_before_is_still_ende
             may_end.set()
             await gateway.until(lambda: len(gateway.gateway.active) == 1)
             client.close()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 await second_lost.wait()
         await gateway.until(gateway.idle)
 

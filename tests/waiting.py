@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-PATIENCE = 10.0  # seconds until a wait in a test is called hung
+PATIENCE = 20.0  # seconds until a wait in a test is called hung
 _HERE, _ELSEWHERE = 0.005, 0.01  # seconds between two looks: in this loop, at another process
 _FROZEN = 0.1  # seconds: of a look that takes longer, the rest does not count as waiting
 _STILL = 0.15  # seconds without a change after which something stands still

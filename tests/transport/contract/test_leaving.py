@@ -117,10 +117,10 @@ async def test_leaving_a_request_that_is_still_being_sent_does_not_flush_it(rig:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(4):
         await rig.client.close()  # would wait for the flush
     left.set()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await over.wait()
     assert received < 32 * MIB  # what was in the kernel's buffers
     await rig.server.connections(0, within=0.1)
