@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gateway.domain.health_state import State
+from gateway.domain.request import CHAT
 from simulator import SimVllm
 from tests.one_backend import FAST, ask, health_of, one_backend, probed, under_way
 from tests.support import from_clients, running_gateway
@@ -52,6 +53,26 @@ async def test_half_open_lets_one_request_through_and_its_answer_decides() -> No
         assert health.half_open, "a client that left decides nothing"
         assert (await ask(gateway)).status_code == 200
         assert gateway.state("a") is State.READY
+
+
+async def test_no_harmless_request_that_was_still_to_come_decides_a_trial() -> None:
+    """It is due a second after the one before, and the backend may have been down and be half-open by then."""
+    sim = SimVllm("a")
+    async with one_backend(sim) as gateway:
+        await gateway.until_ready("a")
+        health = health_of(gateway)
+        health.backoff = 0.05
+        sim.fault("status", status=500)
+        for _ in range(3):
+            await ask(gateway)
+        assert gateway.state("a") is State.DOWN
+        sim.clear()
+        await gateway.until(lambda: health.half_open)
+        assert health.unanswered_lately
+        suspicion = gateway.gateway.prober.suspicion
+        suspicion._probe_again(gateway.gateway.fleet["a"], CHAT, False)
+        assert not suspicion.busy
+        assert (await ask(gateway)).status_code == 200
 
 
 async def test_a_trial_that_fails_takes_it_out_again_for_longer() -> None:

@@ -133,7 +133,9 @@ class SuspectProbes:
         return found
 
     def _probe_again(self, state: BackendState, endpoint: Endpoint, stream: bool) -> None:
-        if not self._closed and state.health.state is State.SUSPECT and state.health.unanswered_lately:
+        health = state.health
+        suspected = health.state is State.SUSPECT and not health.half_open  # a trial is decided by a client's request
+        if not self._closed and suspected and health.unanswered_lately:
             self.probe(state, endpoint, stream=stream)
 
     async def _probe_credential(self, state: BackendState) -> ProbeResult:
