@@ -115,7 +115,7 @@ def kernel_receive_buffer() -> int:
 
 
 async def test_a_reader_slower_than_its_backend_but_steady_is_not_cut() -> None:
-    async with flooding(300, "idle: 400ms") as (_, gateway), raw_client(gateway.url, receive_buffer=SMALL) as client:
+    async with flooding(900, "idle: 1s") as (_, gateway), raw_client(gateway.url, receive_buffer=SMALL) as client:
         client.writer.transport.set_write_buffer_limits(0)
         await client.post("/v1/chat/completions", chat(stream=True))
         data = b""
@@ -126,7 +126,7 @@ async def test_a_reader_slower_than_its_backend_but_steady_is_not_cut() -> None:
             assert piece, "cut"
             data = data[-16:] + piece
             await pace(0.03)  # a reader that takes its time
-        assert asyncio.get_running_loop().time() - began > 0.8, "too quick to show anything"
+        assert asyncio.get_running_loop().time() - began > 2.0, "too quick to show anything"
         await gateway.until(gateway.idle)
         assert gateway.metric("gateway_requests_total", alias="a", backend="a", endpoint="chat", code="200") == 1
 

@@ -19,7 +19,7 @@ from tests.scripted import Turn, json_answer, scripted
 
 @pytest.mark.parametrize("base", ["", "/v1", "/v1/"])
 async def test_a_server_is_measured_by_its_url(base: str) -> None:
-    sim = qwen(api_key="right-key")
+    sim = qwen(api_key="right-key", decode=400.0)  # slow enough that an answer does not come in one piece
     async with sim.serve() as url:
         _, told = await measured(None, None, name=url + base, key="right-key")
         with pytest.raises(NotMeasurable, match="answered 401"):

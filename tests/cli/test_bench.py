@@ -98,7 +98,7 @@ async def output(process: asyncio.subprocess.Process) -> tuple[str, str]:
 
 
 async def test_a_table_a_chart_and_json(tmp_path: Path) -> None:
-    sim = qwen()
+    sim = qwen(decode=400.0)  # slow enough that an answer does not come in one piece
     async with sim.serve() as url:
         routes = f"backends: {{a: {{url: '{url}', slots: 1}}}}\naliases: {{chat: [a]}}"
         async with running_gateway(routes) as gateway:

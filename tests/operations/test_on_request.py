@@ -263,7 +263,7 @@ async def test_explain_says_what_a_request_would_cause(tmp_path: Path) -> None:
         await until_known(gateway, "a")
         aged(gateway, "a", idle=720, ran=900)
         start = (await explained(gateway, "x"))["start"]
-        assert round(start["stops"].pop("a")) == 720
+        assert 720 <= start["stops"].pop("a") < 740
         assert start == {
             "backend": "b", "begun": False, "stops": {}, "meanwhile": "c",
             "notes": ["fits on paper: nothing tells how much memory is free on spark now"],
