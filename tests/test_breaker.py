@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT
 from simulator import SimVllm
 from tests.one_backend import FAST, ask, health_of, one_backend, probed, under_way
-from tests.support import from_clients, running_gateway
+from tests.support import RunningGateway, from_clients, running_gateway
+
+
+@asynccontextmanager
+async def half_open() -> AsyncIterator[tuple[RunningGateway, SimVllm, Health]]:
+    """A backend that has failed three requests and is well again: one request on trial decides."""
+    sim = SimVllm("a")
+    async with one_backend(sim) as gateway:
+        await gateway.until_ready("a")
+        health = health_of(gateway)
+        health.backoff = 0.05
+        sim.fault("status", status=500)
+        for _ in range(3):
+            await ask(gateway)
+        assert gateway.state("a") is State.DOWN
+        sim.clear()
+        await gateway.until(lambda: health.half_open)
+        yield gateway, sim, health
 
 
 async def test_a_backend_that_is_healthy_but_fails_every_chat_is_taken_out_and_stays_out() -> None:
@@ -32,17 +51,7 @@ async def test_a_backend_that_is_healthy_but_fails_every_chat_is_taken_out_and_s
 
 
 async def test_half_open_lets_one_request_through_and_its_answer_decides() -> None:
-    sim = SimVllm("a")
-    async with one_backend(sim) as gateway:
-        await gateway.until_ready("a")
-        health = health_of(gateway)
-        health.backoff = 0.05
-        sim.fault("status", status=500)
-        for _ in range(3):
-            await ask(gateway)
-        assert gateway.state("a") is State.DOWN
-        sim.clear()
-        await gateway.until(lambda: health.half_open)
+    async with half_open() as (gateway, sim, health):
         asked = len(sim.requests)
         sim.fault("hang_before", count=1)
         async with under_way(gateway, sim):
@@ -57,17 +66,7 @@ async def test_half_open_lets_one_request_through_and_its_answer_decides() -> No
 
 async def test_no_harmless_request_that_was_still_to_come_decides_a_trial() -> None:
     """It is due a second after the one before, and the backend may have been down and be half-open by then."""
-    sim = SimVllm("a")
-    async with one_backend(sim) as gateway:
-        await gateway.until_ready("a")
-        health = health_of(gateway)
-        health.backoff = 0.05
-        sim.fault("status", status=500)
-        for _ in range(3):
-            await ask(gateway)
-        assert gateway.state("a") is State.DOWN
-        sim.clear()
-        await gateway.until(lambda: health.half_open)
+    async with half_open() as (gateway, _, health):
         assert health.unanswered_lately
         suspicion = gateway.gateway.prober.suspicion
         suspicion._probe_again(gateway.gateway.fleet["a"], CHAT, False)
@@ -76,15 +75,8 @@ async def test_no_harmless_request_that_was_still_to_come_decides_a_trial() -> N
 
 
 async def test_a_trial_that_fails_takes_it_out_again_for_longer() -> None:
-    sim = SimVllm("a")
-    async with one_backend(sim) as gateway:
-        await gateway.until_ready("a")
-        health = health_of(gateway)
-        health.backoff = 0.05
+    async with half_open() as (gateway, sim, health):
         sim.fault("status", status=500)
-        for _ in range(3):
-            await ask(gateway)
-        await gateway.until(lambda: health.half_open)
         await ask(gateway)
         assert (gateway.state("a"), health.backoff) == (State.DOWN, 0.2)
 
