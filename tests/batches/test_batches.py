@@ -23,7 +23,7 @@ from tests.waiting import until, until_said
 
 ROUTES = """\
 server: {{data: {data}}}
-backends: {{a: {{url: "{url}", slots: {slots}}}}}
+backends: {{a: {{url: "{url}", slots: {slots}, health: {{canary: none}}}}}}
 aliases: {{chat: [a]}}
 """
 TWO_KEYS = 'clients: {one: {key: "sk-one-0123456789"}, two: {key: "sk-two-0123456789"}}'
