@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from gateway.domain.health_machine import Health
+from gateway.domain.health_state import State
 from simulator import SimVllm
 from tests.raw_client import chat
 from tests.support import RunningGateway, running_gateway
@@ -33,6 +34,18 @@ def health_of(gateway: RunningGateway, backend: str = "a") -> Health:
 
 async def ask(gateway: RunningGateway, model: str = "a", **further: Any) -> httpx.Response:
     return await gateway.client.post("/v1/chat/completions", json=chat(model, **further))
+
+
+async def bring_down(gateway: RunningGateway, sim: SimVllm) -> Health:
+    """Three requests fail, and `a` is down; then it is well again, and soon to be tried."""
+    health = health_of(gateway)
+    health.backoff = 0.05
+    sim.fault("status", status=500)
+    for _ in range(3):
+        await ask(gateway)
+    assert health.state is State.DOWN
+    sim.clear()
+    return health
 
 
 @asynccontextmanager

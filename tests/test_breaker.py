@@ -12,7 +12,7 @@ from gateway.domain.health_machine import Health
 from gateway.domain.health_state import State
 from gateway.domain.request import CHAT
 from simulator import SimVllm
-from tests.one_backend import FAST, ask, health_of, one_backend, probed, under_way
+from tests.one_backend import FAST, ask, bring_down, health_of, one_backend, probed, under_way
 from tests.support import RunningGateway, from_clients, running_gateway
 
 
@@ -22,13 +22,7 @@ async def half_open() -> AsyncIterator[tuple[RunningGateway, SimVllm, Health]]:
     sim = SimVllm("a")
     async with one_backend(sim) as gateway:
         await gateway.until_ready("a")
-        health = health_of(gateway)
-        health.backoff = 0.05
-        sim.fault("status", status=500)
-        for _ in range(3):
-            await ask(gateway)
-        assert gateway.state("a") is State.DOWN
-        sim.clear()
+        health = await bring_down(gateway, sim)
         await gateway.until(lambda: health.half_open)
         yield gateway, sim, health
 

@@ -11,6 +11,7 @@ from gateway.domain.facts import Observation
 from gateway.domain.health_state import State
 from gateway.health.canary_schedule import outcome_of
 from simulator import SimOllama
+from tests.one_backend import bring_down
 from tests.raw_client import chat
 from tests.support import running_gateway
 from tests.warming import ASKED, FAST, QWEN36, ask, canaried, one, sim_of, story
@@ -75,13 +76,7 @@ async def test_a_verdict_of_requests_is_cleared_by_a_canary_and_not_by_a_client(
     async with one(sim) as gateway:
         await gateway.until_ready("a")
         await canaried(gateway, sim, 2)
-        health = gateway.gateway.fleet["a"].health
-        health.backoff = 0.05
-        sim.fault("status", status=500)
-        for _ in range(3):
-            await ask(gateway)
-        assert gateway.state("a") is State.DOWN
-        sim.clear()
+        health = await bring_down(gateway, sim)
         asked = len(sim.requests)
         await gateway.until_ready("a")
         assert len(sim.requests) == asked + ASKED

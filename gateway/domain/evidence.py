@@ -13,7 +13,7 @@ from gateway.domain.health_state import State, Transition
 
 COOLDOWN_FIRST, COOLDOWN_MOST = 60.0, 600.0  # seconds
 TO_AGREE = 2  # different bodies (of different clients, if there are several) that fail before a cloud counts as down
-BLAMED_MOST = 16  # keys of failed bodies that are remembered
+BLAMED_MOST = 16  # keys of failed bodies that are remembered, and one of each further client
 
 
 class Owner(Protocol):
@@ -39,8 +39,8 @@ class Evidence:
         self.answered_at = 0.0
         self.refused_since = 0.0
         self._owner = owner
-        # (key of its body, client) of the requests that failed since its last success; clouds only
-        self._blamed_by: tuple[tuple[bytes, str], ...] = ()
+        # key of a body that failed since the last success -> its client; clouds only
+        self._blamed_by: dict[bytes, str] = {}
         self._paused_at = 0.0  # when it last answered 429
 
     def alive(self) -> None:
@@ -65,7 +65,7 @@ class Evidence:
         health = self._owner.health
         self.answered_at = time.monotonic()
         if self._blamed_by:
-            self._blamed_by = ()
+            self._blamed_by = {}
         if health.fails or health.state is not State.READY:
             self._report(health.succeeded(time.monotonic()))
 
@@ -77,14 +77,12 @@ class Evidence:
         """A cloud answered a request with an error. Clouds get no harmless test requests, so a cloud is down only after
         requests with different bodies failed, of different clients where there are `several`; the same body again
         (recognised by its key) does not count."""
-        if any(body == known for known, _ in self._blamed_by):
+        known = self._blamed_by
+        if body in known:
             return
-        others = next((one for one in self._blamed_by if one[1] != client), None)
-        kept = self._blamed_by[-BLAMED_MOST:]
-        if others is not None and others not in kept:  # one client's many do not push out the other's
-            kept = (others, *kept[1:])
-        self._blamed_by = (*kept, (body, client))
-        agreed = len({by for _, by in self._blamed_by}) if several else len(self._blamed_by)
+        if len(known) < BLAMED_MOST or client not in known.values():
+            known[body] = client
+        agreed = len(set(known.values())) if several else len(known)
         self.failed(reason, disputed=agreed < TO_AGREE)
 
     def unanswered(self, reason: str) -> None:

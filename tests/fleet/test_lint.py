@@ -1,64 +1,26 @@
-"""The lint: what works gives no error, what went wrong gives its finding, and every rule can be seen and read about."""
+"""The lint: what works gives no error, and what went wrong gives its finding."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.document import read_document
-from gateway.config.load import load, load_text
-from gateway.config.problems import Report
+from gateway.config.load import load_text
 from gateway.config.snapshot import Backend, Launch, Snapshot
 from gateway.fleet.catalog import catalog_of
 from gateway.fleet.lint.finding import ORDER, Finding
-from gateway.fleet.lint.findings import findings, rule_names
+from gateway.fleet.lint.findings import findings
 from gateway.fleet.preflight.terms import CONTAINER_HOME
 from gateway.launch.command import parse
 from gateway.launch.docker import read_docker_flags
 from gateway.launch.flags import flag_names
-
-DATA = Path(__file__).parents[1] / "data" / "fleet"
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def mistakes() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    report = Report("mistakes.yaml")
-    groups = read_document((DATA / "mistakes.yaml").read_text(), report)
-    report.finish()
-    for group, cases in (groups or {}).items():
-        yield from ((group, name, case) for name, case in cases.items())
-
-
-WORKING = load(DATA / "working.yaml", environ={})
-MISTAKES = {f"{group}: {name}": case for group, name, case in mistakes()}
-NODES = {"spark1": {"address": "192.168.1.11"}, "spark2": {"address": "192.168.1.12"}}
-
-
-def lint(file: dict[str, Any], *, in_container: bool = False) -> list[Finding]:
-    loaded = load_text(json.dumps({"nodes": NODES, **file}, indent=1), environ={})
-    return findings(loaded.snapshot, catalog_of(loaded.snapshot), loaded.lines, in_container=in_container)
-
-
-def of_backend(**keys: Any) -> list[Finding]:
-    return lint({"backends": {"b": {"node": "spark1", **keys}}})
-
-
-def launched(command: str, **keys: Any) -> list[Finding]:
-    return of_backend(launch={"command": command, **keys})
-
-
-def rules(found: list[Finding]) -> dict[str, str]:
-    """Rule -> its gravest severity."""
-    return {one.rule: one.severity for one in reversed(found)}
-
+from tests.fleet.linting import MISTAKES, WORKING, launched, lint, of_backend, rules
 
 # -- the field --------------------------------------------------------------------------------------------------------
 
@@ -355,54 +317,3 @@ def test_errors_come_first() -> None:
 def test_a_finding_as_text_has_no_control_characters() -> None:
     found = Finding("error", "x", "backends.\x1b[31m", 3, "why\n", "fix\x07", "")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", str(found))
-
-
-# -- the rules themselves ---------------------------------------------------------------------------------------------
-
-
-def every_finding() -> list[Finding]:
-    found = findings(WORKING.snapshot, catalog_of(WORKING.snapshot), WORKING.lines)
-    for case in MISTAKES.values():
-        found += of_backend(**{key: value for key, value in case.items() if key not in ("finds", "fix")})
-    return found
-
-
-def test_every_rule_over_a_backend_is_met_by_a_mistake() -> None:
-    met = {rule for case in MISTAKES.values() for rule in case["finds"]}
-    source = Path(__file__).read_text()
-    whole = {rule for rule in rule_names() if f'"{rule}"' in source}
-    assert set(rule_names()) - met - whole == set()
-
-
-def test_every_finding_says_why_and_names_its_source() -> None:
-    of_the_line = re.compile(r"flag-|command-")
-    for one in every_finding():
-        assert len(one.message) > 20
-        assert one.source or of_the_line.match(one.rule) or one.rule in ("same-url", "port-mapping"), one
-
-
-def documented() -> set[str]:
-    section = (DOCS / "fleet.md").read_text().partition("\n## Check\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"^\| `([a-z-]+)` \|", section, re.M))
-
-
-def test_every_rule_is_documented_and_no_other() -> None:
-    of_the_line = {name for path in (DOCS.parent / "gateway" / "launch").glob("*.py") for name in _rules_in(path)}
-    assert documented() == {*rule_names(), *of_the_line}
-
-
-def _rules_in(path: Path) -> set[str]:
-    return set(re.findall(r'"((?:flag|command)-[a-z]+)"', path.read_text()))
-
-
-def test_the_fields_of_the_json_are_the_contract() -> None:
-    (found,) = (one for one in launched("VLLM_WORKER_MULTIPROC_METHOD=fork vllm serve m") if one.rule == "env-crash")
-    told = found.as_json()
-    assert list(told) == ["severity", "rule", "path", "line", "message", "fix"]
-    assert told["message"].endswith("(DeepSeek V4 Flash on two Sparks, breakage 2)")
-
-
-def test_the_shipped_file_gives_no_error() -> None:
-    loaded = load(DOCS.parent / "routes.yaml", environ={})
-    snapshot: Snapshot = loaded.snapshot
-    assert [one for one in findings(snapshot, catalog_of(snapshot)) if one.severity == "error"] == []

@@ -120,26 +120,6 @@ def test_two_gateways_may_open_the_file_of_an_older_one_at_once(before: Path) ->
     assert audio(before) == {("hermes", "writer"): (4.0, 0.0)}
 
 
-def test_a_file_that_another_process_holds_for_a_moment_is_waited_for(before: Path) -> None:
-    with closing(sqlite3.connect(before, isolation_level=None)) as other:
-        other.execute("PRAGMA journal_mode = DELETE")
-        other.execute("BEGIN EXCLUSIVE")
-        file, ended = LedgerFile(before), threading.Event()
-
-        def write() -> None:
-            file.write([entry(audio_in_seconds=1.0)])
-            file.close()
-            ended.set()
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        assert not ended.wait(0.3)
-        other.execute("COMMIT")
-    assert ended.wait(10.0)
-    writer.join()
-    assert audio(before) == {("hermes", "writer"): (1.0, 0.0)}
-
-
 class Contended(sqlite3.Connection):
     """Two connections that make a new file one with a write-ahead log: SQLite refuses one of them without waiting."""
 
