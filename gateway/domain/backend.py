@@ -93,8 +93,14 @@ class BackendState:
     name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
     traits: EngineTraits = field(init=False, repr=False)
+    model: str | None = field(init=False)  # the model name that requests to it carry
     # The name that tells the model's family: that of the launch command, else the one that requests carry.
     checkpoint: str | None = field(init=False)
+    # The slots that routes.yaml declares; where it does not, those that the engine reports, else an assumption. None =
+    # unlimited.
+    known_slots: int | None = field(init=False)
+    slots: int = field(init=False)  # as a number in any case
+    pool: int | None = field(init=False)  # tokens of the memory that its slots share; None = each has its own
     _timeline: Timeline = field(init=False, repr=False)
     _window: int | None = field(init=False, repr=False)  # of what is declared and reported
 
@@ -103,29 +109,6 @@ class BackendState:
         self.facts = LearnedFacts(self.name, self._on_fact)
         self.evidence = Evidence(self)
         self._conclude()
-
-    @property
-    def model(self) -> str | None:
-        """The model name that requests to it carry."""
-        return self.backend.model or self.reported.model
-
-    @property
-    def known_slots(self) -> int | None:
-        """The slots that routes.yaml declares; where it does not, those that the engine reports, else an assumption.
-        None = unlimited."""
-        backend, reported = self.backend, self.reported.slots
-        return reported if reported is not None and backend.slots_assumed else backend.slots
-
-    @property
-    def slots(self) -> int:
-        return self.known_slots or 1_000_000
-
-    @property
-    def pool(self) -> int | None:
-        """The tokens of the memory that its slots share; None = each slot has a memory of its own, for one window."""
-        declared = self.backend.kv_pool
-        found = self.reported.pool if declared is None else declared
-        return found or None
 
     @property
     def loads_on_demand(self) -> bool:
@@ -231,12 +214,15 @@ class BackendState:
     def saw_slots(self, slots: int, pool: int | None) -> None:
         """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
         known)."""
-        self.reported = self.reported._replace(slots=slots, pool=pool)
+        if (slots, pool) != (self.reported.slots, self.reported.pool):
+            self.reported = self.reported._replace(slots=slots, pool=pool)
+            self._conclude()
 
     def saw_pool_full(self) -> None:
         """Its requests have filled the memory that they share: it has one, of one window."""
         if self.reported.context is not None and self.backend.kv_pool is None:
             self.reported = self.reported._replace(pool=self.reported.context)
+            self._conclude()
 
     def saw_flags(self, flags: ObservedFlags | None) -> None:
         """The flags that its engine runs with; None = it does not report them."""
@@ -293,7 +279,13 @@ class BackendState:
         recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)
         self.traits = serving(TRAITS[self.server], backend.serves)
+        self.model = backend.model or reported.model
         self.checkpoint = backend.checkpoint or self.model
+        self.known_slots = backend.slots
+        if backend.slots_assumed and reported.slots is not None:
+            self.known_slots = reported.slots
+        self.slots = self.known_slots or 1_000_000
+        self.pool = (reported.pool if backend.kv_pool is None else backend.kv_pool) or None
         self._timeline = timeline_of(
             backend, self.checkpoint, reported.version, facts.lacks, facts.observed, self.traits
         )

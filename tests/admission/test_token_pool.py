@@ -76,7 +76,7 @@ def ask(office: Office, name: str, tokens: int, *choices: object) -> Waiter:
 
 def test_a_request_waits_for_tokens_though_slots_are_free_and_gets_them_in_its_turn() -> None:
     office, a = Office(), place("a", 4)
-    a.reported = a.reported._replace(pool=1600)  # 1,500 to use
+    a.saw_slots(4, 1600)  # 1,500 to use
     ask(office, "one", 900, a)
     ask(office, "two", 900, a)
     ask(office, "three", 100, a)
@@ -90,9 +90,17 @@ def test_a_request_waits_for_tokens_though_slots_are_free_and_gets_them_in_its_t
     assert (a.inflight, a.reserved_tokens) == (0, 0)
 
 
+def test_a_memory_that_was_full_before_its_size_was_known_is_taken_for_one_of_one_window() -> None:
+    a = place("a", 4)
+    a.saw_model("m", 4096)
+    assert a.pool is None
+    a.saw_pool_full()
+    assert a.pool == 4096
+
+
 def test_a_request_that_needs_everything_goes_alone() -> None:
     office, a = Office(), place("a", 4)
-    a.reported = a.reported._replace(pool=1600)
+    a.saw_slots(4, 1600)
     ask(office, "all", 1500, a)
     ask(office, "one", 1, a)
     assert office.served == ["all"]
@@ -102,7 +110,8 @@ def test_a_request_that_needs_everything_goes_alone() -> None:
 
 def test_requests_of_others_count_as_an_even_share_each() -> None:
     office, a = Office(), place("a", 4)
-    a.reported, a.foreign = a.reported._replace(pool=1600), 2  # 375 each
+    a.saw_slots(4, 1600)
+    a.foreign = 2  # 375 each
     ask(office, "one", 800, a)
     assert office.served == []
     ask(office, "two", 700, place("b"))
@@ -114,7 +123,7 @@ def test_requests_of_others_count_as_an_even_share_each() -> None:
 def test_one_that_waits_at_two_backends_makes_way_at_the_other_when_it_is_served() -> None:
     office, a, b = Office(), place("a", 4), place("b", 4)
     for state in (a, b):
-        state.reported = state.reported._replace(pool=1600)
+        state.saw_slots(4, 1600)
     ask(office, "in-a", 1000, a)
     ask(office, "in-b", 1000, b)
     ask(office, "either", 1000, a, b)
@@ -131,7 +140,7 @@ Turn = tuple[int, bool]
 @settings(max_examples=100)
 def test_in_any_order_the_reserved_tokens_are_those_of_the_running_requests(turns: list[Turn], slots: int) -> None:
     office, a, running = Office(), place("a", slots), dict[str, int]()
-    a.reported = a.reported._replace(pool=3200)
+    a.saw_slots(slots, 3200)
     for number, (tokens, ends) in enumerate(turns):
         name = f"r{number}"
         ask(office, name, min(tokens, usable(3200)), a)
