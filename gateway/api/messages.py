@@ -17,6 +17,7 @@ from gateway.dialects.anthropic.request import to_chat
 from gateway.domain.request import MESSAGES, InferenceRequest, parse
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
+from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import AsgiExchange, ClientGone
 from gateway.proxy.reply import base_headers, request_id
 from gateway.routing.refusal import pdf_refused
@@ -61,10 +62,17 @@ def router(gateway: Gateway) -> APIRouter:
 async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
     client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
     check_json(exchange.headers)
-    request = parse(MESSAGES, to_chat(await exchange.read_body(gateway.snapshot.server.max_body)))
+    body = await exchange.read_body(gateway.snapshot.server.max_body)
+    request = await apart(lambda: _parsed(body)) if len(body) > LARGE else _parsed(body)
     request.sender = client.name
     # By the present snapshot, whose backends are asked.
     return request, access.find_alias(gateway.snapshot, client, request.model)
+
+
+def _parsed(body: bytes) -> InferenceRequest:
+    request = parse(MESSAGES, to_chat(body))
+    request.look_for_media()
+    return request
 
 
 async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:

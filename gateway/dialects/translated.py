@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.admission.memory import Share
 from gateway.domain.request import OwnForm
+from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import Exchange, Headers, nothing
 from gateway.transport.sse import Framer
 
@@ -82,11 +83,14 @@ class TranslatedExchange:
     async def read_body(self, limit: int) -> bytes:
         """The body of the equivalent chat request."""
         body = await self._inner.read_body(limit)
-        return self._translate(body, len(body))
+        return await self._translate(body, len(body))
 
-    def _translate(self, body: bytes, counted: int) -> bytes:
+    async def _translate(self, body: bytes, counted: int) -> bytes:
         """The chat request. `counted`: bytes that are counted as held already."""
-        chat = self._translation.request(body)
+        if len(body) > LARGE:
+            chat = await apart(lambda: self._translation.request(body))
+        else:
+            chat = self._translation.request(body)
         held = len(chat) + self._translation.held()
         if held > counted:
             self.share.add(held - counted)

@@ -63,6 +63,7 @@ LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which r
 N_MOST = 1_000_000  # most answers to one prompt that are counted; no server gives more than a few thousand
 
 VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
+STRINGS_MOST = 1_000_000  # each name and each text is looked at, in every message; numbers are not
 # Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
 UNREADABLE = (RecursionError, msgspec.MsgspecError, UnicodeError, OverflowError)
 # Where the client's body has a file, which a translation (dialects/) knows, and a chat would have to be searched for.
@@ -144,8 +145,11 @@ class InferenceRequest:
     def media(self) -> Media:
         """The images, audio and files in the prompt. Finding them reads the whole body again, so the result is cached,
         and only requests for which they matter are searched."""
-        if self._media is None:
-            self._media = find_media(self.fields.get("messages"))
+        return self.look_for_media() if self._media is None else self._media
+
+    def look_for_media(self) -> Media:
+        """Find `media` now: from a thread, where the body is large (large_bodies.py)."""
+        self._media = find_media(self.fields.get("messages"))
         return self._media
 
     @property
@@ -168,6 +172,8 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     """The body's fields, each as its own bytes. Raises `invalid_request_body`, `request_too_large`."""
     if len(body) > VALUES_MOST and _marks(body) > VALUES_MOST:
         raise GatewayError("request_too_large", f"The request body holds more than {VALUES_MOST:,} values.")
+    if len(body) > 3 * STRINGS_MOST and _strings(body) > STRINGS_MOST:  # the shortest one and its comma are three bytes
+        raise GatewayError("request_too_large", f"The request body holds more than {STRINGS_MOST:,} strings.")
     try:
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -179,6 +185,12 @@ def read_fields(body: bytes) -> dict[str, Raw]:
 def _marks(body: bytes) -> int:
     """At least the number of values in the JSON: a comma precedes each but the first of a list or object."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _strings(body: bytes) -> int:
+    """The number of strings in the JSON, names included."""
+    quotes = body.count(b'"')
+    return (quotes if quotes <= 2 * STRINGS_MOST else quotes - body.count(b'\\"')) // 2
 
 
 def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:

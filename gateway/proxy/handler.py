@@ -24,6 +24,7 @@ from gateway.domain.request_timer import ReaderStalled, RequestTimer, Stopping
 from gateway.domain.upstream import UpstreamFailure
 from gateway.errors import GatewayError, PassedOn, exhausted
 from gateway.inspection.error_replies import Verdict
+from gateway.large_bodies import SEARCHED, apart
 from gateway.proxy.ask_all import AskAll
 from gateway.proxy.attempt import Attempt, AttemptFailed, StreamBroken
 from gateway.proxy.blame import Blame, earlier_failures
@@ -164,7 +165,11 @@ class RequestHandler:
 
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
-        return parse(self.record.endpoint, await exchange.read_body(self.snapshot.server.max_body), exchange.own)
+        body = await exchange.read_body(self.snapshot.server.max_body)
+        request = parse(self.record.endpoint, body, exchange.own)
+        if len(body) > SEARCHED:
+            await apart(request.look_for_media)
+        return request
 
     # -- plan -----------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class KeptExchange(TranslatedExchange):
             self._input = _items(own)
             self.share.add(len(self._input))
         self._response.kept = Kept(self._previous, stores)
-        return self._translate(_encode(fields), len(body))
+        return await self._translate(_encode(fields), len(body))
 
     def _who(self) -> tuple[str, bool]:
         """(whose responses these are, is the request to stay in the LAN?)"""
