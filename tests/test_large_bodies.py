@@ -20,7 +20,8 @@ from tests.waiting import PATIENCE
 
 SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
 SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A" * SEARCHED}}]}]
-WORK = {
+Body = dict[str, Any]
+WORK: dict[str, tuple[str, str, Body]] = {
     "a message": ("gateway.dialects.anthropic.exchange.to_chat", "/v1/messages", {"messages": SAYS}),
     "a response": ("gateway.dialects.responses.exchange.read", "/v1/responses", {"input": SAYS}),
     "a count": ("gateway.api.messages.to_chat", "/v1/messages/count_tokens", {"messages": SAYS}),
