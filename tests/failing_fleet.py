@@ -17,7 +17,8 @@ from tests.support import RunningGateway, running_gateway
 POISON = "this conversation is broken"
 SAID = "Failed to parse input at pos 12"
 ERROR = {"error": {"message": SAID, "type": "server_error", "code": 500}}
-WHOLE = {"id": "x", "model": "m", "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]}
+CHOICE: dict[str, Any] = {"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}
+WHOLE = {"id": "x", "model": "m", "choices": [CHOICE]}
 CHUNK = b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
 CLOUD = ", engine: openai, cloud: true, model: m"  # keys of a backend of `fleet`
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -1,12 +1,12 @@
-"""A large body keeps nobody waiting but its own client, and what is too much for one body is refused."""
+"""A large request or answer keeps nobody waiting but its own client, and what is too much for one body is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import threading
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ import pytest
 from gateway.domain.request import STRINGS_MOST, read_fields
 from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, SEARCHED
-from tests.failing_fleet import fleet, good
-from tests.scripted import raw_post
+from tests.failing_fleet import CHOICE, CHUNK, WHOLE, fleet, good
+from tests.scripted import Turn, json_answer, raw_post
 from tests.waiting import PATIENCE
 
 SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
@@ -45,8 +45,7 @@ class Held:
 @pytest.mark.parametrize("name", WORK)
 async def test_others_are_served_while_a_large_body_is_worked_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, path, body = WORK[name]
-    module, _, function = place.rpartition(".")
-    held = Held(getattr(importlib.import_module(module), function))
+    held = Held(resolve_name(place))
     async with fleet(good) as f:
         monkeypatch.setattr(place, held)
         large = asyncio.create_task(raw_post(f.gateway.url, {"model": "chat", "max_tokens": 5, **body}, path))
@@ -55,6 +54,48 @@ async def test_others_are_served_while_a_large_body_is_worked_on(name: str, monk
         assert not large.done()
         held.told.set()
         assert (await large).status == 200
+
+
+async def long_answer(turn: Turn) -> None:
+    text = "word " * (LARGE * 8 // 5)  # in many reads
+    if turn.json.get("stream"):
+        await turn.stream(CHUNK.replace(b"hi", text.encode()), b"data: [DONE]\n\n")
+    else:
+        await turn.send(json_answer({**WHOLE, "choices": [{**CHOICE, "message": {"content": text}}]}))
+
+
+ANSWERS = {
+    "whole": ("gateway.proxy.attempt.read_whole", "/v1/chat/completions", False),
+    "an event": ("gateway.inspection.stream_track.StreamTrack.feed", "/v1/chat/completions", True),
+    "a whole message": ("gateway.dialects.anthropic.exchange.to_message", "/v1/messages", False),
+    "events of a message": ("gateway.dialects.anthropic.stream.MessageStream.translate", "/v1/messages", True),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_others_are_served_while_a_large_answer_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, path, stream = ANSWERS[name]
+    held = Held(resolve_name(place))
+
+    def work(*args: Any) -> Any:
+        large = any(len(one) > LARGE for arg in args for one in ([arg] if isinstance(arg, bytes) else [*_events(arg)]))
+        return held(*args) if large else held.work(*args)
+
+    async with fleet(long_answer) as f:
+        monkeypatch.setattr(place, work)
+        body = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+        large = asyncio.create_task(raw_post(f.gateway.url, body, path))
+        await f.gateway.until(held.begun.is_set)
+        assert (await f.gateway.client.get("/health")).status_code == 200
+        assert not large.done()
+        held.told.set()
+        reply = await large
+        assert reply.status == 200
+        assert len(reply.body) > LARGE
+
+
+def _events(arg: object) -> list[bytes]:
+    return [one for one in arg if isinstance(one, bytes)] if isinstance(arg, list) else []
 
 
 @pytest.mark.parametrize("name", ["a message", "a response"])

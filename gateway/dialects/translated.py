@@ -111,7 +111,14 @@ class TranslatedExchange:
             self._head = status, head
 
     async def write(self, data: bytes) -> None:
-        if translated := self._translated(data):
+        if len(data) <= LARGE:
+            translated = self._translated(data)
+        else:
+            kept: list[int] = []  # shares are counted by the event loop's thread alone
+            events = self._framer.feed(data)
+            translated = await apart(lambda: self._translation.events(events, kept.append))
+            self.share.add(sum(kept))
+        if translated:
             await self._inner.write(translated)
 
     @property
@@ -129,7 +136,8 @@ class TranslatedExchange:
         status, head = self._head
         more: dict[bytes, bytes] = {}
         if status < 300:
-            body = self._translation.whole(data)
+            whole = self._translation.whole
+            body = whole(data) if len(data) <= LARGE else await apart(lambda: whole(data))
         else:
             body, more = self._translation.error(status, data)
         self._head = None

@@ -13,9 +13,12 @@ from gateway.inspection.finder import MAX_HELD, CallFinder
 from gateway.inspection.formats import Format
 from gateway.inspection.offered_tools import OfferedTools
 from gateway.inspection.reasoning import AnswerEnd, LateTags, Splitter, Thoughts
-from gateway.inspection.segments import Call, Gap, Reasoning, Segment, Text
+from gateway.inspection.segments import Call, Gap, Reasoning, Segment, Text, merged
 
 __all__ = ["MAX_HELD", "Call", "Gap", "Mender", "OfferedTools", "Reasoning", "Segment", "Text"]
+
+# Characters that are searched at a time. A search keeps all other threads waiting, the event loop's too.
+PIECE = 64 * 1024
 
 
 class Mender:
@@ -58,6 +61,9 @@ class Mender:
 
     def feed(self, text: str) -> list[Segment]:
         """Add content. Returns the segments that are decided now."""
+        if len(text) > PIECE:
+            pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+            return merged(segment for piece in pieces for segment in self.feed(piece))
         if self._splitter is None:
             if self._content is not None:
                 return self._content.feed(text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from functools import partial
 from math import inf
 
 from gateway.admission.capacity import capacity
@@ -40,6 +41,7 @@ from gateway.inspection.sent_text import SentText
 from gateway.inspection.server_faults import POOL_FULL
 from gateway.inspection.stream_track import StreamTrack
 from gateway.inspection.whole import WholeAnswer, read_whole
+from gateway.large_bodies import LARGE, apart
 from gateway.proxy.exchange import ClientGone
 from gateway.proxy.feedback import count_found, verdict_of
 from gateway.proxy.joining import keep_answer
@@ -157,8 +159,9 @@ class Attempt:
             await self._relay_stream(self.reply, track, response)
             return track.violations
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
-        answer = read_whole(body, self.request, policy, thoughts)
-        del body
+        read = partial(read_whole, body, self.request, policy, thoughts)
+        answer = read() if len(body) <= LARGE else await apart(read)
+        del body, read
         if self.request.endpoint.pools and answer.failure is None:
             services, asked = self._context.services, (self.request, self.alias, self.candidate.state)
             serves = services.prober.suspicion.serves
@@ -258,8 +261,10 @@ class Attempt:
         goes_on = self._admitted.goes_on is not None
         while True:
             data = await read_past(response, relay.pass_on)
+            if relay.unread:
+                await relay.read_apart()
             if not data:
-                relay.finish()
+                await relay.finish()
             if goes_on and relay.begun:
                 await self._begin(reply)
             if relay.out:

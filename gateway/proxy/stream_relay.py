@@ -9,6 +9,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.request_timer import RequestTimer
 from gateway.inspection.sent_text import SentText
 from gateway.inspection.stream_track import StreamTrack
+from gateway.large_bodies import LARGE, apart
 from gateway.metrics.counters import Histogram
 from gateway.proxy.reply import HEARTBEAT, StreamReply
 from gateway.transport.sse import Framer
@@ -16,9 +17,10 @@ from gateway.transport.sse import Framer
 
 class StreamRelay:
     """`out`: bytes for the client from the latest read, not sent yet. `begun`: the backend has sent output.
-    `kept`: what was sent, where another backend could go on with it."""
+    `unread`: the latest read, which may complete a large event. `kept`: what was sent, where another backend could go
+    on with it."""
 
-    __slots__ = ("_framer", "_gaps", "_kept", "_reply", "_state", "_timer", "begun", "out", "track")
+    __slots__ = ("_framer", "_gaps", "_kept", "_reply", "_state", "_timer", "begun", "out", "track", "unread")
 
     def __init__(
         self,
@@ -31,6 +33,7 @@ class StreamRelay:
     ) -> None:
         self.track = track
         self.out = b""
+        self.unread = b""
         self.begun = False
         self._reply = reply
         self._state = state
@@ -43,6 +46,9 @@ class StreamRelay:
         """Read `data` and send what it holds, if that needs nothing else. False = `out` and `track` are to be looked
         at."""
         track, reply, begun = self.track, self._reply, self.begun
+        if self._framer.unfinished > LARGE:
+            self.unread = data
+            return False
         self._read(self._framer.feed(data))
         if track.failure is not None or track.done or track.disobeyed or not begun:
             return False
@@ -58,9 +64,16 @@ class StreamRelay:
         self.out = b""
         return True
 
-    def finish(self) -> None:
+    async def read_apart(self) -> None:
+        """Read `unread`, without keeping other requests waiting."""
+        data, self.unread = self.unread, b""
+        events = self._framer.feed(data)
+        self._read(events, await apart(lambda: self.track.feed(events)))
+
+    async def finish(self) -> None:
         """The backend's answer has ended."""
-        self._read(self._framer.finish())
+        large, events = self._framer.unfinished > LARGE, self._framer.finish()
+        self._read(events, await apart(lambda: self.track.feed(events)) if large else None)
 
     async def send(self) -> None:
         """Send `out`."""
@@ -69,10 +82,10 @@ class StreamRelay:
         if self._kept is not None:
             self._kept.add(out)
 
-    def _read(self, events: list[bytes]) -> None:
-        """Sets `out`, and notes when the backend was heard."""
+    def _read(self, events: list[bytes], out: bytes | None = None) -> None:
+        """Sets `out` (given where the events are read already), and notes when the backend was heard."""
         track, timer = self.track, self._timer
-        self.out = track.feed(events)
+        self.out = track.feed(events) if out is None else out
         if not track.progress:
             return
         now = self._state.last_event = timer.now()

@@ -101,6 +101,11 @@ class Framer:
         if len(rest) > EVENT_MOST:
             raise ProtocolFailure(f"an event of more than {EVENT_MOST} bytes")
 
+    @property
+    def unfinished(self) -> int:
+        """The bytes that have come of the next event."""
+        return len(self._rest)
+
     def finish(self) -> list[bytes]:
         """The last event of a stream that ended without a blank line, completed."""
         rest = bytes(self._rest)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.inspection.finder import CallFinder
 from gateway.inspection.formats import FORMATS
-from gateway.inspection.mender import Call, Gap, Text
+from gateway.inspection.mender import PIECE, Call, Gap, Text
 from gateway.inspection.reasoning import REASONING, THINK, Thoughts
-from gateway.inspection.segments import merged
+from gateway.inspection.segments import Segment, merged
 from tests.inspection.mending import CASES, cut, mend, mender, run, torn
 from tests.limits import cpu_within
 
@@ -314,6 +316,8 @@ def test_cuts_make_no_difference_and_nothing_is_lost(
     assert whole.raw == text
     assert run(mender(armed, thoughts, limit), torn(text, seed)) == whole
     assert run(mender(armed, thoughts, limit), text) == whole
+    with patch("gateway.inspection.mender.PIECE", 7):
+        assert run(mender(armed, thoughts, limit), [text]) == whole
     for name, arguments in whole.calls:
         assert name in ("ping", "get_weather", "write_file")
         assert isinstance(arguments, dict)
@@ -327,6 +331,18 @@ def test_cuts_make_no_difference_and_nothing_is_lost(
 def test_text_without_a_call_comes_back_exactly(text: str, armed: list[str], seed: int) -> None:
     mended = run(mender(armed), torn(text, seed))
     assert merged(mended.pieces) == ([Text(text)] if text else [])
+
+
+def test_a_long_text_is_searched_piece_by_piece() -> None:
+    searched, search = list[int](), CallFinder.feed
+
+    def feed(finder: CallFinder, text: str) -> list[Segment]:
+        searched.append(len(text))
+        return search(finder, text)
+
+    with patch.object(CallFinder, "feed", feed):
+        assert mender(["hermes"]).feed("a" * (2 * PIECE + 1)) == [Text("a" * (2 * PIECE + 1))]
+    assert searched == [PIECE, PIECE, 1]
 
 
 MILLION = 1_000_000
