@@ -18,6 +18,10 @@ class Counter(Protocol):
     def inc(self, *values: str) -> None: ...
 
 
+class Part(Protocol):
+    async def close(self) -> None: ...
+
+
 class Failures:
     """Failures of the gateway's own parts. `counter` counts them by part (`gateway_internal_failures_total`), for
     alerts too; None = they are only logged."""
@@ -49,6 +53,15 @@ class Failures:
     def thread(self, part: str, run: Callable[[], object], stop: threading.Event) -> threading.Thread:
         """A thread, not started yet, that runs until `run` returns; restarted when it fails, until `stop` is set."""
         return threading.Thread(target=self._keep_thread, args=(part, run, stop), name=part, daemon=True)
+
+    async def close(self, *parts: Part | None) -> None:
+        """Close part after part, also when one of them fails to."""
+        for part in parts:
+            try:
+                if part is not None:
+                    await part.close()
+            except Exception:
+                self.note("stop", f"closing {type(part).__name__}")
 
     async def _keep(self, part: str, run: Callable[[], Awaitable[object]], name: str) -> None:
         while True:

@@ -7,9 +7,10 @@ import asyncio
 import ctypes
 import signal
 import socket
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,6 +170,22 @@ async def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             assert await gateway.exit_code() == 0
         await sim.wait_inflight(0)
+
+
+async def test_a_second_sigterm_loses_no_usage(tmp_path: Path) -> None:
+    sim = SimVllm("a")
+    async with sim.serve() as url, serving(tmp_path, url, shutdown="60s") as gateway:
+        async with stream(gateway, sim) as running:
+            gateway.signal(signal.SIGTERM)
+            await gateway.refuses()
+            gateway.signal(signal.SIGTERM)
+            await running.rest()
+        assert await gateway.exit_code() == 0
+    with closing(sqlite3.connect(tmp_path / "state" / "usage.db")) as ledger:
+        assert ledger.execute("SELECT alias, outcome, requests FROM usage").fetchall() == [
+            ("one", "stream_interrupted", 1)
+        ]
+    assert '"level":"error"' not in gateway.log.read_text()
 
 
 async def test_what_clients_leave_undone_does_not_hold_up_the_end(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class LedgerFile:
         _use_wal(connection)  # readers and a second gateway do not block the writer
         connection.execute("PRAGMA synchronous = NORMAL")  # committed data survives a crash of the process
         connection.execute("PRAGMA journal_size_limit = 16777216")
-        if _version(connection, self._path) == 0:
+        if version_of(connection, self._path, VERSION) == 0:
             connection.executescript(_SCHEMA)
         _add_columns(connection)
         self._file = _identity(self._path)
@@ -238,7 +238,7 @@ def read_spent(path: Path, day: int) -> Spent:
     if not path.exists():
         return Spent([])
     with closing(_read_only(path)) as connection:
-        if not _version(connection, path):
+        if not version_of(connection, path, VERSION):
             return Spent([])  # the file is being created
         found: dict[tuple[int, str, str], float] = {}
         unreadable = 0
@@ -275,7 +275,7 @@ def sums_since(path: Path, since: float, by: Sequence[str] = GROUPS) -> list[Sum
     hour began since then. Raises sqlite3.Error."""
     groups = ", ".join(name for name in by if name in GROUPS)
     with closing(_read_only(path)) as connection:
-        if not _version(connection, path):
+        if not version_of(connection, path, VERSION):
             return []  # the file is being created
         errors = f"sum(CASE WHEN outcome IN ('200', 'joined') THEN 0 ELSE {_number('requests')} END)"
         missing = set(_ADDED) - _columns(connection)  # no gateway of this version has written the file yet
@@ -304,12 +304,11 @@ def _read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the tables; 0 = there are no tables yet."""
+def version_of(connection: sqlite3.Connection, path: Path, known: int) -> int:
+    """The version of the tables; 0 = there are no tables yet. For a version above `known` the connection is closed, and
+    DatabaseError is raised."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
+    if version > known:
         connection.close()
-        raise sqlite3.DatabaseError(
-            f"{path} was written by a newer gateway (format {version}, this one knows {VERSION})"
-        )
+        raise sqlite3.DatabaseError(f"{path} was written by a newer gateway (format {version}, this one knows {known})")
     return version

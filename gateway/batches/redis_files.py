@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from gateway.batches.records import FileRecord
-from gateway.batches.store import BatchStore, FileWriter, StoreAway, StoreFull
+from gateway.batches.store import BatchStore, FileWriter, StoreAway, StoreFailed, StoreFull
 from gateway.cluster.scripts import PREFIX
 from gateway.config.snapshot import Secret
 
@@ -41,9 +41,10 @@ _decode_file = msgspec.json.Decoder(FileRecord).decode
 
 
 def asking(work: F) -> F:
-    """A method for which a Redis that does not answer, or takes no writes for now, is StoreAway, and one that is full
-    StoreFull. When it has not answered, nothing is asked for a moment, so that no thread waits for what another one has
-    just waited for in vain."""
+    """A method for which a Redis that does not answer, or takes no writes for now, is StoreAway, one that is full
+    StoreFull, and one that refuses (a user without the right, a value of another type) StoreFailed. When it has not
+    answered, nothing is asked for a moment, so that no thread waits for what another one has just waited for in vain.
+    """
 
     @wraps(work)
     def asks(store: RedisFiles, *args: Any, **more: Any) -> Any:
@@ -58,7 +59,7 @@ def asking(work: F) -> F:
             if word := next((word for word in REFUSALS if word in code), None):
                 message = f"Redis takes no writes ({word}): files and batches are kept there. Try again later."
                 raise StoreAway(message) from None
-            raise
+            raise StoreFailed(f"Redis refuses what files and batches need: {error}") from error
         except (ConnectionError, TimeoutError, OSError) as error:
             words = " ".join(str(error).split()) or type(error).__name__
             store.away = f"Redis is away ({words}): files and batches are kept there. Try again in a moment."

@@ -119,7 +119,7 @@ class BatchRunner:
         self._thread = ThreadPoolExecutor(store.threads, "batches")
         self._lanes = Lanes(self._limit)
         self._unkept = 0  # results that the store has not taken
-        self._noted = float("-inf")  # when a failure of the store's disk was last reported
+        self._noted = float("-inf")  # when a failure of the store was last reported
 
     def _limit(self, alias: str) -> int:
         found = self._services.snapshot.aliases.get(alias)
@@ -129,12 +129,19 @@ class BatchRunner:
         """Run one method of the store. Raises StoreAway, also where its disk fails."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **more))
+        except StoreFailed:
+            self._note_failure()
+            raise
         except (OSError, sqlite3.Error) as error:
-            clock = time.monotonic()
-            if clock - self._noted >= NOTED_EVERY:
-                self._noted = clock
-                self._services.metrics.failures.note("batches", f"using {self._store.where}")
+            self._note_failure()
             raise StoreFailed(f"The gateway cannot use {self._store.where}: {error}") from None
+
+    def _note_failure(self) -> None:
+        """Report that the store fails, and not again for a while: what asks it goes on asking."""
+        clock = time.monotonic()
+        if clock - self._noted >= NOTED_EVERY:
+            self._noted = clock
+            self._services.metrics.failures.note("batches", f"using {self._store.where}")
 
     async def patiently(self, work: Callable[..., T], *args: Any, **more: Any) -> T:
         """Run one method of the store; while that is away, full or broken, again and again."""

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from gateway.accounting.ledger_file import version_of
 from gateway.batches.lines import BatchLine, LineError, failed_row, read_lines
 from gateway.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
 from gateway.batches.store import (
@@ -39,7 +40,8 @@ BUSY = 5.0  # seconds to wait for a transaction of another process
 AT_A_TIME = 1000  # lines that are written in one transaction
 FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
 
-_SCHEMA = """
+VERSION = 1
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS files (
   id TEXT PRIMARY KEY, owner TEXT NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL,
   bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER
@@ -57,7 +59,7 @@ CREATE TABLE IF NOT EXISTS results (
   batch TEXT NOT NULL, number INTEGER NOT NULL, ok INTEGER NOT NULL, row BLOB NOT NULL,
   PRIMARY KEY (batch, number)
 );
-PRAGMA user_version = 1;
+PRAGMA user_version = {VERSION};
 """
 
 
@@ -82,6 +84,7 @@ class SqliteBatchStore(BatchStore):
         os.chmod(self.folder, 0o700)
         base = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
         os.chmod(self._path, 0o600)
+        version_of(base, self._path, VERSION)
         base.execute("PRAGMA journal_mode = WAL")
         base.execute("PRAGMA synchronous = NORMAL")
         base.executescript(_SCHEMA)

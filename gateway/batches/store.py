@@ -33,7 +33,7 @@ class StoreFull(StoreAway):
 
 
 class StoreFailed(StoreAway):
-    """Its disk does not do what was asked: it is full, locked or broken."""
+    """Its disk does not do what was asked: it is full, locked or broken. Or its Redis refuses what was asked."""
 
 
 class BatchGone(Exception):

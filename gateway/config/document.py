@@ -21,7 +21,9 @@ MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000  # anchors can multiply a small file into a huge tree
 LARGE = 64 * 1024  # characters; a longer file is counted before it is built, which takes time and memory
 MAX_DEPTH = 50  # mappings and lists inside each other; whatever walks the tree recurses
-_CORE_TAG = "tag:yaml.org,2002:"
+# The tags that the parser itself gives: any other one is written in the file, `!!binary` and `!!set` too.
+_IMPLIED = ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "merge", "value")
+_IMPLIED_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in _IMPLIED)
 _INT = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _BASED_INT = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?", re.ASCII)
@@ -130,7 +132,7 @@ class _Builder:
             raise _Refused
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
-        if not str(node.tag).startswith(_CORE_TAG):
+        if str(node.tag) not in _IMPLIED_TAGS:
             self._error(line, path, "tags have no meaning here", "remove the word that starts with '!'")
         self.open.add(id(node))
         try:
@@ -160,7 +162,7 @@ class _Builder:
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
         text = self._text(node, path)
         quoted = node.style in ("'", '"', "|", ">")
-        if str(node.tag) == "!" or not str(node.tag).startswith(_CORE_TAG):
+        if str(node.tag) not in _IMPLIED_TAGS:
             self._error(
                 node.start_mark.line + 1, path, "tags have no meaning here", "quote a value that starts with '!'"
             )

@@ -26,7 +26,7 @@ from gateway.config.snapshot import (
     Telegram,
     Traces,
 )
-from gateway.config.urls import REDIS_SCHEMES, check_url, is_private_host, redis_problem
+from gateway.config.urls import REDIS_SCHEMES, check_url, is_private_host, receiver_problem, redis_problem
 
 
 def resolve(file: Section, report: Report) -> Snapshot:
@@ -78,8 +78,8 @@ def _alerts(section: Section, report: Report) -> Alerts:
         for key in settings_of(Telegram):
             if getattr(telegram, key) is None and not was_tried(key, ("alerts", "telegram"), report):
                 report.error(("alerts", "telegram"), f"'{key}' is missing", f'write {key}: "..."')
-    _check_secret_url(section.webhook, ("alerts", "webhook"), ("http", "https"), report)
-    _check_secret_url(section.deadman, ("alerts", "deadman"), ("http", "https"), report)
+    _check_receiver(section.webhook, ("alerts", "webhook"), report)
+    _check_receiver(section.deadman, ("alerts", "deadman"), report)
     if telegram is None:
         return built(Alerts, section)
     return built(Alerts, section, telegram_token=telegram.token, telegram_chat=telegram.chat)
@@ -94,11 +94,24 @@ def _traces(section: Section | None, report: Report) -> Traces | None:
         if written and "endpoint" not in written and not was_tried("endpoint", ("traces",), report):
             report.error(("traces",), "'endpoint' is missing", "write the URL of an OTLP/HTTP receiver, or none")
         return None
-    _check_secret_url(endpoint, ("traces", "endpoint"), ("http", "https"), report)
+    if not _check_receiver(endpoint, ("traces", "endpoint"), report):
+        return None
     found = built(Traces, section)
     if found.prompts and not is_private_host(urlsplit(endpoint.reveal()).hostname or ""):
         report.warn(("traces", "prompts"), "prompts leave the LAN with the traces", "set `prompts: false`")
     return found
+
+
+def _check_receiver(value: Secret | None, path: Path, report: Report) -> bool:
+    """Whether the value is none or a URL that alerts or traces can be sent to; reports it when it is not."""
+    if value is None:
+        return True
+    if not _check_secret_url(value, path, ("http", "https"), report):
+        return False
+    problem = receiver_problem(value.reveal())
+    if problem is not None:
+        report.error(path, *problem)
+    return problem is None
 
 
 def _check_redis_url(value: Secret | None, path: Path, report: Report) -> None:

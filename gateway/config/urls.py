@@ -94,6 +94,22 @@ def _path_problem(parts: SplitResult, given: str, base: bool) -> tuple[str, str 
     return None
 
 
+def receiver_problem(url: str) -> tuple[str, str | None] | None:
+    """(what is wrong, what to do) with the http(s) URL of a receiver of alerts or traces; None = nothing. Only what no
+    client could send to is wrong. No message shows the URL, since it may hold a token or a password."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "is not a URL", "http://HOST:PORT/PATH; the port is a number up to 65535"
+    if not host or port == 0:
+        return f"names no {'port' if host else 'host'}", "write http://HOST:PORT/PATH"
+    # A name outside ASCII is one that the clients encode.
+    if host.isascii() and (problem := _host_problem(host, "")) is not None:
+        return problem[0].removeprefix(": "), problem[1] or "write http://HOST:PORT/PATH"
+    return None
+
+
 def redis_problem(url: str) -> tuple[str, str | None] | None:
     """(what is wrong, what to do) with a URL of one of `REDIS_SCHEMES`; None = nothing. This is what the Redis library
     makes of it, without a connection. No message shows the URL, since it may hold a password."""

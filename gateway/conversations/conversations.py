@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +100,27 @@ class Conversations:
                 return
             await self._in_thread(self._store.open)
             self._is_open = True
-            await self._in_thread(self._store.drop_old, time.time())
             if self.is_on:
                 self._sweeper = self._failures.task("conversations", self._sweep, "kept responses that get too old")
+            await self._in_thread(self._store.drop_old, time.time())
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            await self._in_thread(self._store.drop_old, time.time())
+            with suppress(GatewayError):  # it is reported
+                await self._in_thread(self._store.drop_old, time.time())
 
     async def _call(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Run a method of the store in its thread. Raises `resources_exhausted` when the disk does not take it."""
+        """Run a method of the store, opened. Raises as `_in_thread`."""
+        await self._opened()
+        return await self._in_thread(work, *args, **more)
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Run a method of the store in its thread. Raises `resources_exhausted` when the disk does not take it, or has
+        no usable file."""
         try:
-            await self._opened()
-            return await self._in_thread(work, *args, **more)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **more))
         except (OSError, sqlite3.Error) as error:
             self._failures.note("conversations", f"using {self._store.path}")
             message = f"The gateway cannot use {NAME} in its `server.data`: {error}"
             raise GatewayError("resources_exhausted", message, retry_after=60) from None
-
-    async def _in_thread(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **more))

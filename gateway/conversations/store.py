@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.accounting.ledger_file import version_of
+
 NAME = "responses.db"
 BUSY = 5.0  # seconds to wait for a transaction of another process
 RESPONSES_MOST = 10_000  # of one client
@@ -20,7 +22,8 @@ TOTAL_MOST = 100_000  # of all clients
 DEPTH_MOST = 1_000  # responses in one conversation
 SHARE = 4  # a client may have this part of the bytes
 
-_SCHEMA = """
+VERSION = 1
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS responses (
   owner TEXT NOT NULL, id TEXT NOT NULL, root TEXT NOT NULL, previous TEXT, depth INTEGER NOT NULL,
   used REAL NOT NULL, size INTEGER NOT NULL, local INTEGER NOT NULL, input BLOB NOT NULL, response BLOB NOT NULL,
@@ -28,7 +31,7 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_sizes ON responses (owner, used, root, size);
 CREATE INDEX IF NOT EXISTS responses_ages ON responses (used, owner, root, size);
-PRAGMA user_version = 1;
+PRAGMA user_version = {VERSION};
 """
 _CHAIN = """
 WITH RECURSIVE chain (id, previous, depth) AS (
@@ -68,6 +71,7 @@ class ResponseStore:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         base = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        version_of(base, self.path, VERSION)
         base.execute("PRAGMA journal_mode = WAL")
         base.execute("PRAGMA synchronous = NORMAL")
         base.execute("PRAGMA secure_delete = ON")

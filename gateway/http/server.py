@@ -53,6 +53,15 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.listener.stop(asyncio.get_running_loop(), self._app.gateway.snapshot.server.shutdown)
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self._end_at_once()
+
+    async def _end_at_once(self) -> None:
+        """What uvicorn leaves out after a second signal: interrupted requests end, and the gateway writes what it
+        holds (usage above all) and gives back what it shares."""
+        if tasks := list(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=self.listener.limits.last_words)
+        await self.lifespan.shutdown()  # returns at once where it is done
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:

@@ -273,23 +273,14 @@ class Gateway:
         self.emit(Event(time.time(), "mode", "", why, before, after))
 
     async def close(self) -> None:
-        if self.reloader is not None:
-            await self.reloader.close()
-        await self.starter.close()
-        await self.operations.close()
-        await self.batches.close()
-        await self.conversations.close()
+        """Close part after part. One that fails keeps none of the others from writing what it holds."""
+        first = (self.reloader, self.starter, self.operations, self.batches, self.conversations)
+        await self.metrics.failures.close(*first)
         self.services.joins.stop()
         for task in (*self._preparing.values(), *self._following):
             task.cancel()
-        await self.history.close()
-        await self.alerter.close()
-        await self.prober.suspicion.close()
-        await self.prober.close()
-        if self.shared is not None:
-            await self.shared.close()
-        await self.fleet.close()
-        await self.accounts.close()
+        observing = (self.history, self.alerter, self.prober.suspicion, self.prober)
+        await self.metrics.failures.close(*observing, self.shared, self.fleet, self.accounts)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 

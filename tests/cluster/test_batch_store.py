@@ -15,7 +15,7 @@ from gateway.batches.records import BatchRecord, FileRecord
 from gateway.batches.redis_files import CHUNK, KEYS
 from gateway.batches.redis_store import RedisBatchStore
 from gateway.batches.runner import now
-from gateway.batches.store import StoreAway, StoreFull
+from gateway.batches.store import StoreAway, StoreFailed, StoreFull
 from gateway.config.snapshot import Secret
 from tests.batches.filed import CHAT, jsonl, line
 from tests.cluster.redis_server import RedisServer
@@ -323,3 +323,17 @@ def test_a_redis_that_others_have_filled_is_full(new_store: NewStore, redis: Red
                     work()
         finally:
             there.execute_command("CONFIG", "SET", "maxmemory", 0)
+
+
+def test_a_redis_that_refuses_has_failed_and_says_why(new_store: NewStore, redis: RedisServer) -> None:
+    with redis.client() as there:
+        there.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", "-hget")
+    limited = RedisBatchStore(Secret(redis.url.replace("redis://", "redis://limited:x@")))
+    with pytest.raises(StoreFailed, match="no permissions to run the 'hget' command"):
+        limited.file("file-in")
+    limited.close()
+    with redis.client() as there:
+        there.delete(f"{KEYS}files")
+        there.set(f"{KEYS}files", "of somebody else")
+    with pytest.raises(StoreFailed, match="wrong kind of value"):
+        new_store().file("file-in")

@@ -18,6 +18,7 @@ import pytest
 from openai.types import Batch
 
 from gateway.batches.records import BatchRecord, FileRecord
+from gateway.batches.redis_files import KEYS as KEYS_OF_BATCHES
 from gateway.batches.redis_store import RedisBatchStore
 from gateway.batches.runner import now
 from gateway.config.snapshot import Secret
@@ -340,3 +341,26 @@ async def test_a_large_file_comes_back_whole_at_another_gateway(redis: RedisServ
         answer = await second.files.with_raw_response.content(file.id)
         assert answer.headers["content-length"] == str(len(content))
         assert [one.id async for one in second.files.list(limit=1)] == [empty.id, file.id]
+
+
+async def test_a_redis_that_refuses_what_batches_need_is_reported_once_and_a_stop_ends_well(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    unfinished = RedisBatchStore.unfinished
+
+    def counted(store: RedisBatchStore) -> list[BatchRecord]:
+        nonlocal asked
+        asked += 1
+        return unfinished(store)
+
+    monkeypatch.setattr(RedisBatchStore, "unfinished", counted)
+    with redis.client() as there:
+        for key in ("unfinished", "files:open"):
+            there.set(KEYS_OF_BATCHES + key, "of somebody else")
+    async with several(redis, SimVllm("a"), count=1) as (_, (client,)):
+        await until(lambda: asked > 4)
+        with pytest.raises(openai.InternalServerError, match="Redis refuses what files and batches need"):
+            await client.files.list()
+    reports = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert [r.getMessage() for r in reports] == ["using Redis (`server.shared`) failed inside the gateway"]
