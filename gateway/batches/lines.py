@@ -40,6 +40,7 @@ class BatchLine:
     model: str
 
 
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_body = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -72,16 +73,17 @@ def read_line(line: bytes, url: str) -> BatchLine:
 
 def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, int, BatchLine | LineError]]:
     """(number, offset, bytes, the line or what is wrong with it) of each line that is not blank; `most`: bytes of a
-    line. Never holds more of the file than one line."""
+    line without its end. Never holds more of the file than one line."""
     at = number = 0
-    while line := file.readline(most + 1):
+    while line := file.readline(most + len(b"\r\n")):
         size = len(line)
         found: BatchLine | LineError
-        if size > most:
+        if len(line.rstrip(b"\r\n")) > most:
             found = LineError("line_too_large", f"This line is larger than {most} bytes (`server.max_body`).")
-            while (rest := file.readline(most)) and not rest.endswith(b"\n"):
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(most)
                 size += len(rest)
-            size += len(rest)
         elif not line.strip():
             at += size
             continue
@@ -113,4 +115,4 @@ def failed_row(batch: str, number: int, custom_id: str, code: str, message: str)
 def _row(batch: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:
     name = f"batch_req_{batch.removeprefix('batch_')}_{number}"
     row = {"id": name, "custom_id": custom_id, "response": response, "error": error}
-    return msgspec.json.encode(row).replace(b"\n", b" ") + b"\n"  # white space between the values of a kept body
+    return msgspec.json.encode(row).translate(_ONE_LINE) + b"\n"  # white space between the values of a kept body

@@ -1,0 +1,40 @@
+"""The lines of a batch's input, and the rows that it writes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+
+import pytest
+
+from gateway.batches.lines import BatchLine, LineError, answered_row, read_lines
+from tests.batches.filed import CHAT, line
+
+MOST = 300
+
+
+def line_of(name: str, size: int) -> bytes:
+    """A line of so many bytes, without its end."""
+    bare = json.dumps(line(name, "")).encode()
+    return json.dumps(line(name, "x" * (size - len(bare)))).encode()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [b"", b"\n"])
+@pytest.mark.parametrize("sizes", list(itertools.product((MOST - 1, MOST, MOST + 1, MOST + 2, 2 * MOST + 2), repeat=2)))
+def test_a_line_at_the_limit_takes_no_other_line_with_it(sizes: tuple[int, int], last: bytes, end: bytes) -> None:
+    given = [line_of("first", sizes[0]), line_of("second", sizes[1]), line_of("third", 250)]
+    content = end.join(given) + last
+    found = list(read_lines(io.BytesIO(content), CHAT, MOST))
+    assert [number for number, _, _, _ in found] == [0, 1, 2]
+    assert [content[at : at + size].rstrip(b"\r\n") for _, at, size, _ in found] == given
+    fits = [isinstance(read, BatchLine) for _, _, _, read in found]
+    assert fits == [len(one) <= MOST for one in given]  # the end of a line does not count
+    assert {read.code for _, _, _, read in found if isinstance(read, LineError)} <= {"line_too_large"}
+
+
+def test_an_answer_on_several_lines_is_one_row() -> None:
+    row = answered_row("batch_x", 0, "r", 200, "id", b'{\r\n  "id": "a",\r  "text": "b"\n}')
+    assert row.decode().splitlines(keepends=True) == [row.decode()]
+    assert json.loads(row)["response"]["body"] == {"id": "a", "text": "b"}
