@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import msgspec
 from msgspec import Raw
@@ -13,6 +14,7 @@ from msgspec import Raw
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 
 CUSTOM_ID_MOST = 512  # characters
+NAMED_MOST = 1024 * 1024  # bytes of a line that is no JSON, in which its custom_id is looked for
 URLS: dict[str, Endpoint] = {f"/v1{endpoint.path}": endpoint for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS)}
 
 
@@ -50,9 +52,10 @@ def read_line(line: bytes, url: str) -> BatchLine:
     try:
         found = _decode_line(line.removeprefix(BOM_UTF8))  # with which editors begin a file
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LineError("invalid_json_line", f"This line is not a JSON object of a batch: {error}") from None
+        message = f"This line is not a JSON object of a batch: {error}"
+        raise LineError("invalid_json_line", message, _name_in(line)) from None
     name = found.custom_id
-    if not isinstance(name, str) or not 0 < len(name) <= CUSTOM_ID_MOST:
+    if not _is_name(name):
         message = f"`custom_id` must be a string of 1 to {CUSTOM_ID_MOST} characters."
         raise LineError("missing_required_parameter", message)
     if found.method != "POST":
@@ -69,6 +72,24 @@ def read_line(line: bytes, url: str) -> BatchLine:
     body.pop("stream", None)  # the answer goes into a file
     body.pop("stream_options", None)
     return BatchLine(name, msgspec.json.encode(body), model)
+
+
+def _is_name(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= CUSTOM_ID_MOST
+
+
+def _name_in(line: bytes) -> str:
+    """The custom_id of a line that is almost JSON, as many programs write it: with NaN, half a character, or text that
+    is not UTF-8. "" = not to be told."""
+    if len(line) > NAMED_MOST:
+        return ""
+    try:
+        found = json.loads(line.removeprefix(BOM_UTF8).decode("utf-8", "replace"))
+        name = found.get("custom_id") if isinstance(found, dict) else None
+        whole = _is_name(name) and "\N{REPLACEMENT CHARACTER}" not in name and name.encode()
+        return str(name) if whole else ""
+    except (ValueError, RecursionError):
+        return ""
 
 
 def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, int, BatchLine | LineError]]:

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from gateway.batches.lines import BatchLine, LineError, answered_row, read_lines
+from gateway.batches.lines import BatchLine, LineError, answered_row, read_line, read_lines
 from tests.batches.filed import CHAT, line
 
 MOST = 300
@@ -38,3 +38,28 @@ def test_an_answer_on_several_lines_is_one_row() -> None:
     row = answered_row("batch_x", 0, "r", 200, "id", b'{\r\n  "id": "a",\r  "text": "b"\n}')
     assert row.decode().splitlines(keepends=True) == [row.decode()]
     assert json.loads(row)["response"]["body"] == {"id": "a", "text": "b"}
+
+
+LINE = '{"custom_id": "%s", "method": "POST", "url": "/v1/chat/completions", "body": %s}'
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ((LINE % ("r1", '{"model": "m", "temperature": NaN}')).encode(), "r1"),
+        ((LINE % ("r1", '{"model": "m", "text": "\\ud83d"}')).encode(), "r1"),
+        ('{"custom_id": "r1", "method": "\xe4"}'.encode("latin-1"), "r1"),
+        (b"\xef\xbb\xbf" + (LINE % ("r1", "NaN")).encode(), "r1"),
+        ((LINE % ("\xe4", "{}")).encode("latin-1"), ""),
+        ((LINE % ("\\ud83d", "{}")).encode(), ""),
+        ((LINE % ("x" * 600, "NaN")).encode(), ""),
+        (b'{"custom_id": 5, "x": NaN}', ""),
+        (b'["custom_id", NaN]', ""),
+        (b'{"custom_id": "r1", "body": {', ""),
+        (b"[" * 100_000, ""),
+    ],
+)
+def test_a_line_that_is_almost_json_keeps_its_name(text: bytes, name: str) -> None:
+    with pytest.raises(LineError) as wrong:
+        read_line(text, CHAT)
+    assert (wrong.value.code, wrong.value.custom_id) == ("invalid_json_line", name)
