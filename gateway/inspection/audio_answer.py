@@ -87,6 +87,12 @@ def is_error(answer: Any) -> bool:
     return isinstance(answer, dict) and bool(answer.get("error")) and "text" not in answer
 
 
+def is_page(answer: bytes) -> bool:
+    """Is this a page for browsers: of a proxy, of a login, of another program on this port? The content-type does not
+    tell: small servers send plain text as text/html."""
+    return answer[:1000].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
 class EventReader:
     """Reads what the events of a stream report as they pass: `seconds` and `tokens`, each of the last event with it.
     `begun`: an event has come, or none can be told. `error`: an event was an error, as servers write it when they fail

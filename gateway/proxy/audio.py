@@ -22,7 +22,7 @@ from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, re
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import Call
 from gateway.errors import GatewayError
-from gateway.inspection.audio_answer import EventReader, file_seconds, is_error, said_seconds, said_tokens
+from gateway.inspection.audio_answer import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -232,6 +232,8 @@ class AudioAttempt(Attempt):
                 raise AttemptFailed(Verdict("failed", "answered with JSON that cannot be read")) from None
             if is_error(answer):
                 raise AttemptFailed(Verdict("failed", ERROR_AS_ANSWER))
+        elif is_page(body):
+            raise AttemptFailed(Verdict("failed", "answered with a page for browsers"))
         self.record.audio_seconds = said_seconds(answer) or self._upload_seconds()
         self.record.usage = said_tokens(answer)
         self._expect_reader()
