@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeGuard
 
@@ -15,6 +15,7 @@ from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 
 CUSTOM_ID_MOST = 512  # characters
 NAMED_MOST = 1024 * 1024  # bytes of a line that is no JSON, in which its custom_id is looked for
+GROUP_BYTES = 4 * 1024 * 1024  # of the lines that are held at a time
 URLS: dict[str, Endpoint] = {f"/v1{endpoint.path}": endpoint for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS)}
 
 
@@ -42,6 +43,7 @@ class BatchLine:
     model: str
 
 
+ReadLine = tuple[int, int, int, BatchLine | LineError]  # its number, offset and bytes, then what it is
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_body = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -92,7 +94,7 @@ def _name_in(line: bytes) -> str:
         return ""
 
 
-def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, int, BatchLine | LineError]]:
+def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[ReadLine]:
     """(number, offset, bytes, the line or what is wrong with it) of each line that is not blank; `most`: bytes of a
     line without its end. Never holds more of the file than one line."""
     at = number = 0
@@ -115,6 +117,20 @@ def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, 
                 found = wrong
         yield number, at, size, found
         at, number = at + size, number + 1
+
+
+def in_groups(lines: Iterable[ReadLine], most: int) -> Iterator[list[ReadLine]]:
+    """What `read_lines` gives, at most so many lines at a time, and a few MiB of them (or one line)."""
+    group: list[ReadLine] = []
+    held = 0
+    for line in lines:
+        group.append(line)
+        held += line[2]
+        if len(group) >= most or held >= GROUP_BYTES:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def answered_row(batch: str, number: int, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:

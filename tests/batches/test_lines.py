@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from gateway.batches.lines import BatchLine, LineError, answered_row, read_line, read_lines
+from gateway.batches.lines import GROUP_BYTES, BatchLine, LineError, answered_row, in_groups, read_line, read_lines
 from tests.batches.filed import CHAT, line
 
 MOST = 300
@@ -32,6 +32,16 @@ def test_a_line_at_the_limit_takes_no_other_line_with_it(sizes: tuple[int, int],
     fits = [isinstance(read, BatchLine) for _, _, _, read in found]
     assert fits == [len(one) <= MOST for one in given]  # the end of a line does not count
     assert {read.code for _, _, _, read in found if isinstance(read, LineError)} <= {"line_too_large"}
+
+
+@pytest.mark.parametrize(("size", "count"), [(10, 5000), (300_000, 60), (GROUP_BYTES + 1, 3)])
+def test_no_more_than_a_few_mib_of_the_lines_are_held_at_a_time(size: int, count: int) -> None:
+    lines = [(n, n * size, size, LineError("x", "x")) for n in range(count)]
+    groups = list(in_groups(lines, 1000))
+    assert [line for group in groups for line in group] == lines
+    assert max(len(group) for group in groups) <= 1000
+    assert all((len(group) - 1) * size <= GROUP_BYTES for group in groups)
+    assert len(groups) <= 1 + max(count // 1000, 2 * count * size // GROUP_BYTES)
 
 
 def test_an_answer_on_several_lines_is_one_row() -> None:
