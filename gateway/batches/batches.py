@@ -48,6 +48,8 @@ class Batches:
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._opening = asyncio.Lock()
+        self._adding = asyncio.Lock()  # from a look at what a client keeps until there is one more of it
+        self._arriving: dict[str, list[Upload]] = {}  # owner -> the files that come now
         self._is_open = False
         self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
@@ -110,21 +112,38 @@ class Batches:
     async def upload(self, owner: str) -> AsyncIterator[Upload]:
         """Write a new file. It exists when `Upload.keep` was called; otherwise its bytes are dropped."""
         await self._opened()
-        used = await self.call(self._store.usage, owner)
-        limit = self._services.snapshot.server.max_file
-        if used.files >= FILES_MOST:
-            raise _refused(f"{FILES_MOST} files are kept for one client: delete some first.")
-        if used.bytes >= limit * BYTES_MOST:
-            raise _refused(f"The files of one client may have {limit * BYTES_MOST} bytes together: delete some first.")
         name = f"file-{secrets.token_hex(12)}"
+        limit = self._services.snapshot.server.max_file
         upload = Upload(self, owner, name, self._store.new_file(name), limit)
+        arriving = self._arriving.setdefault(owner, [])
+        arriving.append(upload)
         try:
+            upload.kept_before = await self._room(owner, len(arriving), 0, limit)
             yield upload
         finally:
+            arriving.remove(upload)
+            if not arriving:
+                self._arriving.pop(owner, None)
             await upload.close()
 
-    async def add_file(self, record: FileRecord) -> None:
-        await self.call(self._store.add_file, record)
+    def arriving(self, owner: str) -> int:
+        """Bytes of the files of this client that come now."""
+        return sum(upload.size for upload in self._arriving.get(owner, ()))
+
+    async def add_file(self, record: FileRecord, limit: int) -> None:
+        """`limit`: bytes of one file. Raises `rate_limit_exceeded` where its client keeps too much by now."""
+        async with self._adding:
+            await self._room(record.owner, 1, record.bytes, limit)
+            await self.call(self._store.add_file, record)
+
+    async def _room(self, owner: str, files: int, size: int, limit: int) -> int:
+        """The bytes of the files of this client. Raises `rate_limit_exceeded` where these are too many with so many
+        more files and bytes."""
+        used = await self.call(self._store.usage, owner)
+        if used.files + files > FILES_MOST:
+            raise _refused(f"{FILES_MOST} files are kept for one client: delete some first.")
+        check_bytes(used.bytes + size, limit)
+        return int(used.bytes)
 
     async def files(self, owner: str) -> list[FileRecord]:
         await self._opened()
@@ -178,15 +197,16 @@ class Batches:
             message = f"`completion_window` must be {', '.join(WINDOWS)}."
             raise GatewayError("invalid_request_body", message, param="completion_window")
         record = await self.file(owner, input_file)
-        used = await self.call(self._store.usage, owner)
-        if used.unfinished >= UNFINISHED_MOST:
-            raise _refused(f"{UNFINISHED_MOST} batches of one client may be under way: wait, or cancel some.")
         at = now()
         name = f"batch_{secrets.token_hex(12)}"
         batch = BatchRecord(
             name, owner, endpoint, record.id, window, "validating", at, at + WINDOWS[window], metadata=metadata
         )
-        await self.call(self._store.save, batch)
+        async with self._adding:
+            used = await self.call(self._store.usage, owner)
+            if used.unfinished >= UNFINISHED_MOST:
+                raise _refused(f"{UNFINISHED_MOST} batches of one client may be under way: wait, or cancel some.")
+            await self.call(self._store.save, batch)
         self._begin(batch)
         return batch
 
@@ -311,19 +331,21 @@ class Upload:
         self._file = file
         self._limit = limit
         self._kept = False
+        self.kept_before = 0  # bytes of the other files of its client, as it began
         self.size = 0
 
     async def write(self, data: bytes) -> None:
         self.size += len(data)
         if self.size > self._limit:
             raise GatewayError("request_too_large", f"The file is larger than {self._limit} bytes (`server.max_file`).")
+        check_bytes(self.kept_before + self._batches.arriving(self._owner), self._limit)
         await self._in_thread(self._file.write, data)
 
     async def keep(self, filename: str, purpose: str, expires_at: int | None) -> FileRecord:
         """The file is complete."""
         await self._in_thread(self._file.finish)
         record = FileRecord(self._name, self._owner, purpose, filename, self.size, now(), expires_at)
-        await self._batches.add_file(record)
+        await self._batches.add_file(record, self._limit)
         self._kept = True
         return record
 
@@ -341,6 +363,12 @@ class Upload:
         except OSError as error:
             message = f"The gateway cannot keep the file in its `server.data`: {error.strerror or error}"
             raise GatewayError("resources_exhausted", message, retry_after=60) from None
+
+
+def check_bytes(size: int, limit: int) -> None:
+    """May the files of one client have so many bytes, where one may have `limit`? Raises `rate_limit_exceeded`."""
+    if size > limit * BYTES_MOST:
+        raise _refused(f"The files of one client may have {limit * BYTES_MOST} bytes together: delete some first.")
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import msgspec
 from msgspec import Raw
@@ -13,6 +14,8 @@ from msgspec import Raw
 from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 
 CUSTOM_ID_MOST = 512  # characters
+NAMED_MOST = 1024 * 1024  # bytes of a line that is no JSON, in which its custom_id is looked for
+GROUP_BYTES = 4 * 1024 * 1024  # of the lines that are held at a time
 URLS: dict[str, Endpoint] = {f"/v1{endpoint.path}": endpoint for endpoint in (CHAT, COMPLETIONS, EMBEDDINGS)}
 
 
@@ -40,6 +43,8 @@ class BatchLine:
     model: str
 
 
+ReadLine = tuple[int, int, int, BatchLine | LineError]  # its number, offset and bytes, then what it is
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_body = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -49,9 +54,10 @@ def read_line(line: bytes, url: str) -> BatchLine:
     try:
         found = _decode_line(line.removeprefix(BOM_UTF8))  # with which editors begin a file
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LineError("invalid_json_line", f"This line is not a JSON object of a batch: {error}") from None
+        message = f"This line is not a JSON object of a batch: {error}"
+        raise LineError("invalid_json_line", message, _name_in(line)) from None
     name = found.custom_id
-    if not isinstance(name, str) or not 0 < len(name) <= CUSTOM_ID_MOST:
+    if not _is_name(name):
         message = f"`custom_id` must be a string of 1 to {CUSTOM_ID_MOST} characters."
         raise LineError("missing_required_parameter", message)
     if found.method != "POST":
@@ -70,18 +76,37 @@ def read_line(line: bytes, url: str) -> BatchLine:
     return BatchLine(name, msgspec.json.encode(body), model)
 
 
-def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, int, BatchLine | LineError]]:
+def _is_name(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= CUSTOM_ID_MOST
+
+
+def _name_in(line: bytes) -> str:
+    """The custom_id of a line that is almost JSON, as many programs write it: with NaN, half a character, or text that
+    is not UTF-8. "" = not to be told."""
+    if len(line) > NAMED_MOST:
+        return ""
+    try:
+        found = json.loads(line.removeprefix(BOM_UTF8).decode("utf-8", "replace"))
+        name = found.get("custom_id") if isinstance(found, dict) else None
+        whole = _is_name(name) and "\N{REPLACEMENT CHARACTER}" not in name and name.encode()
+        return str(name) if whole else ""
+    except (ValueError, RecursionError):
+        return ""
+
+
+def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[ReadLine]:
     """(number, offset, bytes, the line or what is wrong with it) of each line that is not blank; `most`: bytes of a
-    line. Never holds more of the file than one line."""
+    line without its end. Never holds more of the file than one line."""
     at = number = 0
-    while line := file.readline(most + 1):
+    while line := file.readline(most + len(b"\r\n")):
         size = len(line)
         found: BatchLine | LineError
-        if size > most:
+        if len(line.rstrip(b"\r\n")) > most:
             found = LineError("line_too_large", f"This line is larger than {most} bytes (`server.max_body`).")
-            while (rest := file.readline(most)) and not rest.endswith(b"\n"):
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(most)
                 size += len(rest)
-            size += len(rest)
         elif not line.strip():
             at += size
             continue
@@ -92,6 +117,20 @@ def read_lines(file: BinaryIO, url: str, most: int) -> Iterator[tuple[int, int, 
                 found = wrong
         yield number, at, size, found
         at, number = at + size, number + 1
+
+
+def in_groups(lines: Iterable[ReadLine], most: int) -> Iterator[list[ReadLine]]:
+    """What `read_lines` gives, at most so many lines at a time, and a few MiB of them (or one line)."""
+    group: list[ReadLine] = []
+    held = 0
+    for line in lines:
+        group.append(line)
+        held += line[2]
+        if len(group) >= most or held >= GROUP_BYTES:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def answered_row(batch: str, number: int, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
@@ -113,4 +152,4 @@ def failed_row(batch: str, number: int, custom_id: str, code: str, message: str)
 def _row(batch: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:
     name = f"batch_req_{batch.removeprefix('batch_')}_{number}"
     row = {"id": name, "custom_id": custom_id, "response": response, "error": error}
-    return msgspec.json.encode(row).replace(b"\n", b" ") + b"\n"  # white space between the values of a kept body
+    return msgspec.json.encode(row).translate(_ONE_LINE) + b"\n"  # white space between the values of a kept body

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.batches.lines import BatchLine, LineError, failed_row, read_lines
+from gateway.batches.lines import BatchLine, LineError, failed_row, in_groups, read_lines
 from gateway.batches.records import BatchRecord, FileRecord, LineRecord, Status
 from gateway.batches.redis_files import (
     CHUNK,
@@ -174,7 +174,7 @@ class RedisBatchStore(RedisFiles):
         total = 0
         models: tuple[str, ...] = ()
         content = io.BufferedReader(ChunkReader(self, file), CHUNK)
-        for some in grouped(read_lines(content, record.endpoint, line_most), LINES_AT_ONCE):
+        for some in in_groups(read_lines(content, record.endpoint, line_most), LINES_AT_ONCE):
             total += len(some)
             if total > LINES_MOST:
                 break

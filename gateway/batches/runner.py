@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -152,6 +152,20 @@ class BatchRunner:
                 log.debug("batches wait: %s", error)
                 await asyncio.sleep(_pause_of(error))
 
+    async def _in_steps(self, begin: Callable[[], Iterator[BatchRecord | None]]) -> BatchRecord:
+        """Long work of the store, step by step: what others ask of it comes between two steps. While the store is away,
+        full or broken, from the beginning again and again."""
+        while True:
+            steps = begin()
+            try:
+                done: BatchRecord | None = None
+                while done is None:
+                    done = await self.in_thread(next, steps)
+                return done
+            except StoreAway as error:
+                log.debug("batches wait: %s", error)
+                await asyncio.sleep(_pause_of(error))
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
 
@@ -176,9 +190,9 @@ class BatchRunner:
         store, record = self._store, run.record
         if record.status == "validating":
             most = self._services.snapshot.server.max_body
-            run.record = await self.patiently(store.index, record, most, now())
+            run.record = await self._in_steps(lambda: store.indexing(record, most, now()))
         elif record.status == "finalizing":
-            run.record = await self.patiently(store.finalize, record, now())
+            run.record = await self._in_steps(lambda: store.finalizing(record, now()))
         else:
             run.follow(record)
             ending, errors = await self._run_lines(run)

@@ -6,7 +6,6 @@ in its place. `kill -9` loses only the lines that were under way, which then run
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import sqlite3
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from gateway.accounting.ledger_file import version_of
-from gateway.batches.lines import BatchLine, LineError, failed_row, read_lines
+from gateway.batches.lines import BatchLine, LineError, ReadLine, failed_row, in_groups, read_lines
 from gateway.batches.records import UNFINISHED, BatchRecord, FileRecord, LineRecord, Status
 from gateway.batches.store import (
     EMPTY_FILE,
@@ -38,6 +37,7 @@ NAME = "batches.db"
 FILES = "files"
 BUSY = 5.0  # seconds to wait for a transaction of another process
 AT_A_TIME = 1000  # lines that are written in one transaction
+ROWS_AT_A_TIME = 32  # answers that are read while the files are written
 FREE_LEAST = 256 * 1024 * 1024  # bytes of the disk that stay free
 
 VERSION = 1
@@ -157,11 +157,16 @@ class SqliteBatchStore(BatchStore):
         return Usage(files, size, self._db.execute(asked, (owner, *UNFINISHED)).fetchone()[0])
 
     def _drop_strays(self) -> None:
-        """Contents without a row are left from uploads and outputs that were cut off."""
+        """Contents without a row are left from uploads and outputs that were cut off, and lines of a batch that has
+        ended from a stop just then."""
         known = {name for (name,) in self._db.execute("SELECT id FROM files")}
         for path in self.folder.iterdir():
             if path.name not in known:
                 path.unlink(missing_ok=True)
+        with_lines = self._db.execute("SELECT DISTINCT batch FROM lines UNION SELECT DISTINCT batch FROM results")
+        for ended in {name for (name,) in with_lines} - {record.id for record in self.unfinished()}:
+            for _ in self._forget_lines(ended):
+                pass
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -193,25 +198,31 @@ class SqliteBatchStore(BatchStore):
     # -- lines ----------------------------------------------------------------------------------------------------
 
     def index(self, record: BatchRecord, line_most: int, now: int) -> BatchRecord:
-        self._forget_lines(record.id)
+        return _last(self.indexing(record, line_most, now))
+
+    def indexing(self, record: BatchRecord, line_most: int, now: int) -> Iterator[BatchRecord | None]:
+        yield from self._forget_lines(record.id)
         total = failed = 0
         models: tuple[str, ...] = ()
         path = self.path_of(record.input_file_id)
         if not path.exists():  # deleted meanwhile, or by someone else
-            return self.move(record.id, ("validating",), "failed", now, errors=[LOST])
+            yield self.move(record.id, ("validating",), "failed", now, errors=[LOST])
+            return
         with path.open("rb") as file:
-            for some in _grouped(read_lines(file, record.endpoint, line_most)):
+            for some in in_groups(read_lines(file, record.endpoint, line_most), AT_A_TIME):
                 total += len(some)
                 with self._transaction():
                     failed += self._index_some(record.id, some)
                 for _, _, _, found in some:
                     if isinstance(found, BatchLine):
                         models = with_model(models, found.model)
+                yield None
         if not total:
-            return self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
-        return self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed, models=models)
+            yield self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
+        else:
+            yield self.move(record.id, ("validating",), "in_progress", now, total=total, failed=failed, models=models)
 
-    def _index_some(self, batch: str, some: list[tuple[int, int, int, BatchLine | LineError]]) -> int:
+    def _index_some(self, batch: str, some: list[ReadLine]) -> int:
         """Returns how many of them cannot be run."""
         failed = 0
         for number, at, size, found in some:
@@ -264,11 +275,21 @@ class SqliteBatchStore(BatchStore):
         """The same."""
 
     def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
+        return _last(self.finalizing(record, now))
+
+    def finalizing(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
+        known = self.batch(record.id)
+        if known is not None and not known.unfinished:  # its files are written, and some of the rows gone
+            yield from self._forget_lines(record.id)
+            yield known
+            return
         if record.ending == "expired":
-            self._fail_rest(record, *EXPIRED)
+            yield from self._fail_rest(record, *EXPIRED)
         files: dict[str, str | None] = {}
         for ok, file in output_files(record, now):
-            size = self._write_rows(record.id, ok, self.path_of(file.id))
+            path = self.path_of(file.id)
+            yield from self._write_rows(record.id, ok, path)
+            size = path.stat().st_size
             files[f"{'output' if ok else 'error'}_file_id"] = file.id if size else None
             if size:
                 self.add_file(replace(file, bytes=size))
@@ -276,10 +297,10 @@ class SqliteBatchStore(BatchStore):
                 self.drop_file(file.id)
         failed = self._db.execute("SELECT count(*) FROM results WHERE batch = ? AND ok = 0", (record.id,)).fetchone()[0]
         record = self.move(record.id, ("finalizing",), record.ending, now, failed=failed, **files)
-        self._forget_lines(record.id)
-        return record
+        yield from self._forget_lines(record.id)
+        yield record
 
-    def _fail_rest(self, record: BatchRecord, code: str, message: str) -> None:
+    def _fail_rest(self, record: BatchRecord, code: str, message: str) -> Iterator[None]:
         after = -1
         while some := self.take(record.id, after, AT_A_TIME, ()):
             with self._transaction():
@@ -287,22 +308,34 @@ class SqliteBatchStore(BatchStore):
                     row = failed_row(record.id, line.number, line.custom_id, code, message)
                     self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, 0, ?)", (record.id, line.number, row))
                     after = line.number
+            yield None
 
-    def _write_rows(self, batch: str, ok: int, path: Path) -> int:
-        """Write the rows in the order of the input. Returns the bytes."""
-        rows = self._db.execute("SELECT row FROM results WHERE batch = ? AND ok = ? ORDER BY number", (batch, ok))
+    def _write_rows(self, batch: str, ok: int, path: Path) -> Iterator[None]:
+        """Write the rows in the order of the input."""
+        asked = "SELECT number, row FROM results WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT ?"
         part = path.with_name(path.name + ".part")
+        after: int | None = -1
         with open(part, "wb", opener=private_opener) as file:
-            for (row,) in rows:
-                file.write(row)
-            size = file.tell()
+            while after is not None:
+                rows = self._db.execute(asked, (batch, ok, after, ROWS_AT_A_TIME))
+                after = None
+                for after, row in rows:  # noqa: B007
+                    file.write(row)
+                yield None
         os.replace(part, path)
-        return size
 
-    def _forget_lines(self, batch: str) -> None:
-        with self._transaction():
-            self._db.execute("DELETE FROM lines WHERE batch = ?", (batch,))
-            self._db.execute("DELETE FROM results WHERE batch = ?", (batch,))
+    def _forget_lines(self, batch: str) -> Iterator[None]:
+        for table in ("lines", "results"):
+            some = f"SELECT number FROM {table} WHERE batch = ? LIMIT {AT_A_TIME}"
+            asked = f"DELETE FROM {table} WHERE batch = ? AND number IN ({some})"
+            while self._db.execute(asked, (batch, batch)).rowcount:
+                yield None
+
+
+def _last(steps: Iterator[BatchRecord | None]) -> BatchRecord:
+    *_, record = steps
+    assert record is not None
+    return record
 
 
 class _DiskWriter:
@@ -343,8 +376,3 @@ _decode_record = msgspec.json.Decoder(BatchRecord).decode
 
 def _record(row: tuple[bytes]) -> BatchRecord:
     return _decode_record(row[0])
-
-
-def _grouped(lines: Iterator[Any]) -> Iterator[list[Any]]:
-    while some := list(itertools.islice(lines, AT_A_TIME)):
-        yield some

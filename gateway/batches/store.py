@@ -151,6 +151,10 @@ class BatchStore(ABC):
         the error file at once. May be repeated after an interruption. Returns the batch as it is then; its status is
         the same while another gateway does this. Raises BatchGone."""
 
+    def indexing(self, record: BatchRecord, line_most: int, now: int) -> Iterator[BatchRecord | None]:
+        """`index` step by step: between two steps other methods may be called. The last step gives the batch."""
+        yield self.index(record, line_most, now)
+
     @abstractmethod
     def take(self, batch: str, after: int, most: int, running: Collection[int]) -> list[LineRecord]:
         """At most so many lines without a result that no other gateway runs: with a higher number than `after`, or
@@ -179,6 +183,10 @@ class BatchStore(ABC):
     def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
         """Write the output and error files, and end the batch with its `ending`. May be repeated. Returns the batch as
         `index` does."""
+
+    def finalizing(self, record: BatchRecord, now: int) -> Iterator[BatchRecord | None]:
+        """`finalize` step by step, as `indexing` is."""
+        yield self.finalize(record, now)
 
 
 def with_model(models: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from gateway.domain.request import EMBEDDINGS, RERANK, UNREADABLE, InferenceRequ
 
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _LISTED = (0x22, 0x5B)  # a text, or a list of tokens or of messages: one input each
-_BRACKET = ord("[")
+_BRACKET, _BRACE = ord("["), ord("{")
+_NUMBER = frozenset(b"-0123456789")
 _PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 _TRUNCATES = ("truncate_prompt_tokens", "truncate")  # vLLM's; that of Ollama, TEI and Cohere
 
@@ -56,7 +57,8 @@ def _items(raw: Raw) -> list[Raw] | None:
 
 
 def _texts(raw: Raw | None) -> int | None:
-    """A string, a list of tokens and one conversation are one text; a list of any of them is many."""
+    """A string, a list of tokens (llama-server takes texts among them) and one conversation are one text; a list of any
+    of them is many, and so is one of objects that are no messages: Jina's `{"text"}` and `{"image"}`."""
     if raw is None:
         return None
     if memoryview(raw)[0] != _BRACKET:
@@ -64,7 +66,15 @@ def _texts(raw: Raw | None) -> int | None:
     items = _items(raw)
     if not items:
         return None
-    return len(items) if memoryview(items[0])[0] in _LISTED else 1
+    first = memoryview(items[0])[0]
+    if first == _BRACE:
+        return 1 if _is_message(items[0]) else len(items)
+    return len(items) if first in _LISTED and not any(memoryview(item)[0] in _NUMBER for item in items) else 1
+
+
+def _is_message(raw: Raw) -> bool:
+    found = value_of(raw)
+    return isinstance(found, dict) and "role" in found
 
 
 def _members(raw: Raw | None) -> int | None:

@@ -82,10 +82,25 @@ def said_tokens(answer: Any) -> dict[str, int] | None:
     return {"prompt_tokens": prompt, "completion_tokens": completion} if prompt or completion else None
 
 
+def is_error(answer: Any) -> bool:
+    """Is this answer, or event, an error instead of one?"""
+    return isinstance(answer, dict) and bool(answer.get("error")) and "text" not in answer
+
+
+def is_page(answer: bytes) -> bool:
+    """Is this a page for browsers: of a proxy, of a login, of another program on this port? The content-type does not
+    tell: small servers send plain text as text/html."""
+    return answer[:1000].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
 class EventReader:
-    """Reads what the events of a stream report as they pass: `seconds` and `tokens`, each of the last event with it."""
+    """Reads what the events of a stream report as they pass: `seconds` and `tokens`, each of the last event with it.
+    `begun`: an event has come, or none can be told. `error`: an event was an error, as servers write it when they fail
+    after they have sent the status."""
 
     def __init__(self) -> None:
+        self.begun = False
+        self.error = False
         self.seconds = 0.0
         self.tokens: dict[str, int] | None = None
         self._framer: Framer | None = Framer()
@@ -97,6 +112,7 @@ class EventReader:
             events = self._framer.feed(data)
         except ProtocolFailure:  # an event that is too long: it is passed on, and nothing more is read
             self._framer = None
+            self.begun = True
             return
         for event in events:
             self._read_event(event)
@@ -107,12 +123,14 @@ class EventReader:
             self._read_event(event)
 
     def _read_event(self, event: bytes) -> None:
-        if b'"usage"' not in event:
+        self.begun = True
+        if b'"usage"' not in event and b'"error"' not in event:
             return
         try:
             said = msgspec.json.decode(data_of(event) or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
+        self.error = self.error or is_error(said)
         self.seconds = said_seconds(said) or self.seconds
         self.tokens = said_tokens(said) or self.tokens
 

@@ -13,7 +13,13 @@ FindScore = Callable[[str], float | None]
 
 TEXT_MOST = 100_000  # characters of an answer in which a score is looked for
 _FENCED = re.compile(r"```(?:json)?\s*(.*?)```", re.S)
-_NAMED = re.compile(r"\b(?:score|rating|grade|points?)\b\W{0,5}(-?\d+(?:\.\d+)?)", re.I)
+_NAMED = re.compile(
+    r"\b(?:score|rating|grade|points?)\b"
+    r"(?:\s*[(\[][^()\[\]\n]{1,40}[)\]](?=[\s*_|]*[:=|]))?"  # a scale: `Score (1-5): 4`
+    r"\W{0,5}?((?:(?<!\w)[-\u2212])?(?:\d+(?:\.\d+)?|(?<!\.)\.\d+))"
+    r"(?!\d|\.\d|[-\u2013\u2014]\d|\s+to\s+\d)",  # no number of a scale: `points 1-5`
+    re.I,
+)
 _ALONE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(?:/\s*\d+|out of \d+)?\s*[.!]?\s*", re.I)
 _KEYS = ("score", "rating", "grade", "points")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+)\]")
@@ -30,7 +36,7 @@ def usual_score(text: str) -> float | None:
                 return found
     named = _NAMED.findall(text)
     if named:
-        return number_of(named[-1])
+        return number_of(named[-1].replace("\u2212", "-"))  # a minus as in print
     alone = _ALONE.fullmatch(text)
     return number_of(alone[1]) if alone is not None else None
 

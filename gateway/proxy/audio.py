@@ -22,7 +22,7 @@ from gateway.domain.request import SPEECH, Endpoint, InferenceRequest, parse, re
 from gateway.domain.upstream import Response, UpstreamFailure, read_counted
 from gateway.engines.base import Call
 from gateway.errors import GatewayError
-from gateway.inspection.audio_answer import EventReader, file_seconds, said_seconds, said_tokens
+from gateway.inspection.audio_answer import EventReader, file_seconds, is_error, is_page, said_seconds, said_tokens
 from gateway.inspection.error_replies import Verdict
 from gateway.inspection.policy import InspectionPolicy
 from gateway.inspection.reasoning import Thoughts
@@ -42,6 +42,8 @@ ANSWER_WAIT = 120.0  # seconds until the first byte of an answer, where routes.y
 REAL_TIME = 32_000  # bytes of a file for one more second: uncompressed speech (16 kHz, 16 bit), as long as it lasts
 FIELDS_MOST = 128 * 1024  # bytes of the fields of a form, with their names
 KIND_MOST = 200  # characters of a content-type
+BEGINNING_MOST = 64 * 1024  # bytes of a stream's first event that wait until it is known to be no error
+ERROR_AS_ANSWER = "answered with an error, and the status of an answer"
 JSON, EVENTS = "application/json", "text/event-stream"
 
 _encode = msgspec.json.Encoder().encode
@@ -180,24 +182,45 @@ class AudioAttempt(Attempt):
         first = await response.read_some()
         if not first or (self.request.endpoint is SPEECH and kind.lower().startswith((JSON, "text/html"))):
             raise AttemptFailed(Verdict("failed", "answered without audio"))
+        if events is not None:
+            first = await self._first_event(response, events, first)
         timer, exchange, timeouts = self.timer, self.exchange, self.candidate.state.backend.timeouts
         timer.expect(timeouts.idle)
         await self._begin_answer(response, kind)
         beginning, size, data = first[:HEADER_MOST], 0, first
         while data:
             size += len(data)
-            if events is not None:
-                events.read(data)
             timer.heard = self.candidate.state.last_event = timer.now()
             timer.writing = timer.now()
             await exchange.write(data)
             timer.writing = 0.0
+            if events is not None and events.error:
+                break
             data = await response.read_some()
+            if events is not None:
+                events.read(data)
         if events is not None:
             events.finish()
+            if events.error:  # the client has it, and the connection is cut
+                raise StreamBroken(f"{self.candidate.state.name} sent an error within its answer")
             self.record.audio_seconds, self.record.usage = events.seconds, events.tokens
         self.record.audio_seconds = self.record.audio_seconds or file_seconds(beginning, size) or self._upload_seconds()
         await self._end_answer()
+
+    async def _first_event(self, response: Response, events: EventReader, first: bytes) -> bytes:
+        """The bytes of a stream up to the end of its first event: another backend can be asked as long as the client
+        has none of them. Raises AttemptFailed where that event is an error."""
+        beginning = bytearray(first)
+        events.read(first)
+        while not events.begun and first and len(beginning) < BEGINNING_MOST:
+            first = await response.read_some()
+            events.read(first)
+            beginning += first
+        if not first:
+            events.finish()
+        if events.error:
+            raise AttemptFailed(Verdict("failed", ERROR_AS_ANSWER))
+        return bytes(beginning)
 
     async def _relay_text(self, response: Response, kind: str) -> None:
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
@@ -207,8 +230,10 @@ class AudioAttempt(Attempt):
                 answer = msgspec.json.decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise AttemptFailed(Verdict("failed", "answered with JSON that cannot be read")) from None
-            if isinstance(answer, dict) and answer.get("error") and "text" not in answer:
-                raise AttemptFailed(Verdict("failed", "answered with an error, and the status of an answer"))
+            if is_error(answer):
+                raise AttemptFailed(Verdict("failed", ERROR_AS_ANSWER))
+        elif is_page(body):
+            raise AttemptFailed(Verdict("failed", "answered with a page for browsers"))
         self.record.audio_seconds = said_seconds(answer) or self._upload_seconds()
         self.record.usage = said_tokens(answer)
         self._expect_reader()

@@ -327,6 +327,22 @@ async def test_an_error_under_the_status_of_an_answer_leads_to_the_next_backend(
     assert (reply.status, reply.headers["x-gateway-backend"]) == (200, "b")
 
 
+@pytest.mark.parametrize(
+    "page", [b"<html><body>Please log in</body></html>", b"\n<!DOCTYPE html>\n<title>Demo</title>"]
+)
+async def test_a_page_for_browsers_is_no_transcription(pair: House, page: bytes) -> None:
+    pair.a.play(lambda turn: turn.send(answer(page, content_type="text/html; charset=utf-8")))
+    reply = await pair.transcribe(usual())
+    assert (reply.status, reply.headers["x-gateway-backend"]) == (200, "b")
+
+
+@pytest.mark.parametrize("text", [b"Please log in", b"<|en|> Please log in", b""])
+async def test_text_that_a_small_server_calls_html_is_passed_on(pair: House, text: bytes) -> None:
+    pair.a.play(lambda turn: turn.send(answer(text, content_type="text/html; charset=utf-8")))
+    reply = await pair.transcribe(usual())
+    assert (reply.status, reply.body, reply.headers["x-gateway-backend"]) == (200, text, "a")
+
+
 async def test_a_client_that_drips_its_form_is_refused_and_leaves_nothing_behind(pair: House) -> None:
     async with raw_client(pair.gateway.url) as client:
         limit(pair.gateway, body_window=0.6)

@@ -39,7 +39,8 @@ def packed(*numbers: float, form: str = "f") -> str:
     ("given", "count"),
     [
         ("a", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2), ([{"role": "user", "content": "a"}], 1),
-        ([], None), (5, 1),
+        ([], None), (5, 1), ([{"text": "a"}, {"image": "b"}], 2), ([{"prompt_string": "a"}], 1),
+        ([[{"role": "user", "content": "a"}]] * 3, 3), ([1, "a", 2], 1), (["a", 1, 2], 1), (["a", -1], 1),
     ],
 )  # fmt: skip
 def test_texts_to_embed_are_counted(given: Any, count: int | None) -> None:
@@ -99,6 +100,13 @@ def test_good_vectors_show_their_size(results: Any) -> None:
     assert (found.fault, found.inability, found.dimensions) == (None, None, 2)
     unnumbered = [{"embedding": one["embedding"]} for one in results]
     assert judged(asked(EMBEDDINGS, input=TWO), unnumbered).fault is None, "then they are in order"
+
+
+def test_texts_and_pictures_have_a_vector_each() -> None:
+    """As Jina's models take them."""
+    pair = asked(EMBEDDINGS, input=[{"text": "a"}, {"image": "https://host/a.png"}])
+    assert judged(pair, vectors([0.5, 1], [1, 0.5])).fault is None
+    assert judged(pair, vectors([0.5, 1])).fault is not None
 
 
 def test_vectors_of_zeros_are_none() -> None:
