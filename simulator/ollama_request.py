@@ -85,7 +85,7 @@ def check_format(wanted: Any) -> None:
     if not isinstance(wanted, dict):
         raise BadFormat(f'invalid format: "{wanted}"; expected "json" or a valid JSON Schema object')
     try:
-        _visit(wanted, wanted, ())
+        _visit(wanted, wanted, set())
     except _Unreadable:
         raise BadFormat("invalid JSON schema in format") from None
 
@@ -94,14 +94,15 @@ class _Unreadable(Exception):
     pass
 
 
-def _visit(schema: Any, root: Mapping[str, Any], refs: tuple[str, ...]) -> None:
+def _visit(schema: Any, root: Mapping[str, Any], refs: set[str]) -> None:
     """Checks in the converter's order: the first keyword that it knows hides the others."""
     if not isinstance(schema, dict):
         raise _Unreadable
     kind = schema.get("type")
     if "$ref" in schema:
         if schema["$ref"] not in refs:
-            _visit(_target(schema["$ref"], root), root, (*refs, schema["$ref"]))
+            refs.add(schema["$ref"])
+            _visit(_target(schema["$ref"], root), root, refs)
     elif options := schema.get("oneOf") or schema.get("anyOf"):
         _visit_all(options, root, refs)
     elif isinstance(kind, list):
@@ -123,7 +124,7 @@ def _visit(schema: Any, root: Mapping[str, Any], refs: tuple[str, ...]) -> None:
         raise _Unreadable
 
 
-def _visit_all(schemas: Sequence[Any], root: Mapping[str, Any], refs: tuple[str, ...]) -> None:
+def _visit_all(schemas: Sequence[Any], root: Mapping[str, Any], refs: set[str]) -> None:
     for schema in schemas:
         _visit(schema, root, refs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,6 +140,52 @@ def test_all_of_without_an_end_is_refused(ref: dict[str, Any]) -> None:
     schema = {"$defs": {"a": {"$ref": "#/$defs/a"}, "b": {"allOf": [{"$ref": "#/$defs/b"}]}}, "allOf": [ref]}
     with pytest.raises(Refused, match="nested"):
         document(schema)
+
+
+def test_a_described_field_may_hold_a_schema_of_its_own_kind() -> None:
+    """Pydantic writes `allOf` with one reference for a field that has a description."""
+    node = {"type": "object", "properties": {"v": TEXT, "next": {"description": "x", "allOf": [{"$ref": "#"}]}}}
+    read = document({**node, "required": ["v"]})
+    check_format(read)
+    assert fits({"v": "a", "next": {"v": "b", "next": {"v": "c"}}}, read)
+    assert not fits({"v": "a", "next": {"v": "b", "next": {"v": 1}}}, read)
+
+
+def nested(levels: int, around: Callable[[Any], Any]) -> Any:
+    schema: Any = {"type": "object"}
+    for _ in range(levels):
+        schema = around(schema)
+    return schema
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """References, each to two of the next."""
+    each = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(levels)}
+    return {"$defs": {**each, f"l{levels}": {"type": "object"}}, **each["l0"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested(40, lambda inner: {"type": ["object", "object"], "properties": {"a": inner}}),
+        nested(40, lambda inner: {"type": ["array", "array"], "items": inner}),
+        doubling(19),
+    ],
+)
+def test_a_small_schema_that_means_millions_of_parts_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="parts"):
+        document(schema)
+
+
+def test_types_that_several_fields_share_by_all_of_are_read_once() -> None:
+    def level(n: int) -> dict[str, Any]:
+        return {"type": "object", "properties": {x: {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}]} for x in ("a", "b")}}
+
+    schema = {"$defs": {**{f"l{n}": level(n) for n in range(40)}, "l40": TEXT}, "$ref": "#/$defs/l0"}
+    read = document(schema)
+    check_format(read)
+    assert fits({"a": {"b": {}}}, read)
+    assert not fits({"a": {"b": 1}}, read)
 
 
 def test_the_converter_refuses_what_it_is_spared() -> None:

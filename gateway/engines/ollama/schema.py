@@ -17,6 +17,7 @@ from gateway.engines.base import Refused
 
 REPEATED_MOST = 100  # a larger minLength, maxItems, ... makes the grammar too large for Ollama
 BOUND_MOST = 2**31 - 1
+PARTS_MOST = 20_000  # of a document: a few hundred bytes of `type`s or `allOf`s can mean more parts than fit in memory
 
 _KINDS = ("string", "number", "integer", "boolean", "object", "array", "null")
 _HINTS = {
@@ -41,12 +42,13 @@ class Definitions:
 
     def __init__(self) -> None:
         self._schemas: dict[str, Schema] = {}
+        self._parts = 0
 
     def adopt(self, schema: Any, param: str) -> Schema:
         """A self-contained schema, rewritten so that it can stand anywhere in the document: its references point to the
         document's root. Raises Refused, which names the request's field `param`."""
         try:
-            return _Reader(schema, self._schemas, param).read(schema)
+            return _Reader(schema, self, param).read(schema)
         except RecursionError:
             raise Refused(f"`{param}`: the JSON schema is nested too deeply.", param) from None
 
@@ -54,21 +56,43 @@ class Definitions:
         """The whole document, `schema` at its root."""
         return {**schema, "$defs": self._schemas} if self._schemas else schema
 
+    def reserve(self) -> str:
+        """A new name. Its schema is set later: it may refer to itself."""
+        name = f"d{len(self._schemas)}"
+        self._schemas[name] = {}
+        return name
+
+    def define(self, name: str, schema: Schema) -> None:
+        self._schemas[name] = schema
+
+    def count(self, parts: int, param: str) -> None:
+        """Count parts of the document that are read. Raises Refused if they are too many."""
+        self._parts += parts
+        if self._parts > PARTS_MOST:
+            raise Refused(f"`{param}`: the JSON schema has more than {PARTS_MOST} parts.", param)
+
 
 class _Reader:
-    """Reads one schema. `document`: the root of its references. `schemas`: receives the targets of the references."""
+    """Reads one schema. `document`: the root of its references. `definitions`: receives the targets of the
+    references."""
 
-    def __init__(self, document: Any, schemas: dict[str, Schema], param: str) -> None:
-        self._document, self._schemas, self._param = document, schemas, param
-        self._names: dict[str, str] = {}  # reference -> name among `schemas`
+    def __init__(self, document: Any, definitions: Definitions, param: str) -> None:
+        self._document, self._definitions, self._param = document, definitions, param
+        self._names: dict[str, str] = {}  # reference -> name among `definitions`
+        self._merges: dict[tuple[int, str], Schema | None] = {}  # of each `allOf`; None while it is read
+        self._merge_names: dict[tuple[int, str], str] = {}  # those that were met again -> name among `definitions`
 
     def read(self, schema: Any) -> Schema:
+        self._definitions.count(1, self._param)
         if not isinstance(schema, Mapping):
             return any_value()
         if "$ref" in schema:
             return {"$ref": "#/$defs/" + self._adopted(schema["$ref"])}
         if _list(schema.get("allOf")):
-            schema = self._merged(schema)
+            return self._all_of(schema)
+        return self._plain(schema)
+
+    def _plain(self, schema: Mapping[str, Any]) -> Schema:
         options = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
         if options and "properties" not in schema:
             inherited = {"type": schema["type"]} if "type" in schema else {}
@@ -119,20 +143,40 @@ class _Reader:
             read |= _repetitions(schema, "minItems", "maxItems")
         return read
 
+    def _all_of(self, schema: Mapping[str, Any]) -> Schema:
+        """A schema with `allOf`. What it merges may lead back to it (generators write `allOf` with one reference for a
+        field that has a description), so from the second time on it is referred to."""
+        key = (id(schema["allOf"]), str(schema.get("type")))  # the `type` may come from the schema around it
+        if key not in self._merges:
+            self._merges[key] = None
+            merge = self._merges[key] = self._plain(self._merged(schema))
+            if key not in self._merge_names:
+                return merge
+            self._definitions.define(self._merge_names[key], merge)
+        elif key not in self._merge_names:
+            name = self._merge_names[key] = self._definitions.reserve()
+            self._definitions.define(name, self._merges[key] or {})
+        return {"$ref": "#/$defs/" + self._merge_names[key]}
+
     def _merged(self, schema: Mapping[str, Any], depth: int = 0) -> Schema:
         """The schema merged with its `allOf`. Of two values for the same key, the first counts."""
         if depth > 20:
             raise RecursionError
-        merged: Schema = {}
+        parts = []
         for option in ({**schema, "allOf": None}, *_list(schema.get("allOf"))):
             part = self._followed(option)
             if _list(part.get("allOf")):
                 part = self._merged(part, depth + 1)
-            properties = {**_mapping(part.get("properties")), **_mapping(merged.get("properties"))}
-            required = [*_list(merged.get("required")), *_list(part.get("required"))]
-            merged = {**part, **merged}
-            merged |= {"properties": properties} if properties else {}
-            merged |= {"required": required} if required else {}
+            self._definitions.count(1 + len(part) + len(_mapping(part.get("properties"))), self._param)
+            parts.append(part)
+        merged: Schema = {}
+        properties: Schema = {}
+        for part in reversed(parts):
+            merged |= part
+            properties |= _mapping(part.get("properties"))
+        required = [name for part in parts for name in _list(part.get("required"))]
+        merged |= {"properties": properties} if properties else {}
+        merged |= {"required": required} if required else {}
         return merged
 
     def _followed(self, schema: Any) -> Mapping[str, Any]:
@@ -146,9 +190,8 @@ class _Reader:
         """The name of a reference's target in the document."""
         target = self._target(ref)
         if ref not in self._names:
-            name = self._names[ref] = f"d{len(self._schemas)}"
-            self._schemas[name] = {}  # reserves the name: the schema may refer to itself
-            self._schemas[name] = self.read(target)
+            name = self._names[ref] = self._definitions.reserve()
+            self._definitions.define(name, self.read(target))
         return self._names[ref]
 
     def _target(self, ref: Any) -> Any:
