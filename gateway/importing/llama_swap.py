@@ -124,6 +124,10 @@ class _Converter:
         entry.comment = [f"{self.source.file}:{line}"] if line else []
         self.draft.backends[backend] = entry
         self._note_start(path, url, port)
+        if listed(model.get("env")):
+            self.notes.to_do((*path, "env"), "the variables are not taken over", "set them where cmd is run")
+        if count_of(model.get("ttl")):
+            self.notes.left_out((*path, "ttl"), *_TOP["globalTTL"])
         self._aliases(name, model, backend)
         unknown = [key for key in model if key not in _STARTING and key not in _READ]
         for key in unknown:

@@ -142,3 +142,17 @@ def test_only_the_port_that_llama_swap_gives_is_called_automatic() -> None:
     made = imported("llama-swap", text)
     told = [made.note(f"models.{name}.cmd").problem.message for name in "ab"]
     assert ["automatic" in message for message in told] == [True, False]
+
+
+def test_the_variables_and_the_idle_time_of_a_model_are_told() -> None:
+    text = """
+        models:
+          a: {cmd: "llama-server --port ${PORT}", env: ["CUDA_VISIBLE_DEVICES=0", "HF_TOKEN=hf-secret"], ttl: 600}
+          b: {cmd: "llama-server --port ${PORT}", env: [], ttl: 0}
+    """
+    made = imported("llama-swap", text)
+    variables = made.note("models.a.env")
+    assert variables.kind == "to_do"
+    assert "hf-secret" not in str(variables)
+    assert made.note("models.a.ttl").kind == "left_out"
+    assert not {note.problem.path for note in made.draft.notes} & {"models.b.env", "models.b.ttl"}
