@@ -137,7 +137,7 @@ async def test_a_reader_that_stops_before_a_pipelined_answer_does_not_keep_its_s
     async def large(turn: Turn) -> None:
         await turn.send(whole("x" * 12 * MIB))
 
-    async with unread(large, "first_byte: 300ms") as (gateway, client):
+    async with unread(large, "first_byte: 1s") as (gateway, client):
         await client.send(post_bytes(CHAT, chat()) * 2)
         await gateway.until(lambda: stalled(gateway) == 1)
         await gateway.until(gateway.idle)

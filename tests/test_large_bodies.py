@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import STRINGS_MOST, read_fields
+from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
+from gateway.domain.upstream import SilenceFailure
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE, SEARCHED
+from gateway.large_bodies import LARGE, SEARCHED, apart
 from tests.failing_fleet import CHOICE, CHUNK, WHOLE, fleet, good
 from tests.scripted import Turn, json_answer, raw_post
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 SAYS = [{"role": "user", "content": "word " * (LARGE // 5)}]
 SHOWS = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "A" * SEARCHED}}]}]
@@ -81,17 +83,38 @@ async def test_others_are_served_while_a_large_answer_is_read(name: str, monkeyp
         large = any(len(one) > LARGE for arg in args for one in ([arg] if isinstance(arg, bytes) else [*_events(arg)]))
         return held(*args) if large else held.work(*args)
 
-    async with fleet(long_answer) as f:
+    async with fleet(long_answer, keys=", timeouts: {first_byte: 2s, idle: 2s}") as f:
         monkeypatch.setattr(place, work)
         body = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
         large = asyncio.create_task(raw_post(f.gateway.url, body, path))
         await f.gateway.until(held.begun.is_set)
         assert (await f.gateway.client.get("/health")).status_code == 200
+        (request,) = f.gateway.requests()
+        request.timer.check(request.timer.now() + 100)
         assert not large.done()
         held.told.set()
         reply = await large
         assert reply.status == 200
         assert len(reply.body) > LARGE
+
+
+@pytest.mark.parametrize("kind", [SilenceFailure, ReaderStalled])
+async def test_while_the_gateway_works_on_a_body_nobody_else_is_late(kind: type[Exception]) -> None:
+    held = Held(lambda: None)
+    working = asyncio.create_task(apart(held))
+    await until(held.begun.is_set)
+    timer = RequestTimer(Pulse(), working, lambda: None)
+    timer.expect(5)
+    timer.writing = timer.now() if kind is ReaderStalled else 0.0
+    end = timer.now() + 100
+    timer.check(end)
+    held.told.set()
+    await working
+    timer.check(end + 4)
+    assert timer.reason is None
+    timer.check(end + 5)
+    assert isinstance(timer.reason, kind)
+    timer.close()
 
 
 def _events(arg: object) -> list[bytes]:

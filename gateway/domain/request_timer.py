@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import inf
 
 from gateway.domain.upstream import SilenceFailure
+from gateway.large_bodies import is_apart
 from gateway.supervision import Failures
 
 TICK = 0.05  # seconds
@@ -72,6 +73,7 @@ class RequestTimer:
         "now",
         "reason",
         "total_at",
+        "worked",
         "writing",
     )
 
@@ -83,6 +85,7 @@ class RequestTimer:
         self.heard = self.now()  # when the backend last sent something that counts
         self.budget: float | None = None  # seconds that the backend may be silent
         self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
+        self.worked = 0.0  # when the gateway itself was last seen at work on a large body of this request
         self.beat_at = inf  # when the next heartbeat is due
         self.total_at = inf
         self.writing = 0.0  # since when a write waits for the client; 0 = no write is waiting
@@ -95,8 +98,11 @@ class RequestTimer:
         self.budget = budget
 
     def check(self, now: float) -> None:
-        """Do what is due by now: interrupt the request, or send a heartbeat."""
-        if (reason := self._overdue(now)) is not None:
+        """Do what is due by now: interrupt the request, or send a heartbeat. While the gateway itself is at work on the
+        request nothing is: neither the backend nor the client keeps it waiting."""
+        if is_apart(self._task):
+            self.worked = now
+        elif (reason := self._overdue(now)) is not None:
             self.interrupt(reason)
         elif now >= self.beat_at:
             self.beat_at = inf  # the beat sets the next one
@@ -107,11 +113,15 @@ class RequestTimer:
         read nor the total timeout."""
         budget = self.budget
         if self.writing:
-            if now >= max(self.heard, self.writing) + (UNREAD if budget is None else budget):
+            if now >= max(self.heard, self.writing, self.worked) + (UNREAD if budget is None else budget):
                 return ReaderStalled()
-        elif budget is not None and now >= max(self.heard, self.excuse() if self.excuse else 0.0) + budget:
+        elif budget is not None and now >= self._last_sign() + budget:
             return SilenceFailure(f"silent for {budget:.0f} s")
         return SilenceFailure("took longer than its total timeout") if now >= self.total_at else None
+
+    def _last_sign(self) -> float:
+        """Since when the backend alone is waited for."""
+        return max(self.heard, self.worked, self.excuse() if self.excuse else 0.0)
 
     def interrupt(self, reason: BaseException) -> None:
         """Cancel the request's task; the first reason counts. Only a SilenceFailure, after which the next backend would
