@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.accounting.accounts import Accounts
 from gateway.accounting.ledger_file import DAY, Entry
-from gateway.accounting.prices import NO_TOKENS, Tokens, read_usage
+from gateway.accounting.prices import NO_TOKENS, Tokens, costs_money, read_usage
 from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.domain.backend import BackendState
 from gateway.domain.request import SPEECH
@@ -60,7 +60,7 @@ class Settler:
             self._metrics.audio_seconds.child(*labels).value += served.audio_seconds
         if served.usage is not None:
             return self._count_usage(record, route, served, served.usage, record.outcome, record.seconds)
-        self._book(record, served, NO_TOKENS, record.outcome, record.seconds)
+        self._book_unreported(record, served)
         return 0
 
     def _settle_unserved(self, record: RequestRecord) -> int:
@@ -111,6 +111,11 @@ class Settler:
         if usd:
             self._spend(record, state, usd)
         self._enter(record, state.name, used, outcome, seconds, usd, attempt.audio_seconds)
+
+    def _book_unreported(self, record: RequestRecord, served: AttemptRecord) -> None:
+        """An answer whose tokens are not known, such as speech: nor is its cost, unless it is free."""
+        usd = None if costs_money(served.state.backend) else 0.0
+        self._enter(record, served.state.name, NO_TOKENS, record.outcome, record.seconds, usd, served.audio_seconds)
 
     def _book_estimate(self, record: RequestRecord, attempt: AttemptRecord, outcome: str, seconds: float) -> int:
         accounts, state = self._accounts, attempt.state

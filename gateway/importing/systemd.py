@@ -93,7 +93,7 @@ def _environment(unit: list[Line], launches: Launches, lines: dict[Path, int]) -
         elif line.key in ("EnvironmentFile", "PassEnvironment"):
             lines[(line.key,)] = line.line
             hint = "write each under launch.env as NAME: ${NAME}"
-            launches.notes.to_do((line.key,), f"the variables of {line.value} are not read", hint)
+            launches.notes.to_do((line.key,), f"the variables of {line.value.lstrip('-')} are not read", hint)
     return found
 
 

@@ -14,6 +14,7 @@ from simulator.audio import silence
 from tests.audio.forms import (
     BOUNDARY,
     LARGE,
+    ROUTES,
     SPEECH,
     TYPE,
     WAV,
@@ -258,6 +259,30 @@ async def test_seconds_that_were_transcribed_and_spoken_are_in_the_clients_usage
             ] == [("webui", 2, 2.5, 1.5)]
 
         assert await until_said(used)
+
+
+@pytest.mark.parametrize(
+    ("keys", "usd"),
+    [
+        ("", 0.0),
+        ("cloud: true, ", None),
+        ("price: {{input: 1, output: 0}}, ", None),
+        ("price: {{input: 0, output: 0}}, ", 0.0),
+    ],
+)
+async def test_what_speech_without_tokens_costs_is_unknown_unless_it_is_free(keys: str, usd: float | None) -> None:
+    routes = ROUTES.replace("a: {{", "a: {{" + keys)
+    async with house(routes=routes, ready=["b"]) as pair:
+        pair.b.play(fails)
+        pair.a.play(lambda turn: turn.send(answer(b"hi", content_type="text/plain")))
+        assert (await pair.transcribe(usual())).status == 200
+
+        async def told() -> bool:
+            pair.gateway.gateway.usage._read_at = float("-inf")
+            (row,) = (await pair.gateway.client.get("/status/usage")).json()["today"]["clients"] or [{}]
+            return bool(row) and row["usd"] == usd
+
+        assert await until_said(told)
 
 
 async def test_an_error_of_the_server_comes_in_the_envelope(pair: House) -> None:

@@ -327,7 +327,10 @@ def test_a_volume_of_a_compose_file_has_the_name_that_docker_knows(top: str, vol
             "left_out 3 WorkingDirectory: is not taken over",
         ),
         ("[Service]\nUser=vllm\nExecStart=/opt/vllm serve m", "left_out 2 User: is not taken over"),
-        ("[Service]\nEnvironmentFile=/etc/x\nExecStart=/opt/vllm serve m", "to_do 2 EnvironmentFile: the variables of"),
+        (
+            "[Service]\nEnvironmentFile=-/etc/x\nExecStart=/opt/vllm serve m",
+            "to_do 2 EnvironmentFile: the variables of /etc/x",
+        ),
         ("[Service]\nExecStart=/opt/start.sh", "to_do 2 /opt/start.sh: starts a script of its own"),
         ("[Service]\nExecStart=/opt/vllm serve m --port 80%i", "to_do 2 ExecStart: a specifier of systemd"),
         (

@@ -20,12 +20,12 @@ _HINTS = ("metadata", "service_tier", "safety_identifier", "client_metadata", "m
 _CACHES = ("prompt_cache_retention", "prompt_cache_options", "truncation", "stream_options")
 _CHATS = ("n", "messages", "response_format", "functions", "function_call")  # of a chat only
 _DROPPED = (*_HINTS, *_CACHES, *_CHATS)
-_STORED = "the gateway stores nothing. Send the whole conversation as `input`."
 _REFUSED = {
-    "previous_response_id": f"names an earlier response, and {_STORED} (`server.keep_responses` keeps them.)",
-    "conversation": f"names a stored conversation, and {_STORED}",
-    "prompt": "names a stored prompt, and the gateway stores nothing. Send its text as `instructions` and `input`.",
-    "background": "needs a place where the answer is kept, and the gateway stores nothing. Leave it out.",
+    "previous_response_id": "names an earlier response, and none is kept (`server.keep_responses` keeps them). Send "
+    "the whole conversation as `input`.",
+    "conversation": "names a conversation of OpenAI's servers. Send all of it as `input`.",
+    "prompt": "names a prompt of OpenAI's servers. Send its text as `instructions` and `input`.",
+    "background": "would be answered later, and the gateway answers at once. Leave it out.",
     "top_logprobs": "cannot be translated. Leave it out.",
 }
 _ECHOED = ("temperature", "top_p", "max_output_tokens", "max_tool_calls", "user", "prompt_cache_key")
