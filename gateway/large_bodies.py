@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,13 +19,13 @@ THREADS = 2
 _waiting: set[asyncio.Task[Any] | None] = set()
 
 
-async def apart(work: Callable[[], T]) -> T:
+async def apart(sender: str, work: Callable[[], T]) -> T:
     """The result of `work`, which must touch nothing that others change. The event loop and the thread take turns,
-    every few milliseconds."""
+    every few milliseconds. `sender` is the client whose body it is: its other work waits, and nobody else's."""
     task = asyncio.current_task()
     _waiting.add(task)
     try:
-        return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+        return await asyncio.wrap_future(_threads().submit(sender, work))
     finally:
         _waiting.discard(task)
 
@@ -33,6 +35,50 @@ def is_apart(task: asyncio.Task[Any]) -> bool:
     return task in _waiting
 
 
+class SharedThreads:
+    """Threads that many senders share. Each sender has one of them at a time, and when it has had one, the others that
+    wait come first."""
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(count, "large-body")
+        self._lock = Lock()
+        self._queues: dict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = {}  # sender -> its work, in turn
+        self._served: set[str] = set()  # senders that have a thread
+
+    def submit(self, sender: str, work: Callable[[], T]) -> Future[T]:
+        result: Future[T] = Future()
+        with self._lock:
+            self._queues.setdefault(sender, deque()).append((result, work))
+        self._threads.submit(self._run)
+        return result
+
+    def _run(self) -> None:
+        """Work until only senders wait that have another thread, which goes on with theirs."""
+        while (found := self._next()) is not None:
+            sender, result, work = found
+            try:
+                if result.set_running_or_notify_cancel():  # else its request was given up
+                    result.set_result(work())
+            except BaseException as error:
+                result.set_exception(error)
+            finally:
+                del found, result, work  # this thread would hold the body until its next work
+                with self._lock:
+                    self._served.discard(sender)
+
+    def _next(self) -> tuple[str, Future[Any], Callable[[], Any]] | None:
+        with self._lock:
+            sender = next((one for one in self._queues if one not in self._served), None)
+            if sender is None:
+                return None
+            queue = self._queues.pop(sender)
+            result, work = queue.popleft()
+            if queue:
+                self._queues[sender] = queue  # behind all others
+            self._served.add(sender)
+            return sender, result, work
+
+
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, "large-body")
+def _threads() -> SharedThreads:
+    return SharedThreads(THREADS)

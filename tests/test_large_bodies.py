@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
@@ -15,7 +16,7 @@ from gateway.domain.request import STRINGS_MOST, read_fields
 from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
 from gateway.domain.upstream import SilenceFailure
 from gateway.errors import GatewayError
-from gateway.large_bodies import LARGE, SEARCHED, apart
+from gateway.large_bodies import LARGE, SEARCHED, THREADS, SharedThreads, apart
 from tests.failing_fleet import CHOICE, CHUNK, WHOLE, fleet, good
 from tests.scripted import Turn, json_answer, raw_post
 from tests.waiting import PATIENCE, until
@@ -98,10 +99,58 @@ async def test_others_are_served_while_a_large_answer_is_read(name: str, monkeyp
         assert len(reply.body) > LARGE
 
 
+async def test_the_large_bodies_of_one_sender_keep_no_other_sender_waiting() -> None:
+    threads, ran = SharedThreads(THREADS), list[str]()
+    held = Held(lambda: ran.append("a1"))
+    first = threads.submit("a", held)
+    await until(held.begun.is_set)
+    more = [threads.submit("a", partial(ran.append, name)) for name in ("a2", "a3", "a4")]
+    for sender in "bc":
+        await asyncio.wrap_future(threads.submit(sender, partial(ran.append, sender)))
+    assert ran == ["b", "c"]
+    assert more[1].cancel()
+    fails = threads.submit("a", partial(int, "x"))
+    held.told.set()
+    with pytest.raises(ValueError, match="invalid literal"):
+        await asyncio.wrap_future(fails)
+    assert ran == ["b", "c", "a1", "a2", "a4"]
+    assert first.done()
+
+
+async def test_senders_take_turns() -> None:
+    threads, ran = SharedThreads(1), list[str]()
+    held = Held(lambda: None)
+    threads.submit("x", held)
+    await until(held.begun.is_set)
+    names = ("a1", "a2", "a3", "b1", "c1", "b2")
+    all_of_it = [asyncio.wrap_future(threads.submit(name[0], partial(ran.append, name))) for name in names]
+    held.told.set()
+    await asyncio.gather(*all_of_it)
+    assert ran == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+async def test_a_client_whose_large_body_is_worked_on_keeps_no_other_client_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, path, body = WORK["a message"]
+    held = Held(resolve_name(place))
+    async with fleet(good, more="clients: {a: {key: key-a}, b: {key: key-b}}") as f:
+        asked = {"model": "chat", "max_tokens": 5, **body}
+        monkeypatch.setattr(place, held)
+        url = f.gateway.url
+        held_up = [asyncio.create_task(raw_post(url, asked, path, ["x-api-key: key-a"])) for _ in range(THREADS + 1)]
+        await f.gateway.until(lambda: held.begun.is_set() and len(f.gateway.requests()) == len(held_up))
+        monkeypatch.setattr(place, held.work)
+        assert (await raw_post(url, asked, path, ["x-api-key: key-b"])).status == 200
+        assert not any(task.done() for task in held_up)
+        held.told.set()
+        assert {reply.status for reply in await asyncio.gather(*held_up)} == {200}
+
+
 @pytest.mark.parametrize("kind", [SilenceFailure, ReaderStalled])
 async def test_while_the_gateway_works_on_a_body_nobody_else_is_late(kind: type[Exception]) -> None:
     held = Held(lambda: None)
-    working = asyncio.create_task(apart(held))
+    working = asyncio.create_task(apart("a", held))
     await until(held.begun.is_set)
     timer = RequestTimer(Pulse(), working, lambda: None)
     timer.expect(5)

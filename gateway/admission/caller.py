@@ -28,6 +28,11 @@ class Caller:
         self._snapshot: Snapshot | None = None  # that `_identity` was found in
         self._is_json = False
 
+    @property
+    def sender(self) -> str:
+        """The client's name, once it is identified; else its address."""
+        return self._identity.name if self._identity is not None else self.peer
+
     def identify(self, snapshot: Snapshot) -> Identity:
         """The client by its key. Raises as `access.identify`."""
         if self._identity is None or snapshot is not self._snapshot:

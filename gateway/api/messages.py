@@ -63,7 +63,7 @@ async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequ
     client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
     check_json(exchange.headers)
     body = await exchange.read_body(gateway.snapshot.server.max_body)
-    request = await apart(lambda: _parsed(body)) if len(body) > LARGE else _parsed(body)
+    request = await apart(client.name, lambda: _parsed(body)) if len(body) > LARGE else _parsed(body)
     request.sender = client.name
     # By the present snapshot, whose backends are asked.
     return request, access.find_alias(gateway.snapshot, client, request.model)

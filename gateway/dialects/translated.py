@@ -88,7 +88,7 @@ class TranslatedExchange:
     async def _translate(self, body: bytes, counted: int) -> bytes:
         """The chat request. `counted`: bytes that are counted as held already."""
         if len(body) > LARGE:
-            chat = await apart(lambda: self._translation.request(body))
+            chat = await self._apart(lambda: self._translation.request(body))
         else:
             chat = self._translation.request(body)
         held = len(chat) + self._translation.held()
@@ -116,7 +116,7 @@ class TranslatedExchange:
         else:
             kept: list[int] = []  # shares are counted by the event loop's thread alone
             events = self._framer.feed(data)
-            translated = await apart(lambda: self._translation.events(events, kept.append))
+            translated = await self._apart(lambda: self._translation.events(events, kept.append))
             self.share.add(sum(kept))
         if translated:
             await self._inner.write(translated)
@@ -137,7 +137,7 @@ class TranslatedExchange:
         more: dict[bytes, bytes] = {}
         if status < 300:
             whole = self._translation.whole
-            body = whole(data) if len(data) <= LARGE else await apart(lambda: whole(data))
+            body = whole(data) if len(data) <= LARGE else await self._apart(lambda: whole(data))
         else:
             body, more = self._translation.error(status, data)
         self._head = None
@@ -147,6 +147,9 @@ class TranslatedExchange:
     async def _send_whole(self, status: int, fields: Headers, body: bytes, progress: Callable[[], object]) -> None:
         await self._inner.start(status, fields)
         await self._inner.finish(body, progress)
+
+    async def _apart(self, work: Callable[[], bytes]) -> bytes:
+        return await apart(self.caller.sender, work)
 
     def _translated(self, data: bytes) -> bytes:
         return self._translation.events(self._framer.feed(data), self.share.add)

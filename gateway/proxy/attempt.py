@@ -160,7 +160,7 @@ class Attempt:
             return track.violations
         body = await read_counted(response, self._context.snapshot.server.max_body, self.exchange.share.add)
         read = partial(read_whole, body, self.request, policy, thoughts)
-        answer = read() if len(body) <= LARGE else await apart(read)
+        answer = read() if len(body) <= LARGE else await apart(self.request.sender, read)
         del body, read
         if self.request.endpoint.pools and answer.failure is None:
             services, asked = self._context.services, (self.request, self.alias, self.candidate.state)

@@ -168,7 +168,7 @@ class RequestHandler:
         body = await exchange.read_body(self.snapshot.server.max_body)
         request = parse(self.record.endpoint, body, exchange.own)
         if len(body) > SEARCHED:
-            await apart(request.look_for_media)
+            await apart(client.name, request.look_for_media)
         return request
 
     # -- plan -----------------------------------------------------------------------------------------------------

@@ -68,12 +68,12 @@ class StreamRelay:
         """Read `unread`, without keeping other requests waiting."""
         data, self.unread = self.unread, b""
         events = self._framer.feed(data)
-        self._read(events, await apart(lambda: self.track.feed(events)))
+        self._read(events, await self._apart(events))
 
     async def finish(self) -> None:
         """The backend's answer has ended."""
         large, events = self._framer.unfinished > LARGE, self._framer.finish()
-        self._read(events, await apart(lambda: self.track.feed(events)) if large else None)
+        self._read(events, await self._apart(events) if large else None)
 
     async def send(self) -> None:
         """Send `out`."""
@@ -81,6 +81,9 @@ class StreamRelay:
         await self._reply.send(out)
         if self._kept is not None:
             self._kept.add(out)
+
+    async def _apart(self, events: list[bytes]) -> bytes:
+        return await apart(self._reply.exchange.caller.sender, lambda: self.track.feed(events))
 
     def _read(self, events: list[bytes], out: bytes | None = None) -> None:
         """Sets `out` (given where the events are read already), and notes when the backend was heard."""
