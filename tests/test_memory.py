@@ -226,6 +226,19 @@ def test_what_was_thrown_away_holds_nothing() -> None:
     assert memory.used == 0
 
 
+async def test_a_client_with_many_large_requests_keeps_no_other_client_out() -> None:
+    clients = "clients: {greedy: {key: greedy-key}, other: {key: other-key}}\n"
+    async with fronting(before=clients) as (gateway, _), AsyncExitStack() as stack:
+        for _ in range(8):
+            client = await stack.enter_async_context(raw_client(gateway.url))
+            await client.send(head("authorization: Bearer greedy-key", f"content-length: {MIB}"))
+            await client.send(b"{" + b" " * (MIB // 2))
+        await gateway.until(lambda: gateway.gateway.memory.refused > 0)
+        other = {"authorization": "Bearer other-key"}
+        reply = await gateway.client.post(CHAT, content=body_of(MIB // 2), headers=other)
+        assert reply.status_code == 200
+
+
 async def test_an_answer_without_room_fails_alone_and_is_not_held_against_its_backend() -> None:
     async with fronting(answers_much(5 * MIB), answers) as (gateway, _):
         refused = await gateway.client.post(CHAT, json=chat())

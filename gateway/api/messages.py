@@ -60,7 +60,7 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:
-    client = access.identify(gateway.snapshot, exchange.headers, exchange.peer)
+    client = exchange.caller.identify(gateway.snapshot)
     check_json(exchange.headers)
     body = await exchange.read_body(gateway.snapshot.server.max_body)
     request = await apart(client.name, lambda: _parsed(body)) if len(body) > LARGE else _parsed(body)

@@ -305,8 +305,8 @@ class BatchRunner:
         body = read_line(await self.patiently(self._store.read, record, line), record.endpoint).body
         name = f"{record.id}-{line.number}".encode()
         headers = {b"content-type": b"application/json", b"x-request-id": name}
-        kept = Share(self._memory)
-        exchange = run.asking[task] = InnerExchange(headers, "batch", body, Share(self._memory), kept)
+        kept = Share(self._memory, on_behalf)
+        exchange = run.asking[task] = InnerExchange(headers, "batch", body, kept.sibling(), kept)
         try:
             await self._handle(URLS[record.endpoint], exchange, on_behalf)
             return Answer(exchange.status if exchange.complete else CUT, exchange.fields, bytes(exchange.body))

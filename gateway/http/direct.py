@@ -62,13 +62,13 @@ class DirectExchange:
         self._connection = connection
         self._gateway = gateway
         self._endpoint = endpoint
-        self.share = Share(gateway.memory)
         self._body: bytes | bytearray = b""
         self._refused: GatewayError | None = None
         self._head = b""
         self._chunked = False
         # A trace writes into the headers, which all requests of a connection may have in common.
         self.caller = caller if gateway.services.tracer is None else Caller(dict(caller.headers), caller.peer)
+        self.share = Share(gateway.memory, self.caller)
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None

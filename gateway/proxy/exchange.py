@@ -116,7 +116,6 @@ class AsgiExchange:
     own: OwnForm | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, memory: Memory) -> None:
-        self.share = Share(memory)
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -124,6 +123,7 @@ class AsgiExchange:
         self._finished = False
         client = scope.get("client")
         self.caller = Caller(header_map(scope["headers"]), client[0] if client else "local")
+        self.share = Share(memory, self.caller)
         self.started = False
 
     @property

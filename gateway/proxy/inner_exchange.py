@@ -22,6 +22,10 @@ class OnBehalf:
     identity: Identity
     alias: Alias
 
+    @property
+    def sender(self) -> str:
+        return self.identity.name
+
 
 class InnerExchange:
     """An `Exchange` (proxy/exchange.py) without a connection. `share`: the memory that the request holds; its answer is
