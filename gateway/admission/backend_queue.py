@@ -15,6 +15,8 @@ from gateway.admission.capacity import capacity, is_open
 from gateway.admission.waiter import Waiter
 from gateway.domain.backend import BackendState
 
+LENGTHS_MOST = 4  # times `queue.length`: requests of all clients together
+
 
 @dataclass(slots=True, eq=False)
 class BackendQueue:
@@ -27,9 +29,19 @@ class BackendQueue:
     service_time: float | None = None  # seconds that requests have lately held their slots
     freed_at: float = 0.0  # when slots became free last, or the first one was taken
 
-    def waiting_share(self) -> float:
-        """Requests that wait for this backend; a request that waits for n backends counts as 1/n."""
-        return sum(1 / len(w.choices) for w in self.waiting)
+    def is_full(self, waiter: Waiter) -> bool:
+        """Do so many requests wait for this backend that this one, which has just joined, may not? A request that waits
+        for n backends counts as 1/n. For interactive requests only interactive ones count. A full queue still takes the
+        request of a client that has less than its part of it, where another client has more."""
+        length = self.state.backend.queue.length
+        of: dict[str, float] = {waiter.client: 0.0}
+        for other in self.waiting:
+            if other is not waiter and (waiter.batch or not other.batch):
+                of[other.client] = of.get(other.client, 0.0) + 1 / len(other.choices)
+        waiting, own = sum(of.values()), of[waiter.client]
+        if waiting < length:
+            return False
+        return own >= length / len(of) or max(of.values()) < own + 2 or waiting >= length * LENGTHS_MOST
 
     def next(self, at_limit: Callable[[Waiter], bool], now: float) -> Waiter | None:
         """The request that gets the next free slots of this backend. `at_limit`: has the client of a request reached
@@ -88,8 +100,7 @@ def ahead(waiter: Waiter, queues: Sequence[BackendQueue]) -> int:
 
 def why_full(waiter: Waiter, queues: Sequence[BackendQueue], seconds: float | None, now: float) -> str | None:
     """Why a request that has just joined these queues may not wait; None = it may. `seconds`: its expected wait."""
-    own = 1 / len(queues) if queues else 0.0
-    if all(queue.waiting_share() - own >= queue.state.backend.queue.length for queue in queues):
+    if all(queue.is_full(waiter) for queue in queues):
         return "too many requests wait already"
     known = all(queue.service_time is not None for queue in queues)
     if known and seconds is not None and now + seconds > waiter.deadline:
