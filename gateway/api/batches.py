@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.admission.origins import check_json
-from gateway.api.files import owner_of, page
+from gateway.api.files import owner_of, page, seconds_kept
 from gateway.errors import GatewayError
 from gateway.proxy.header_map import header_map
 from gateway.runtime.gateway import Gateway
@@ -26,6 +26,7 @@ class NewBatch(msgspec.Struct):
     endpoint: str
     completion_window: str = "24h"
     metadata: dict[str, str] | None = None
+    output_expires_after: dict[str, Any] | None = None
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -37,7 +38,8 @@ def router(gateway: Gateway) -> APIRouter:
         owner = owner_of(gateway, request)
         check_json(header_map(request.scope["headers"]))
         new = _new_batch(await request.body())
-        record = await batches.create(owner, new.input_file_id, new.endpoint, new.completion_window, new.metadata)
+        asked = new.input_file_id, new.endpoint, new.completion_window, new.metadata
+        record = await batches.create(owner, *asked, kept=_seconds_kept(new))
         return JSONResponse(record.as_json())
 
     async def list_batches(request: Request) -> Response:
@@ -57,6 +59,12 @@ def router(gateway: Gateway) -> APIRouter:
         routes.add_api_route(f"{prefix}/batches/{{name}}", get_batch, methods=["GET"])
         routes.add_api_route(f"{prefix}/batches/{{name}}/cancel", cancel, methods=["POST"])
     return routes
+
+
+def _seconds_kept(new: NewBatch) -> int | None:
+    """How long the files that the batch writes are kept; None = as long as usual."""
+    asked = new.output_expires_after
+    return None if asked is None else seconds_kept("output_expires_after", asked.get("anchor"), asked.get("seconds"))
 
 
 def _new_batch(body: bytes) -> NewBatch:

@@ -153,12 +153,17 @@ def _expiry(fields: dict[str, str]) -> int | None:
     seconds = fields.get("expires_after[seconds]")
     if seconds is None:
         return None
-    if fields.get("expires_after[anchor]") != "created_at" or not _is_number(seconds):
-        raise GatewayError(
-            "invalid_request_body", "`expires_after` needs anchor created_at and seconds.", param="expires_after"
-        )
+    number = int(seconds) if _is_number(seconds) else None
+    return int(time.time()) + seconds_kept("expires_after", fields.get("expires_after[anchor]"), number)
+
+
+def seconds_kept(param: str, anchor: object, seconds: object) -> int:
+    """The seconds for which a file is to be kept, as the field `param` of a request says. Raises
+    `invalid_request_body`."""
+    if anchor != "created_at" or type(seconds) is not int:
+        message = f"`{param}` needs anchor created_at and seconds."
+        raise GatewayError("invalid_request_body", message, param=param)
     least, most = EXPIRY
-    if not least <= int(seconds) <= most:
-        message = f"`expires_after` must be {least} to {most} seconds."
-        raise GatewayError("invalid_request_body", message, param="expires_after")
-    return int(time.time()) + int(seconds)
+    if not least <= seconds <= most:
+        raise GatewayError("invalid_request_body", f"`{param}` must be {least} to {most} seconds.", param=param)
+    return seconds

@@ -26,10 +26,10 @@ FILES_MOST = 1000  # of one client
 BYTES_MOST = 4  # times `server.max_file`: all files of one client
 UNFINISHED_MOST = 50  # batches of one client
 ENDED_DAYS = 30  # days until a batch that has ended is forgotten
+OPEN_AGAIN = 10.0  # seconds until a store that could not be opened at the start is tried again
 SWEEP_EVERY = 60.0  # seconds between two looks at what has expired
 RENEW = 1.5  # seconds between two renewals of the leases on lines
-CANCEL_LOOK = 0.05  # seconds between two looks whether a batch that is to be cancelled was validated
-CANCEL_PATIENCE = 30.0  # seconds until that is given up
+CANCELLED_FROM = "validating", "in_progress"  # the statuses of a batch that can be cancelled
 PIECE = 1024 * 1024  # bytes of a file that are read at a time
 RETRY_AFTER = 5.0  # seconds, where the store is away
 SHOWN_MOST = 20  # batches in `/status`
@@ -51,6 +51,7 @@ class Batches:
         self._adding = asyncio.Lock()  # from a look at what a client keeps until there is one more of it
         self._arriving: dict[str, list[Upload]] = {}  # owner -> the files that come now
         self._is_open = False
+        self._goes_on = False  # what was unfinished is under way
         self._helpers: list[asyncio.Task[None]] = []  # sweep; with several gateways also renew and follow
         self._latest: list[BatchRecord] = []  # of all clients, the newest first; without those under way
 
@@ -65,7 +66,8 @@ class Batches:
             try:
                 await self._opened()
             except GatewayError as error:
-                log.error("batches do not go on: %s", error.message)
+                log.error("batches do not go on yet: %s", error.message)
+                self._helpers.append(self._failures.task("batches", self._open_later, "batches from before"))
 
     async def close(self) -> None:
         tasks = [*self._helpers, *self._tasks.values()]
@@ -84,19 +86,7 @@ class Batches:
         shown = {record.id: record for record in reversed(records) if may_see(record.owner)}
         clock = time.monotonic()
         return [
-            {
-                "id": record.id,
-                "client": record.owner,
-                "status": record.status,
-                "endpoint": record.endpoint,
-                "models": list(record.models),
-                "total": record.total,
-                "completed": record.completed,
-                "failed": record.failed,
-                "created_at": record.created_at,
-                "expires_at": record.expires_at,
-                **self._pace(record, clock),
-            }
+            {**record.summary(), **self._pace(record, clock)}
             for record in sorted(shown.values(), key=lambda one: (not one.unfinished, -one.created_at))[:SHOWN_MOST]
         ]
 
@@ -186,9 +176,16 @@ class Batches:
     # -- batches --------------------------------------------------------------------------------------------------
 
     async def create(
-        self, owner: str, input_file: str, endpoint: str, window: str, metadata: dict[str, str] | None
+        self,
+        owner: str,
+        input_file: str,
+        endpoint: str,
+        window: str,
+        metadata: dict[str, str] | None,
+        kept: int | None = None,
     ) -> BatchRecord:
-        """A new batch, which begins at once. Raises `not_found`, `invalid_request_body`."""
+        """A new batch, which begins at once. `kept`: seconds until the files that it writes expire. Raises `not_found`,
+        `invalid_request_body`."""
         if endpoint not in URLS:
             raise GatewayError(
                 "invalid_request_body", f"`endpoint` must be one of {', '.join(URLS)}.", param="endpoint"
@@ -200,7 +197,16 @@ class Batches:
         at = now()
         name = f"batch_{secrets.token_hex(12)}"
         batch = BatchRecord(
-            name, owner, endpoint, record.id, window, "validating", at, at + WINDOWS[window], metadata=metadata
+            name,
+            owner,
+            endpoint,
+            record.id,
+            window,
+            "validating",
+            at,
+            at + WINDOWS[window],
+            metadata=metadata,
+            kept=kept,
         )
         async with self._adding:
             used = await self.call(self._store.usage, owner)
@@ -227,17 +233,13 @@ class Batches:
         """Lines under way are ended; what is done stays. Raises `not_found`, and `invalid_request_body` for a batch
         that has ended."""
         record = await self.batch(owner, name)
-        give_up = time.monotonic() + CANCEL_PATIENCE
-        while record.status == "validating" and time.monotonic() < give_up:
-            await asyncio.sleep(CANCEL_LOOK)
-            record = await self.batch(owner, name)
-        if record.status not in ("in_progress", "cancelling"):
-            message = f"The batch is {record.status}: it cannot be cancelled."
-            raise GatewayError("invalid_request_body", message)
-        if record.status == "in_progress":
-            record = await self.call(self._store.move, record.id, ("in_progress",), "cancelling", now())
+        if record.status in CANCELLED_FROM:
+            record = await self.call(self._store.move, record.id, CANCELLED_FROM, "cancelling", now())
             if (run := self._runs.get(record.id)) is not None:
                 run.follow(record)
+        if record.status != "cancelling":
+            message = f"The batch is {record.status}: it cannot be cancelled."
+            raise GatewayError("invalid_request_body", message)
         return record
 
     # -- under way ------------------------------------------------------------------------------------------------
@@ -245,14 +247,23 @@ class Batches:
     async def _opened(self) -> None:
         """Open the store, once. Raises `resources_exhausted` where it cannot be."""
         async with self._opening:
-            if self._is_open:
+            if self._goes_on:
                 return
-            await self.call(self._store.open)
-            self._is_open = True
-            for record in await self.call(self._store.unfinished):
-                self._follow_one(record)
+            if not self._is_open:
+                await self.call(self._store.open)
+                self._is_open = True
+            unfinished = await self.call(self._store.unfinished)
             self._latest = await self.call(self._store.latest, SHOWN_MOST)
+            self._goes_on = True
+            for record in unfinished:
+                self._follow_one(record)
             self._helpers.append(self._failures.task("batches", self._sweep, "files and batches that expire"))
+
+    async def _open_later(self) -> None:
+        while not self._goes_on:
+            await asyncio.sleep(OPEN_AGAIN)
+            with suppress(GatewayError):  # it is reported
+                await self._opened()
 
     async def call(self, work: Callable[..., Any], *args: Any) -> Any:
         """Run a method of the store in a thread of it. Raises `resources_exhausted` where that cannot be."""

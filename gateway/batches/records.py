@@ -49,7 +49,7 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """One batch. `ending`: the status that follows when it is finalized. `models`: what its lines name, the first few.
-    `stamps`: field of `STAMPS` -> time."""
+    `stamps`: field of `STAMPS` -> time. `kept`: seconds until the files that it writes expire; None = the usual."""
 
     id: str
     owner: str
@@ -69,6 +69,7 @@ class BatchRecord:
     models: tuple[str, ...] = ()
     errors: list[dict[str, Any]] = field(default_factory=list)
     stamps: dict[str, int] = field(default_factory=dict)
+    kept: int | None = None
 
     @property
     def unfinished(self) -> bool:
@@ -79,6 +80,21 @@ class BatchRecord:
         stamp = STAMPS.get(status)
         stamps = self.stamps if stamp is None else {**self.stamps, stamp: now}
         return replace(self, status=status, stamps=stamps, **changes)
+
+    def summary(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            "id": self.id,
+            "client": self.owner,
+            "status": self.status,
+            "endpoint": self.endpoint,
+            "models": list(self.models),
+            "total": self.total,
+            "completed": self.completed,
+            "failed": self.failed,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+        }
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -228,6 +228,8 @@ class RedisBatchStore(RedisFiles):
     def finalize(self, record: BatchRecord, now: int) -> BatchRecord:
         with suppress(LeadLost):
             self._lead(record.id)
+            if not record.total:  # cancelled before its lines were known
+                self._led("restart", record.id)
             if record.ending == "expired":
                 self._fail_rest(record)
             names: dict[str, str | None] = {}

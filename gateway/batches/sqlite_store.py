@@ -217,6 +217,9 @@ class SqliteBatchStore(BatchStore):
                     if isinstance(found, BatchLine):
                         models = with_model(models, found.model)
                 yield None
+                if (known := self.batch(record.id)) is None or known.status != "validating":  # cancelled
+                    yield known
+                    return
         if not total:
             yield self.move(record.id, ("validating",), "failed", now, errors=[EMPTY_FILE])
         else:
@@ -283,6 +286,8 @@ class SqliteBatchStore(BatchStore):
             yield from self._forget_lines(record.id)
             yield known
             return
+        if not record.total:  # cancelled before its lines were known
+            yield from self._forget_lines(record.id)
         if record.ending == "expired":
             yield from self._fail_rest(record, *EXPIRED)
         files: dict[str, str | None] = {}

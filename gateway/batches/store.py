@@ -203,6 +203,6 @@ def output_files(record: BatchRecord, now: int) -> Iterator[tuple[bool, FileReco
     """(is it the output file, the file without its size) of the two files that a batch writes."""
     for key in ("output", "error"):
         name = f"file-{key}-{record.id.removeprefix('batch_')}"
-        kept_until = now + OUTPUT_DAYS * DAY
+        kept_until = now + (OUTPUT_DAYS * DAY if record.kept is None else record.kept)
         shown = f"{record.id}_{key}.jsonl"
         yield key == "output", FileRecord(name, record.owner, "batch_output", shown, 0, now, kept_until)

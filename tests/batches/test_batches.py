@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from pathlib import Path
@@ -284,23 +283,6 @@ async def test_an_upload_that_is_none_is_a_clear_error(name: str) -> None:
         assert answer.status_code == 400
         assert says in answer.json()["error"]["message"]
         assert list(folder_of(f).iterdir()) == []
-
-
-WRONG = [
-    {"endpoint": "/v1/nothing", "completion_window": "24h", "input_file_id": "FILE"},
-    {"endpoint": CHAT, "completion_window": "1h", "input_file_id": "FILE"},
-    {"endpoint": CHAT, "completion_window": "24h"},
-    {"endpoint": CHAT, "input_file_id": "FILE", "metadata": {"x": "y" * 600}},
-    {"endpoint": CHAT, "input_file_id": 5},
-]
-
-
-@pytest.mark.parametrize("body", WRONG)
-async def test_a_batch_that_cannot_be_is_refused(body: dict[str, Any]) -> None:
-    async with filed() as f:
-        file = await f.client.files.create(file=("l.jsonl", b"x"), purpose="batch")
-        answer = await f.gateway.client.post("/v1/batches", json=json.loads(json.dumps(body).replace("FILE", file.id)))
-        assert answer.status_code == 400
 
 
 async def test_a_file_that_a_batch_reads_is_not_deleted() -> None:

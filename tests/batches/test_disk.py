@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,7 +17,9 @@ from gateway.batches import runner
 from gateway.batches.records import BatchRecord
 from gateway.batches.sqlite_store import SqliteBatchStore
 from simulator import SimVllm
-from tests.batches.filed import Filed, filed, jsonl, line
+from tests.batches.filed import Filed, ended, filed, jsonl, line
+from tests.batches.test_sqlite_store import begun
+from tests.support import running_gateway
 from tests.waiting import until
 
 
@@ -103,3 +107,29 @@ async def test_an_upload_that_the_disk_refuses_is_a_clear_error() -> None:
             await f.client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
         assert (refused.value.status_code, refused.value.code) == (503, "resources_exhausted")
         assert "server.data" in refused.value.message
+
+
+def broken(*_: object) -> list[BatchRecord]:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+async def test_what_was_under_way_goes_on_when_a_disk_that_failed_at_the_start_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.batches.batches.OPEN_AGAIN", 0.01)
+    store = SqliteBatchStore(tmp_path / "state")
+    store.open()
+    batch = begun(store, 3)
+    store.close()
+    sim = SimVllm("a", served=["m"])
+    async with sim.serve() as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(SqliteBatchStore, "unfinished", broken)
+            patch.setattr(SqliteBatchStore, "_drop_strays", lambda _: None)
+            server = f"server: {{data: '{tmp_path}/state'}}"
+            routes = f"{server}\nbackends: {{a: {{url: '{url}'}}}}\naliases: {{chat: [a]}}"
+            async with running_gateway(routes) as gateway:
+                await gateway.until(lambda: gateway.metric("gateway_internal_failures_total", part="batches") > 0)
+                patch.undo()
+                async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+                    assert (await ended(client, batch.id)).status == "completed"

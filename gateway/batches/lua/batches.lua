@@ -146,8 +146,8 @@ local function forget(id)
 end
 
 -- What only one gateway may do, and the status of the batch while it does.
-local LED = { restart = { validating = true }, index = { validating = true }, write = { finalizing = true } }
-for _, kind in ipairs({ 'lead', 'fail', 'move' }) do
+local LED = { index = { validating = true }, write = { finalizing = true } }
+for _, kind in ipairs({ 'lead', 'fail', 'move', 'restart' }) do
   LED[kind] = { validating = true, finalizing = true }
 end
 
@@ -171,11 +171,11 @@ local function may(id)
 end
 
 -- Arguments: the batch, the status it shall have, the record with that, its lines, "1" if it has ended, then the
--- statuses that it may have before.
+-- statuses that it may have before. Any gateway may cancel what another one validates.
 local function move(id)
   local status = redis.call('HGET', key('batch', id), 'status')
   for i = 9, #ARGV do
-    if ARGV[i] == status and (may(id) or not in_place(id)) then
+    if ARGV[i] == status and (ARGV[5] == 'cancelling' or may(id) or not in_place(id)) then
       redis.call('HSET', key('batch', id), 'status', ARGV[5], 'record', ARGV[6], 'total', ARGV[7])
       redis.call('UNLINK', key('names', id))
       if ARGV[8] == '1' then
@@ -197,7 +197,7 @@ local function lead(id)
   return redis.call('SET', key('lead', id), me, 'NX', 'PX', lease) and 1 or 0
 end
 
--- Validate from the beginning.
+-- Forget all lines and results: validate from the beginning, or end what was never validated.
 local function restart(id)
   if not may(id) then
     return 0
