@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -45,11 +46,17 @@ class GatewayProcess:
 
 
 @asynccontextmanager
-async def gateway_process(folder: Path, routes: str, *, files: int | None = None) -> AsyncIterator[GatewayProcess]:
-    """Started on a free port, and answering. `files`: how many descriptors it may have."""
+async def gateway_process(
+    folder: Path, routes: str, *, files: int | None = None, names: Sequence[Path] = ()
+) -> AsyncIterator[GatewayProcess]:
+    """Started on a free port, and answering. `files`: how many descriptors it may have. `names`: files of /etc that it
+    sees instead of the machine's."""
     (folder / "routes.yaml").write_text(routes)
     port, log = free_ports(1), folder / "gateway.log"
     command = [sys.executable, "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    if names:
+        mounts = "".join(f"mount --bind {shlex.quote(str(name))} /etc/{name.name} && " for name in names)
+        command = ["unshare", "-m", "sh", "-c", f'{mounts}exec "$@"', "sh", *command]
     limit = None if files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*command, cwd=folder, stderr=out, preexec_fn=limit)

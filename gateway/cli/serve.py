@@ -92,13 +92,14 @@ def serve(config: Path, loaded: Loaded, snapshot: Snapshot, sock: socket.socket)
 
     from gateway.http.app import App
     from gateway.runtime.process import tune
+    from gateway.transport.event_loop import Loop
 
     app = App(snapshot)
     app.gateway.write_log(set_up_logs(snapshot.server.log))
     app.gateway.follow(config, loaded)
     tune()
     with suppress(KeyboardInterrupt):  # Ctrl-C, raised again after the gateway has stopped
-        uvloop.run(_serve(app, sock))
+        uvloop.run(_serve(app, sock), loop_factory=Loop)
 
 
 async def _serve(app: App, sock: socket.socket) -> None:

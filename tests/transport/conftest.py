@@ -1,4 +1,4 @@
-"""The client contract runs on both event loops."""
+"""The client contract runs on asyncio's event loop and on the gateway's own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
-import uvloop
+
+from gateway.transport.event_loop import Loop
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if item.path.parent.name == "contract":
-        return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+        return {"asyncio": asyncio.SelectorEventLoop, "uvloop": Loop}
     return {"asyncio": asyncio.SelectorEventLoop}

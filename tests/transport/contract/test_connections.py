@@ -224,8 +224,6 @@ async def test_a_name_that_does_not_resolve_is_a_connect_failure(make: Maker, mo
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, asyncio.SelectorEventLoop):
-        pytest.skip("uvloop's resolver cannot be replaced")
     monkeypatch.setattr(loop, "getaddrinfo", unknown)
     client = make(("http", "spark-9.invalid", 8000), connect_timeout=2.0)
     with pytest.raises(ConnectFailure):
