@@ -1,4 +1,4 @@
-"""Work that goes through a large body value by value: in a thread, so that other requests are served meanwhile."""
+"""Long work on a large body or page: in a thread, so that other requests are served meanwhile."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from prometheus_client.exposition import choose_encoder
 
 from gateway.domain.request import STRINGS_MOST, read_fields
 from gateway.domain.request_timer import Pulse, ReaderStalled, RequestTimer
@@ -168,6 +169,19 @@ async def test_while_the_gateway_works_on_a_body_nobody_else_is_late(kind: type[
 
 def _events(arg: object) -> list[bytes]:
     return [one for one in arg if isinstance(one, bytes)] if isinstance(arg, list) else []
+
+
+async def test_others_are_served_while_a_page_of_metrics_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, kind = choose_encoder("")
+    held = Held(encode)
+    async with fleet(good) as f:
+        monkeypatch.setattr("gateway.api.ops.choose_encoder", lambda accept: (held, kind))
+        page = asyncio.create_task(f.gateway.client.get("/metrics"))
+        await f.gateway.until(held.begun.is_set)
+        assert (await f.ask("hello")).status == 200
+        assert not page.done()
+        held.told.set()
+        assert 'gateway_backend_up{backend="a"}' in (await page).text
 
 
 @pytest.mark.parametrize("name", ["a message", "a response"])

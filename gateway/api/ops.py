@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from gateway import __version__
@@ -14,6 +15,7 @@ from gateway.admission.origins import check_source
 from gateway.api.caller import Answer, Page, admit, identify_caller, json_answer
 from gateway.config.snapshot import Alias
 from gateway.errors import GatewayError
+from gateway.large_bodies import apart
 from gateway.routing.serving import can_serve
 from gateway.runtime.gateway import Gateway
 
@@ -54,9 +56,21 @@ def pages(gateway: Gateway) -> dict[str, Page]:
         else:
             admit(gateway, caller, "/metrics")
         encode, content_type = choose_encoder(caller.headers.get(b"accept", b"").decode("latin-1"))
-        return Answer(encode(gateway.metrics.registry), content_type=content_type)
+        # Thousands of series take long to write: the figures are taken now, and written beside other requests.
+        taken = Taken(list(gateway.metrics.registry.collect()))
+        page = await apart(caller.sender, lambda: encode(cast(CollectorRegistry, taken)))
+        return Answer(page, content_type=content_type)
 
     return {"/health": health, "/ready": ready, "/version": version, "/metrics": metrics}
+
+
+class Taken(NamedTuple):
+    """What a registry has collected, for prometheus_client's encoders."""
+
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        return self.families
 
 
 def servable(gateway: Gateway, now: float) -> list[Alias]:
