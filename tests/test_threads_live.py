@@ -147,6 +147,7 @@ WAITED_FOR = {
     "health/prober.py": "first looks, awaited; a hurried look, which catches everything",
     "observe/usage_report.py": "awaited, shielded",
     "observe/log_writer.py": "has its own guard: what fails there cannot be logged there",
+    "transport/event_loop.py": "a lookup: its error is the answer",
     "observe/traces.py": "the end of the exporter, joined",
     "cluster/redis_connection.py": "a trip, awaited",
     "supervision.py": "the supervisor",

@@ -38,6 +38,11 @@ def row(text: str, title: str) -> str:
     return line
 
 
+def number(cell: str) -> float:
+    """A figure of the table: `1,487` has a comma from a thousand on."""
+    return float(cell.replace(",", ""))
+
+
 async def test_a_quick_run_prints_its_rows_and_writes_the_values(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     code, text = await finish(
@@ -61,7 +66,7 @@ async def test_nginx_is_the_yardstick_where_it_is_installed() -> None:
     assert code == 0, text
     assert "nginx is not in this run" not in text
     for title in ("agentic 112 KB", "stream of 3", "chunk paced", "memory, 100 open streams", "start to first answer"):
-        assert float(row(text, title).split("n/a")[1].split()[0]) > 0
+        assert number(row(text, title).split("n/a")[1].split()[0]) > 0
 
 
 async def test_the_gateway_is_measured_with_its_features_on() -> None:
@@ -70,7 +75,7 @@ async def test_the_gateway_is_measured_with_its_features_on() -> None:
     )
     assert code == 0, text
     for title in ("agentic 112 KB", "stream of 3", "chunk paced, 20 x", "chunk paced, mending"):
-        assert float(row(text, title).split("µs/")[1].split()[1]) > 0
+        assert number(row(text, title).split("µs/")[1].split()[1]) > 0
     assert "nginx is not in this run" in text
 
 
@@ -103,8 +108,8 @@ async def test_a_router_is_measured_from_the_environment_that_holds_it(
     assert "sglang-router is left out: ROUTERS holds no " in text
     for title in ("small 328 B", "stream of 3"):
         figures = row(text, title).split("µs/req")[1].split()
-        assert float(figures[1]) > 0
-        assert float(figures[2].removesuffix("x")) == pytest.approx(float(figures[0]) / float(figures[1]), rel=0.02)
+        assert number(figures[1]) > 0
+        assert float(figures[2].removesuffix("x")) == pytest.approx(number(figures[0]) / number(figures[1]), rel=0.02)
         assert figures[-1] in ("ok", "MISS")
 
 
@@ -146,7 +151,7 @@ async def test_another_proxy_is_measured_by_its_url() -> None:
     code, text = await measured_through_a_relay("small,stream,burst,paced")
     assert code == 0, text
     for title in ("small 328 B", "stream of 3", "chunk in bursts", "chunk paced"):
-        assert float(row(text, title).split("µs/")[1].split()[1]) > 0
+        assert number(row(text, title).split("µs/")[1].split()[1]) > 0
 
 
 async def test_a_proxy_that_loses_an_event_is_not_called_fast() -> None:
