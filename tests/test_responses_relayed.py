@@ -86,6 +86,16 @@ async def test_a_whole_answer_is_passed_on_with_the_clients_names(stage: Stage) 
     assert reply.json == {**sent, "id": "resp_my-id", "model": "chat", "previous_response_id": None}
 
 
+async def test_what_its_server_would_do_for_all_is_left_out(stage: Stage) -> None:
+    sent = native.whole(native.message("hello"))
+    stage.s.play(lambda turn: turn.send(json_answer(sent)))
+    reply = await ask(stage, stream=False, priority=-5, keep_alive=0, request_id="theirs")
+    (turn,) = stage.s.turns
+    assert turn.path == PATH
+    assert {"priority", "keep_alive", "request_id"}.isdisjoint(turn.json)
+    assert reply.headers["x-gateway-adapted"] == "server_fields_stripped"
+
+
 async def test_what_the_alias_sets_is_written_into_the_clients_body(stage: Stage) -> None:
     stage.s.play(says(*EVENTS))
     await ask(stage, "forced", max_output_tokens=5, top_p=0.5, metadata={"a": "b"})

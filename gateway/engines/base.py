@@ -27,7 +27,8 @@ class Own(NamedTuple):
 @dataclass(slots=True)
 class Call:
     """One attempt, ready to be sent. `fields` already contain the backend's model name, the alias' params and the
-    clamped limits; `headers` are the allowed ones of the client and the gateway's own."""
+    clamped limits; `headers` are the allowed ones of the client and the gateway's own. `request_id`: as the log has it;
+    the id in the headers may be longer."""
 
     endpoint: Endpoint
     stream: bool

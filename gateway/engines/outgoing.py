@@ -18,7 +18,7 @@ from gateway.domain.token_pool import answer_most
 from gateway.domain.token_ratio import Estimate, clamp, clamp_again, surely_fits
 from gateway.engines.thinking import set_thinking
 from gateway.launch.families import loses_marks
-from gateway.routing.needs import CLAMPED, NO_ADAPTATION, THINKING_UNAVAILABLE, Adaptation
+from gateway.routing.needs import CLAMPED, NO_ADAPTATION, SERVER_FIELDS, THINKING_UNAVAILABLE, Adaptation
 from gateway.routing.window import pool_prompt, prompt_estimate, refusal_of, text_estimate, window_for
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode  # a string of routes.yaml may be of a class of its own
@@ -30,6 +30,19 @@ _PASSED_ON = tuple(
     for name in ("accept", "traceparent", "tracestate", "anthropic-version", "anthropic-beta", "openai-beta")
 )
 JSON = ("content-type", "application/json")
+# Ids for the request that vLLM and SGLang take from its body. Two clients with one id would get each other's answers or
+# end each other's requests.
+CHOSEN_IDS = ("request_id", "rid")
+# What a server would do for the others too, or with what is theirs. Only the alias' params may say so.
+OF_THE_SERVER = (
+    "priority",  # vLLM and SGLang let the request go before others
+    *("keep_alive", "ttl"),  # Ollama and LM Studio unload the model then
+    *("adapters", "draft_model"),  # MLX and LM Studio load another model beside it or in its place
+    *("models", "fallbacks"),  # OpenRouter and LiteLLM let another model answer than the alias'
+    *("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),  # vLLM, SGLang: whose cache is read
+    "id_slot",  # llama-server drops what that slot has kept of another prompt
+)
+NOT_THE_CLIENTS = frozenset({*CHOSEN_IDS, *OF_THE_SERVER})
 _AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
 
@@ -51,6 +64,8 @@ def outgoing_fields(
     """(the body's fields for this backend, the adaptations: values of ADAPTED). The request itself is not changed."""
     fields, now = dict(request.fields), time.monotonic()
     adapted: list[str] = []
+    if not NOT_THE_CLIENTS.isdisjoint(fields):
+        strip_server_fields(fields, adapted)
     traits = state.traits
     if state.model is not None:
         fields["model"] = Raw(_encode(state.model))
@@ -90,6 +105,15 @@ def outgoing_fields(
     if request.stream and not request.own_usage and traits.streams_usage == "asked":
         fields["stream_options"] = with_usage(fields.get("stream_options"))
     return fields, adapted
+
+
+def strip_server_fields(fields: dict[str, Raw], adapted: list[str]) -> None:
+    """Take out what no client may decide: what its server would do for the others too."""
+    for name in CHOSEN_IDS:
+        fields.pop(name, None)
+    stated = [value for name in OF_THE_SERVER if (value := fields.pop(name, None)) is not None]
+    if any(bytes(value) != b"null" for value in stated):
+        adapted.append(SERVER_FIELDS)
 
 
 def adapt_tools(fields: dict[str, Raw], adapt: Adaptation) -> None:

@@ -103,6 +103,7 @@ class Attempt:
         self._admitted = admitted
         self._headers: list[Header] = []  # response headers about this attempt
         self._kept: BrokenOff | None = None  # what was sent, where another backend could go on with it
+        self._sent_id = ""  # the backend's id of this request, where the client chose it
 
     async def run(self) -> None:
         """Returns when the client has its whole answer. Raises AttemptFailed, StreamBroken, or the reason of an
@@ -144,6 +145,9 @@ class Attempt:
             self.metrics.failures.note("answer", f"what follows the answer to {self.request_id}")
         finally:
             self.timer.attempt_ended()
+            if self._sent_id:
+                ended = delivered or (response is not None and response.status >= 300)
+                self._context.services.sent_ids.release(self._sent_id, self.timer.now(), ended=ended)
             reason = None  # breaks a cycle with this frame, which would keep the whole answer until a collection
             if response is not None:
                 response.release()
@@ -193,6 +197,8 @@ class Attempt:
         # Each attempt has an id of its own, so that two backends never share one (vLLM derives the id of its reply from
         # it).
         up_id = self.request_id if record.number == 1 else f"{self.request_id}-{record.number}"
+        if b"x-request-id" in self.exchange.headers:
+            up_id = self._sent_id = self._context.services.sent_ids.take(up_id, self.timer.now())
         for kind in adapted:
             self.metrics.adapted.inc(self.alias.name, kind)
         record.adapted = adapted
@@ -201,7 +207,7 @@ class Attempt:
         queued = round(self._admitted.queued * 1000)
         self._headers = attempt_headers(state.name, record.number, queued, record.detour, adapted)
         own = None if self._admitted.goes_on is not None else own_call(request, state, fields)
-        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), up_id, own)
+        return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own)
 
     def _expect_first(self) -> None:
         """Arm the silence budget of the time before the first event, and the total one."""

@@ -17,6 +17,7 @@ from gateway.domain.request_timer import Pulse
 from gateway.health.prober import Prober
 from gateway.metrics.registry import Metrics
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.sent_ids import SentIds
 from gateway.routing.culprits import Culprits
 from gateway.shortage import Kind
 
@@ -52,6 +53,7 @@ class Services:
     pulse: Pulse
     active: ActiveRequests
     joins: Joins
+    sent_ids: SentIds
     on_short: Callable[[Kind], None]  # called when the gateway itself lacks something
     tracer: Tracer | None = None  # None = nothing is traced
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)

@@ -62,7 +62,8 @@ ADAPTED_BY_MODE: dict[Resort, str] = {"mend": "tools_as_text", "strip": "tools_s
 THINKING_UNAVAILABLE = "thinking_unavailable"
 FORCED = "tool_call_forced"
 CLAMPED = "max_tokens_clamped"
-ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED)
+SERVER_FIELDS = "server_fields_stripped"
+ADAPTED = (*ADAPTED_BY_MODE.values(), THINKING_UNAVAILABLE, FORCED, CLAMPED, SERVER_FIELDS)
 """Every word of x-gateway-adapted, and the kinds of gateway_adapted_total."""
 
 

@@ -50,6 +50,7 @@ from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
+from gateway.proxy.sent_ids import SentIds
 from gateway.proxy.services import Services
 from gateway.routing.alias_status import AliasStatusTracker
 from gateway.routing.culprits import Culprits
@@ -110,6 +111,7 @@ class Gateway:
             pulse=Pulse(failures),
             active=self.active,
             joins=Joins(self.memory),
+            sent_ids=SentIds(),
             on_short=self.short_of,
         )
         self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)

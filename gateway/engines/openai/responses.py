@@ -17,6 +17,7 @@ from gateway.domain.backend import BackendState
 from gateway.domain.own_responses import OwnResponses, Trouble
 from gateway.domain.request import InferenceRequest, OwnForm, value_of
 from gateway.engines.base import Own
+from gateway.engines.outgoing import NOT_THE_CLIENTS
 
 Fields = Mapping[str, Raw]
 
@@ -24,6 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _FALSE = Raw(b"false")
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _WITHOUT = frozenset({"stream_options", "messages", "tools", "response_format"})  # no words of this API
+_UNSENT = NOT_THE_CLIENTS | {"truncation"}
 _MEDIA = ("input_image", "input_audio", "input_file")
 
 
@@ -43,7 +45,7 @@ def own_body(request: InferenceRequest, chat: Fields, how: OwnResponses) -> dict
     conversations are kept here, or not at all."""
     own = request.own
     assert own is not None
-    fields = {name: value for name, value in own.fields.items() if name != "truncation" and bytes(value) != b"null"}
+    fields = {name: value for name, value in own.fields.items() if name not in _UNSENT and bytes(value) != b"null"}
     fields["store"] = _FALSE
     if not _adapt(fields, own.fields, request.fields, chat) and own.untranslatable is None:
         return None
@@ -60,7 +62,7 @@ def _adapt(fields: dict[str, Raw], own: Fields, asked: Fields, sent: Fields) -> 
     worded = True
     for name in asked.keys() | sent.keys():
         value = sent.get(name)
-        if value == asked.get(name):
+        if value == asked.get(name) and name not in NOT_THE_CLIENTS:
             continue
         if name in _LIMITS:
             name = "max_output_tokens"
