@@ -22,7 +22,10 @@ from gateway.domain.observed_flags import ObservedFlags, flag_drift
 from gateway.domain.own_responses import ENDPOINT, OwnResponses, asked_there
 from gateway.domain.progress import Progress
 from gateway.domain.token_ratio import TokenRatio
+from gateway.domain.turns import Turns
 from gateway.domain.upstream import Client
+
+COUNTS_EACH = 2  # prompts that a server counts for one client at a time
 
 OnTransition = Callable[[Transition], None]
 OnBackend = Callable[["BackendState"], None]
@@ -82,6 +85,7 @@ class BackendState:
     shared: SharedView = field(default_factory=SharedView)
     ratio: TokenRatio = field(default_factory=TokenRatio)
     progress: Progress = field(default_factory=Progress)  # what its /metrics show
+    counting: Turns = field(default_factory=lambda: Turns(COUNTS_EACH))  # for prompts that its server counts
     inflight: int = 0  # sequences under way through this gateway (a request weighs n x prompts)
     prompt_tokens: int = 0  # of the requests under way, estimated
     reserved_tokens: int = 0  # of `pool`, by the requests under way

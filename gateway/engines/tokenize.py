@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from gateway.domain.request import COMPLETIONS, NO_MEDIA, InferenceRequest
 from gateway.domain.upstream import Client
 from gateway.domain.usage import count_of
 from gateway.engines.base import authorized
+from gateway.large_bodies import LARGE, apart
 from gateway.transport.client import post_json
 
 log = logging.getLogger("gateway.tokenize")
@@ -32,16 +34,21 @@ _decode_list = msgspec.json.Decoder(list[Raw]).decode
 
 async def count_tokens(state: BackendState, request: InferenceRequest) -> int | None:
     """The request's prompt tokens as `state`'s server counts them; None if it cannot be asked or does not answer in
-    time. Prompts with images are not counted: the template's placeholders do not show an image's size. Raises nothing
-    and does not change the backend's health, because an estimate can be used instead."""
+    time. Prompts with images are not counted: the template's placeholders do not show an image's size. A server counts
+    in the process that also answers the others, so each client's counts take turns. Raises nothing and does not change
+    the backend's health, because an estimate can be used instead."""
     count, body = _count_of(state, request), tokenize_body(state, request)
     if count is None or body is None or state.client is None:
         return None
     headers = authorized([("content-type", "application/json")], state.backend)
     path = state.backend.root_path + count.path
     try:
-        async with asyncio.timeout(BUDGET):
-            return await _ask(state.client, path, headers, body, count.answer)
+        async with asyncio.timeout(BUDGET), state.counting.turn(request.sender):
+            answer = await _ask(state.client, path, headers, body)
+            if answer is None:
+                return None
+            read = partial(_read, answer, count.answer)
+            return read() if len(answer) <= LARGE else await apart(request.sender, read)
     except Exception as failure:  # no failure of the count may fail the request itself
         log.debug("%s did not count a prompt: %s", state.name, failure or type(failure).__name__)
         return None
@@ -83,12 +90,10 @@ def _is_text(request: InferenceRequest) -> bool:
     return request.media is NO_MEDIA
 
 
-async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: bytes, key: str) -> int | None:
+async def _ask(client: Client, path: str, headers: list[tuple[str, str]], body: bytes) -> bytes | None:
     response = await post_json(client, path, headers, Raw(body))
     try:
-        if response.status != 200:
-            return None
-        return _read(await response.read_all(ANSWER_MOST), key)
+        return await response.read_all(ANSWER_MOST) if response.status == 200 else None
     finally:
         response.release()
 

@@ -152,7 +152,7 @@ def test_a_demand_is_never_stripped() -> None:
 def test_every_word_is_one_of_the_documented_set() -> None:
     modes: tuple[Resort | None, ...] = (None, "mend", "strip")
     words = {word for needs in NEEDS for can in ABLE[::7] for mode in modes for word in adapt(needs, can, mode).kinds}
-    assert words == set(ADAPTED) - {"max_tokens_clamped", "tool_call_forced"}
+    assert words == set(ADAPTED) - {"max_tokens_clamped", "tool_call_forced", "server_fields_stripped"}
 
 
 # -- from the request -------------------------------------------------------------------------------------------------
