@@ -60,7 +60,9 @@ UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, 
 
 BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
-N_MOST = 1_000_000  # most answers to one prompt that are counted; no server gives more than a few thousand
+SEQUENCES_MOST = (
+    16_384  # of one request: vLLM's own bound of `n`. Without it a server makes them all, and serves nobody
+)
 
 VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
 STRINGS_MOST = 1_000_000  # each name and each text is looked at, in every message; numbers are not
@@ -195,7 +197,7 @@ def _strings(body: bytes) -> int:
 
 def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> InferenceRequest:
     """Parse a body (of an endpoint that `becomes` another: the translated body; `own`: the client's). Raises
-    `invalid_request_body` with what is wrong with it."""
+    `invalid_request_body` with what is wrong with it, and `request_too_large`."""
     endpoint = endpoint.becomes or endpoint
     fields = read_fields(body)
     model = value_of(fields.get("model"))
@@ -208,6 +210,9 @@ def parse(endpoint: Endpoint, body: bytes, own: OwnForm | None = None) -> Infere
     for name, read in _READERS.items():
         if name in fields:
             read(request, fields[name])
+    if request.choices > SEQUENCES_MOST:
+        asks = f"The request asks for more than {SEQUENCES_MOST:,} answers (n x prompts). Send several requests."
+        raise GatewayError("request_too_large", asks)
     if not _RARE.isdisjoint(fields):
         for name, read in _RARE_READERS.items():
             if name in fields:
@@ -270,7 +275,7 @@ def _read_stream(request: InferenceRequest, raw: Raw) -> None:
 def _read_n(request: InferenceRequest, raw: Raw) -> None:
     n = as_number(value_of(raw))
     if n is not None and n > 1:
-        request.choices *= min(n, N_MOST)
+        request.choices *= n
 
 
 def _read_stream_options(request: InferenceRequest, raw: Raw) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.pooled import count_inputs
-from gateway.domain.request import EMBEDDINGS, InferenceRequest
+from gateway.domain.request import EMBEDDINGS, SEQUENCES_MOST, InferenceRequest
 from gateway.routing.resume import same_model
 
 
@@ -32,8 +32,8 @@ class Chain:
 
     def _too_many(self, state: BackendState) -> str | None:
         most = most_inputs(state)
-        if most is None:
-            return None
+        if self.request.prompt_bytes < 2 * most:
+            return None  # each input has a byte and a comma
         if self._inputs is None:
             self._inputs = count_inputs(self.request) or 0
         if self._inputs <= most:
@@ -83,9 +83,9 @@ def dimensions_of(state: BackendState) -> int | None:
     return state.facts.pooled.dimensions or state.backend.dimensions
 
 
-def most_inputs(state: BackendState) -> int | None:
-    """The inputs that it takes in one request; None = not known to be bounded."""
-    return state.backend.max_batch or state.facts.pooled.most_inputs
+def most_inputs(state: BackendState) -> int:
+    """The inputs that it takes in one request."""
+    return state.backend.max_batch or state.facts.pooled.most_inputs or SEQUENCES_MOST
 
 
 def name_of(state: BackendState) -> str | None:

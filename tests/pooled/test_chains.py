@@ -178,6 +178,15 @@ async def test_a_declared_batch_limit_is_told() -> None:
         assert b"b takes at most 3 inputs in one request (max_batch), and this one has 4" in reply.body
 
 
+async def test_a_batch_that_would_keep_a_server_from_all_others_is_refused() -> None:
+    async with pair(embeds(2), embeds(2), more=("", ", max_batch: 20000")) as two:
+        assert answered_by(await two.ask(EMBEDDINGS, input=["x"] * 16_385)) == "b"
+        assert two.a.turns == []
+        reply = await two.ask(EMBEDDINGS, input=["x"] * 20_001)
+        assert (reply.status, reply.json["error"]["code"]) == (400, "input_unsupported")
+        assert b"a takes at most 16,384 inputs in one request" in reply.body
+
+
 async def test_what_an_alias_serves_is_told_and_remembered() -> None:
     async def only_embeds(turn: Turn) -> None:
         await (embeds(2)(turn) if "input" in turn.json else turn.send(NOT_SERVED))

@@ -12,8 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.domain.lenient import as_switch
-from gateway.domain.request import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS, NO_MEDIA, Endpoint, find_media, parse
+from gateway.domain.lenient import as_number, as_switch
+from gateway.domain.request import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    ENDPOINTS,
+    NO_MEDIA,
+    SEQUENCES_MOST,
+    Endpoint,
+    find_media,
+    parse,
+)
 from gateway.errors import GatewayError
 from tests.routing.parts import request
 
@@ -63,6 +73,8 @@ def test_any_object_with_a_model_is_a_request_and_keeps_every_field(
     body: dict[str, Any], model: str, endpoint: Endpoint, ascii: bool
 ) -> None:
     body["model"] = model
+    if (as_number(body.get("n")) or 0) > SEQUENCES_MOST:
+        body["n"] = SEQUENCES_MOST
     parsed = parse(endpoint, json.dumps(body, ensure_ascii=ascii).encode("utf-8", "surrogatepass"))
     assert parsed.model == model
     if endpoint.chunk_object and (switch := as_switch(body.get("stream"))) is not None:
@@ -171,6 +183,17 @@ def test_n_and_several_prompts_multiply() -> None:
     assert request(COMPLETIONS, prompt=[[1, 2], [3]]).choices == 2
     assert request(COMPLETIONS, prompt=[1, 2, 3]).choices == 1, "one prompt, given as tokens"
     assert request(COMPLETIONS, prompt=[]).choices == 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{"n": 16_385}, {"n": "99999"}, {"n": 1e300}, {"n": 2, "prompt": ["x"] * 8193}, {"prompt": [[1]] * 16_385}]
+)
+def test_more_answers_than_a_server_survives_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(GatewayError) as error:
+        request(COMPLETIONS, **{"prompt": "x", **asked})
+    assert error.value.code == "request_too_large"
+    assert "more than 16,384 answers (n x prompts)" in error.value.message
+    assert request(COMPLETIONS, prompt=["x"] * 8192, n=2).choices == 16_384
 
 
 @pytest.mark.parametrize(
