@@ -34,7 +34,10 @@ FIELDS = (
     *(b"transfer-encoding: chunked\r\n", b"transfer-encoding: identity\r\n", b"transfer-encoding: chunked, x\r\n"),
     *(b"x: y\n", b"x: \0\r\n", b" folded\r\n", b"x\r\n", b"host: x\r\n", b"connection: upgrade\r\n"),
 )
-PATHS = ("/health", "/nowhere", "/version", CHAT, "/v1/messages", "/v1/messages/count_tokens", "/v1/chat%2Fcompletions")
+PATHS = (
+    *("/health", "/nowhere", "/version", CHAT, "/v1/chat%2Fcompletions"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/tokenize"),
+)
 
 
 @st.composite

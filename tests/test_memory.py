@@ -276,7 +276,7 @@ async def test_gzip_counts_as_what_it_inflates_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"]
+    "path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"]
 )
 async def test_every_endpoint_that_reads_bodies_is_bound(path: str) -> None:
     async with fronting() as (gateway, _):
@@ -286,7 +286,7 @@ async def test_every_endpoint_that_reads_bodies_is_bound(path: str) -> None:
         assert gateway.gateway.memory.used == 0
 
 
-@pytest.mark.parametrize("path", ["/admin/explain", "/v1/messages/count_tokens", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/admin/explain", "/v1/messages/count_tokens", "/v1/messages", "/detokenize"])
 async def test_every_body_ends_at_max_body(path: str) -> None:
     async with fronting(server="max_body: 64KiB") as (gateway, _):
         refused = await gateway.client.post(path, content=b" " * 100_000)

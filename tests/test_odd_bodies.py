@@ -264,7 +264,7 @@ def test_a_long_name_of_a_model_is_neither_repeated_nor_compared() -> None:
 
 PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens",
-    "/admin/explain", "/admin/reload",
+    "/admin/explain", "/admin/reload", "/tokenize", "/detokenize",
 ]  # fmt: skip
 WHOLE = [
     b"", b" ", b"\xef\xbb\xbf{}", b"null", b"[]", b'"a"', b"1", b"{", b"{}", b'{"model":1}', b'{"model":""}', b"\x00",
@@ -313,6 +313,9 @@ def odd_bodies() -> Iterator[tuple[str, bytes]]:
                 yield "/v1" + endpoint.path, with_field(endpoint, name, value)
     for name in ("messages", "tools", "max_tokens"):
         yield from (("/v1/messages/count_tokens", with_field(MESSAGES, name, value)) for value in ODD)
+    for name, value in product(("messages", "chat_template_kwargs", "return_token_strs"), ODD):
+        yield "/tokenize", with_field(CHAT, name, value)
+    yield from (("/detokenize", b'{"model": "a", "tokens": ' + value + b"}") for value in ODD)
 
 
 async def test_no_odd_body_makes_the_gateway_fail(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,8 @@ EARLY = {
     "options": ("OPTIONS", "/health", "", False),
     "count tokens": ("POST", "/v1/messages/count_tokens", "", False),
     "count tokens, too long": ("POST", "/v1/messages/count_tokens", "", True),
+    "tokenize": ("POST", "/tokenize", "", False),
+    "detokenize, too long": ("POST", "/v1/detokenize", "", True),
     "no json": ("POST", CHAT, "", False),
     "messages": ("POST", "/v1/messages", "", False),
     "escaped": ("POST", "/v1/chat%2Fcompletions", "", False),

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from gateway import __version__
-from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status
+from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status, tokens
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
 from gateway.runtime.gateway import Gateway
@@ -47,6 +47,7 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(files.router(gateway))
     api.include_router(batches.router(gateway))
     api.include_router(messages.router(gateway))
+    api.include_router(tokens.router(gateway))
     api.include_router(responses.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(operations.router(gateway))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.domain import tokenizers
+from gateway.domain.tokenizers import Tokenizer
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -24,10 +27,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How a server counts the prompts of each endpoint; None = it cannot."""
+    """How a server counts the prompts of each endpoint, and tells tokens themselves; None = it cannot."""
 
     chat: Count | None = None
     completions: Count | None = None
+    tokenizer: Tokenizer | None = None
 
     def of(self, endpoint: str) -> Count | None:
         """`endpoint`: the name of an inference endpoint."""
@@ -42,6 +46,7 @@ _CHAT = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "
 VLLM = Counts(
     Count("/tokenize", (*_CHAT, "chat_template", "add_special_tokens"), "count", thoughts="reasoning"),
     Count("/tokenize", ("prompt", "add_special_tokens"), "count"),
+    tokenizers.VLLM,
 )
 # llama-server of 2026-10-01, seen running: the counts are those of its `usage`, and need none of its slots.
 LLAMACPP = Counts(
@@ -51,9 +56,10 @@ LLAMACPP = Counts(
         "input_tokens",
     ),
     Count("/tokenize", ("prompt",), "tokens", prompt="content", also=(("add_special", b"true"),)),
+    tokenizers.LLAMACPP,
 )
 # SGLang 0.5, from its source: it counts text, and no chats.
-SGLANG = Counts(completions=Count("/tokenize", ("prompt", "add_special_tokens"), "count"))
+SGLANG = Counts(completions=Count("/tokenize", ("prompt", "add_special_tokens"), "count"), tokenizer=tokenizers.SGLANG)
 # text-generation-inference 3, from its documents.
 TGI = Counts(
     Count("/chat_tokenize", ("messages", "tools", "tool_choice", "tool_prompt"), "tokenize_response"),

@@ -23,7 +23,22 @@ if TYPE_CHECKING:
 
 FILES = ("/v1/files", "/files")
 # How the paths that FastAPI serves begin, below `/` or `/v1/`. Any other path is a 404 at once.
-BEGINNINGS = frozenset(("", "admin", "audio", "batches", "events", "files", "messages", "responses", "status", "web"))
+BEGINNINGS = frozenset(
+    (
+        "",
+        "admin",
+        "audio",
+        "batches",
+        "detokenize",
+        "events",
+        "files",
+        "messages",
+        "responses",
+        "status",
+        "tokenize",
+        "web",
+    )
+)
 FORM_MOST = 1024 * 1024  # bytes of a form beside its file
 
 

@@ -124,11 +124,11 @@ def _wait(plan: Plan, why: str, kinds: set[str], gone: Sequence[BackendState], n
     if kinds & {"warming", STARTING}:
         warming = [s.state.health for s in plan.skipped if s.kind in ("warming", STARTING)]
         warming += [state.health for state in gone]
-        return GatewayError("backend_warming", message, retry_after=min(_expected(h, now) for h in warming))
+        return GatewayError("backend_warming", message, retry_after=min(expected_wait(h, now) for h in warming))
     return GatewayError("no_backend_available", message, retry_after=UNKNOWN_WAIT)
 
 
-def _expected(health: Health, now: float) -> float:
+def expected_wait(health: Health, now: float) -> float:
     """Estimated seconds until an absent backend is back: as long again as it has been away, since nothing better is
     known. (With a fixed short wait an agent would use up its few attempts long before an engine has loaded.)"""
     soonest = (health.settings.every or 5.0) * health.settings.recover_after

@@ -1,0 +1,156 @@
+"""`POST /tokenize` and `/detokenize`: the tokens of a prompt, and the text of tokens, in vLLM's words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from msgspec import Raw
+from starlette.types import Message
+
+from gateway.admission import access
+from gateway.admission.origins import check_json
+from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState
+from gateway.domain.reason import reason_of
+from gateway.domain.request import read_fields, value_of
+from gateway.domain.upstream import UpstreamFailure
+from gateway.engines.outgoing import fill_in
+from gateway.engines.tokens import Asker, Unanswered
+from gateway.errors import GatewayError, PassedOn
+from gateway.inspection.error_replies import judge
+from gateway.proxy.exchange import AsgiExchange, ClientGone
+from gateway.proxy.reply import base_headers, request_id
+from gateway.routing.tokenizing import Told, refusal, tokenizers_of
+from gateway.runtime.gateway import Gateway
+
+WAIT = 60.0  # seconds for one backend, its client's turn included
+TOKENIZE, DETOKENIZE = "tokenize", "detokenize"  # in gateway_requests_total
+_OF_PROMPTS = ("chat_template", "chat_template_kwargs")  # of an alias' params, what changes a prompt
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """They take no slot and do not wait for one: a server's tokenizer works beside its engine. `x-gateway-backend`
+    names the backend that has answered."""
+    routes = APIRouter()
+
+    async def tokenize(request: Request) -> Response:
+        """The tokens of a prompt."""
+        return await _answer(gateway, request, TOKENIZE)
+
+    async def detokenize(request: Request) -> Response:
+        """The text of tokens."""
+        return await _answer(gateway, request, DETOKENIZE)
+
+    for prefix in ("/v1", ""):
+        routes.add_api_route(f"{prefix}/{TOKENIZE}", tokenize, methods=["POST"])
+        routes.add_api_route(f"{prefix}/{DETOKENIZE}", detokenize, methods=["POST"])
+    return routes
+
+
+async def _answer(gateway: Gateway, request: Request, endpoint: str) -> Response:
+    exchange = AsgiExchange(request.scope, request.receive, _unsent, gateway.memory)
+    id_, alias, count = request_id(exchange.headers.get(b"x-request-id")), "", gateway.metrics.requests.inc
+    try:
+        fields, meant, sender = await _read(gateway, exchange, endpoint)
+        alias = meant.name
+        async with _while_there(exchange):
+            state, body = await _ask(gateway, meant, endpoint, fields, sender, exchange)
+    except GatewayError as error:
+        count(alias, "", endpoint, str(error.status) if isinstance(error, PassedOn) else error.code)
+        return _response(error.status, error.envelope(), [*base_headers(id_, alias), *error.headers()])
+    except ClientGone:
+        count(alias, "", endpoint, "client_gone")
+        return Response()  # nobody reads it
+    finally:
+        exchange.share.close()
+    count(alias, state.name, endpoint, "200")
+    return _response(200, body, [*base_headers(id_, alias), (b"x-gateway-backend", state.name.encode())])
+
+
+async def _read(gateway: Gateway, exchange: AsgiExchange, endpoint: str) -> tuple[dict[str, Raw], Alias, str]:
+    """(the body's fields, the alias that they name, the client). Raises `GatewayError`."""
+    client = exchange.caller.identify(gateway.snapshot)
+    check_json(exchange.headers)
+    fields = read_fields(await exchange.read_body(gateway.snapshot.server.max_body))
+    model = value_of(fields.get("model"))
+    if not isinstance(model, str) or not model:
+        raise _invalid("`model` is missing or not a string: it names the alias to use.", "model")
+    alias = access.find_alias(gateway.snapshot, client, model)
+    if endpoint == DETOKENIZE:
+        if not _begins(fields.get("tokens"), b"["):
+            raise _invalid("`tokens` is missing or not a list of numbers.", "tokens")
+    elif ("prompt" in fields) == ("messages" in fields):
+        raise _invalid("Exactly one of `prompt` (a string) and `messages` (a list) is needed.", "prompt")
+    elif "prompt" in fields and not _begins(fields["prompt"], b'"'):
+        raise _invalid("`prompt` is not a string.", "prompt")
+    elif "messages" in fields:
+        fill_in(fields, {name: value for name, value in alias.params.items() if name in _OF_PROMPTS}, ())
+    return fields, alias, client.name
+
+
+async def _ask(
+    gateway: Gateway, alias: Alias, endpoint: str, fields: dict[str, Raw], sender: str, exchange: AsgiExchange
+) -> tuple[BackendState, bytes]:
+    """(the backend that has answered, its answer in vLLM's words). A failure is told and moves on to the next backend;
+    it does not count against the backend's health. Raises `GatewayError`."""
+    now = time.monotonic()
+    asked, passed = tokenizers_of(alias, [gateway.fleet.states[name] for step in alias.steps for name in step], now)
+    for state in asked:
+        asker = Asker(state, sender, exchange.share.add)
+        try:
+            async with asyncio.timeout(WAIT), state.counting.turn(sender):
+                told = await (asker.tokens(fields) if endpoint == TOKENIZE else asker.text(fields))
+            return state, told
+        except Unanswered as answer:
+            verdict = judge(answer.status, answer.headers, answer.body, endpoint, model=state.model)
+            if verdict.kind in ("client", "too_long", "incapable"):
+                raise PassedOn(verdict.status, verdict.message, verdict.param, verdict.code) from None
+            lacking = verdict.kind == "unserved" or answer.status in (404, 405)
+            passed.append(Told(state, "lacking" if lacking else "failed", verdict.reason))
+        except TimeoutError:
+            passed.append(Told(state, "failed", f"has not answered within {WAIT:.0f} s", timeout=True))
+        except UpstreamFailure as failure:
+            passed.append(Told(state, "failed", reason_of(failure)))
+    raise refusal(alias, f"/{endpoint}", passed, now)
+
+
+@asynccontextmanager
+async def _while_there(exchange: AsgiExchange) -> AsyncIterator[None]:
+    """Raises `ClientGone` as soon as the client leaves."""
+    task, gone = exchange.task(), asyncio.Event()
+
+    def leave() -> None:
+        gone.set()
+        task.cancel()
+
+    exchange.on_leave(leave)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone.is_set():
+            raise
+        task.uncancel()
+        raise ClientGone from None
+    finally:
+        exchange.stop_watching()
+
+
+def _begins(raw: Raw | None, with_: bytes) -> bool:
+    return raw is not None and bytes(memoryview(raw)[:1]) == with_
+
+
+def _invalid(message: str, param: str) -> GatewayError:
+    return GatewayError("invalid_request_body", message, param=param)
+
+
+def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
+    return Response(body, status, {k.decode(): v.decode("latin-1") for k, v in headers}, "application/json")
+
+
+async def _unsent(_: Message) -> None:
+    """A `send` that does nothing: the framework sends the response."""

@@ -1,0 +1,63 @@
+"""Which backends may tell the tokens of an alias. Pure.
+
+Tokens of different models mean different text, so all that tell them serve one model: that of the alias' first backend
+which is not parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.config.snapshot import Alias
+from gateway.domain.backend import BackendState
+from gateway.domain.health_state import State
+from gateway.errors import GatewayError
+from gateway.routing.refusal import expected_wait
+from gateway.routing.resume import same_model
+
+
+class Told(NamedTuple):
+    """Why a backend has not answered. `kind`: lacking (it cannot) | away | failed. `timeout`: it was silent."""
+
+    state: BackendState
+    kind: str
+    reason: str
+    timeout: bool = False
+
+
+def tokenizers_of(alias: Alias, states: Sequence[BackendState], now: float) -> tuple[list[BackendState], list[Told]]:
+    """(the backends to ask, in order; why the others are not asked). `states`: those of the alias, in its order."""
+    here = [state for state in states if not state.backend.cloud and state.health.state is not State.PARKED]
+    home = here[0] if here else None
+    asked: list[BackendState] = []
+    passed: list[Told] = []
+    for state in states:
+        if state.backend.cloud:
+            passed.append(Told(state, "lacking", "is a cloud"))
+        elif state.traits.counts.tokenizer is None:
+            passed.append(Told(state, "lacking", f"has no tokenizer that can be asked ({state.server})"))
+        elif home is not None and state is not home and not same_model(state, home):
+            passed.append(Told(state, "lacking", f"serves another model than {home.name}"))
+        elif not state.health.usable(now):
+            passed.append(Told(state, "away", f"is {state.health.state}"))
+        else:
+            asked.append(state)
+    return asked, passed
+
+
+def refusal(alias: Alias, path: str, passed: Sequence[Told], now: float) -> GatewayError:
+    """The error where no backend has answered."""
+    why = "; ".join(f"{one.state.name} {one.reason}" for one in passed)
+    failed = [one for one in passed if one.kind == "failed"]
+    if failed:
+        code = "upstream_timeout" if failed[-1].timeout else "upstream_error"
+        return GatewayError(code, f"Every backend of alias '{alias.name}' that was tried failed: {why}")
+    away = [one.state.health for one in passed if one.kind == "away"]
+    if not away:
+        return GatewayError("input_unsupported", f"No backend of alias '{alias.name}' takes {path}: {why}")
+    message = f"No healthy backend for alias '{alias.name}': {why}"
+    if any(health.starting(now) for health in away):
+        wait = min(expected_wait(health, now) for health in away)
+        return GatewayError("backend_warming", message, retry_after=wait)
+    return GatewayError("no_backend_available", message, retry_after=min(expected_wait(health, now) for health in away))

@@ -1,0 +1,129 @@
+"""Tokens and their text in vLLM's words, whatever the server's own are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from gateway.domain.backend import BackendState
+from gateway.domain.upstream import Client, ProtocolFailure
+from gateway.engines.tokens import Asker, Unanswered
+from gateway.large_bodies import LARGE
+from tests.engines.scripted import ScriptedClient, ScriptedResponse
+from tests.engines.test_tokenize import HELLO, server
+
+Fields = dict[str, Any]
+
+
+def raw(fields: Fields) -> dict[str, Raw]:
+    return {name: Raw(json.dumps(value).encode()) for name, value in fields.items()}
+
+
+def asker(name: str, client: Client) -> Asker:
+    state: BackendState = server(name, client)
+    return Asker(state, "me", lambda size: None)
+
+
+def replies(*bodies: object) -> ScriptedClient:
+    return ScriptedClient(*(ScriptedResponse(200, [json.dumps(body).encode()]) for body in bodies))
+
+
+PROMPT: Fields = {"model": "alias", "prompt": "Hi there", "return_token_strs": True}
+CHAT: Fields = {"model": "alias", "messages": HELLO, "tools": [], "add_generation_prompt": False}
+WAYS: dict[str, tuple[str, Fields, list[tuple[str, Fields]], list[Any], Fields]] = {
+    "a text, by vLLM": (
+        "vllm",
+        {**PROMPT, "priority": 1, "request_id": "x", "own": 1},
+        [("/tokenize", {"prompt": "Hi there", "return_token_strs": True, "own": 1, "add_special_tokens": True})],
+        [{"count": 2, "max_model_len": 9, "tokens": [7, 8], "token_strs": ["Hi", " there"]}],
+        {"count": 2, "max_model_len": 9, "tokens": [7, 8], "token_strs": ["Hi", " there"]},
+    ),
+    "a chat, by vLLM": (
+        "vllm",
+        CHAT,
+        [("/tokenize", {name: value for name, value in CHAT.items() if name != "model"})],
+        [{"count": 2, "max_model_len": 9, "tokens": [7, 8], "token_strs": None}],
+        {"count": 2, "max_model_len": 9, "tokens": [7, 8], "token_strs": None},
+    ),
+    "a text, by llama-server": (
+        "llamacpp",
+        {**PROMPT, "add_special_tokens": False},
+        [("/tokenize", {"content": "Hi there", "with_pieces": True, "add_special": False})],
+        [{"tokens": [{"id": 7, "piece": "Hi"}, {"id": 8, "piece": [195]}]}],
+        {"count": 2, "max_model_len": None, "tokens": [7, 8], "token_strs": ["Hi", "\ufffd"]},
+    ),
+    "a chat, by llama-server": (
+        "llamacpp",
+        CHAT,
+        [
+            ("/apply-template", {name: value for name, value in CHAT.items() if name != "model"}),
+            ("/tokenize", {"content": "<user>hi", "add_special": True, "tools": [], "add_generation_prompt": False}),
+        ],
+        [{"prompt": "<user>hi"}, {"tokens": [1, 2, 3]}],
+        {"count": 3, "max_model_len": None, "tokens": [1, 2, 3], "token_strs": None},
+    ),
+    "a text, by SGLang": (
+        "sglang",
+        PROMPT,
+        [("/tokenize", {"prompt": "Hi there", "add_special_tokens": True})],
+        [{"tokens": [1, 2], "count": 2, "max_model_len": 9}],
+        {"count": 2, "max_model_len": 9, "tokens": [1, 2], "token_strs": None},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "fields", "questions", "answers", "told"), WAYS.values(), ids=WAYS.keys())
+async def test_each_server_is_asked_for_tokens_in_its_own_words(
+    name: str, fields: Fields, questions: list[tuple[str, Fields]], answers: list[Any], told: Fields
+) -> None:
+    client = replies(*answers)
+    assert json.loads(await asker(name, client).tokens(raw(fields))) == told
+    assert client.sent == [(path, {**asked, "model": "served"}) for path, asked in questions]
+
+
+@pytest.mark.parametrize(("name", "key"), [("vllm", "prompt"), ("llamacpp", "content"), ("sglang", "text")])
+async def test_each_server_tells_a_text_in_its_own_words(name: str, key: str) -> None:
+    client = replies({key: "Hi \u00e9", "more": 1})
+    assert json.loads(await asker(name, client).text(raw({"model": "alias", "tokens": [1, 2]}))) == {
+        "prompt": "Hi \u00e9"
+    }
+    assert client.sent == [("/detokenize", {"model": "served", "tokens": [1, 2]})]
+
+
+@pytest.mark.parametrize("answer", [[], {}, {"tokens": 7}, {"tokens": None}, "text", {"count": 3}])
+async def test_what_holds_no_tokens_is_a_failure(answer: object) -> None:
+    with pytest.raises(ProtocolFailure, match="answered without `tokens`"):
+        await asker("vllm", replies(answer)).tokens(raw(PROMPT))
+
+
+@pytest.mark.parametrize("answer", [[], {}, {"prompt": 7}, {"prompt": None}, "text"])
+async def test_what_holds_no_text_is_a_failure(answer: object) -> None:
+    with pytest.raises(ProtocolFailure, match="answered without `prompt`"):
+        await asker("vllm", replies(answer)).text(raw({"tokens": [1]}))
+    with pytest.raises(ProtocolFailure, match="answered without `prompt`"):
+        await asker("llamacpp", replies(answer)).tokens(raw(CHAT))
+
+
+@pytest.mark.parametrize("pieces", [[7], [{}], [{"id": 1}], [{"piece": "x"}]])
+async def test_pieces_that_cannot_be_read_are_a_failure(pieces: list[Any]) -> None:
+    with pytest.raises(ProtocolFailure, match="answered without `tokens`"):
+        await asker("llamacpp", replies({"tokens": pieces})).tokens(raw(PROMPT))
+
+
+async def test_an_error_is_told_as_it_came() -> None:
+    client = ScriptedClient(ScriptedResponse(404, [b'{"detail":"Not Found"}']))
+    with pytest.raises(Unanswered) as error:
+        await asker("vllm", client).tokens(raw(PROMPT))
+    assert (error.value.status, error.value.body) == (404, b'{"detail":"Not Found"}')
+
+
+async def test_a_long_answer_is_counted_as_it_comes_and_told_whole() -> None:
+    sizes: list[int] = []
+    told = json.dumps({"count": LARGE, "max_model_len": 9, "tokens": [1] * LARGE, "token_strs": None}).encode()
+    client = ScriptedClient(ScriptedResponse(200, [told[:1000], told[1000:]]))
+    answer = await Asker(server("vllm", client), "me", sizes.append).tokens(raw(PROMPT))
+    assert json.loads(answer) == json.loads(told)
+    assert sum(sizes) == len(told)
