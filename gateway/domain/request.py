@@ -60,10 +60,9 @@ UPLOADS = (TRANSCRIPTIONS, TRANSLATIONS)  # their bodies are forms with a file, 
 
 BINARY = ("bytes", "bytes_only")  # values of `encoding_format` for vectors that are no JSON
 LIMIT_MOST = 2**63 - 1  # tokens: a larger limit is left to the backend, which refuses it
-SEQUENCES_MOST = (
-    16_384  # of one request: vLLM's own bound of `n`. Without it a server makes them all, and serves nobody
-)
-
+# As vLLM bounds `n`: a server makes them all at once, and serves nobody else.
+SEQUENCES_MOST = 16_384
+WORDS_MOST = 1000  # of `stop` and `bad_words`: a server looks for each of them at every token, between all its requests
 VALUES_MOST = 8_000_000  # a value takes two bytes in the body and 64 when it is decoded: 64 MB could become 2 GB
 STRINGS_MOST = 1_000_000  # each name and each text is looked at, in every message; numbers are not
 # Raised when a part of a body is decoded or encoded that is nested too deeply or is not valid text.
@@ -336,6 +335,15 @@ def _check_encoding(request: InferenceRequest, raw: Raw) -> None:
         raise _invalid("`encoding_format` must be float or base64.", "encoding_format")
 
 
+def _words_reader(name: str) -> Callable[[InferenceRequest, Raw], None]:
+    def check(_: InferenceRequest, raw: Raw) -> None:
+        words = value_of(raw) if len(memoryview(raw)) > 2 * WORDS_MOST else None
+        if isinstance(words, list) and len(words) > WORDS_MOST:
+            raise _invalid(f"`{name}` has more than {WORDS_MOST:,} entries.", name)
+
+    return check
+
+
 def _take_file_at(request: InferenceRequest, raw: Raw) -> None:
     """The field is the gateway's own, so no backend gets it."""
     where = value_of(raw)
@@ -385,6 +393,7 @@ _RARE_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     **{name: _thinking_reader(asked) for name, asked in THINKING_FIELDS.items()},
     "continue_final_message": _read_continue,
     "encoding_format": _check_encoding,
+    **{name: _words_reader(name) for name in ("stop", "bad_words")},
     FILE_AT: _take_file_at,
 }
 _RARE = frozenset(_RARE_READERS)
