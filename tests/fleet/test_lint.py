@@ -71,6 +71,17 @@ def test_two_models_at_one_address_are_a_warning_and_an_error_when_both_are_laun
     assert rules(lint({**both, "modes": {"m": ["x"], "n": ["y"]}}))["same-url"] == "note"
 
 
+def test_each_backend_at_a_taken_port_is_told_one_that_is_free() -> None:
+    def launch(model: str, port: int, **more: Any) -> dict[str, Any]:
+        return {"node": "spark1", "launch": {"command": f"vllm serve {model} --port {port}", **more}}
+
+    image = {"image": "vllm/vllm-openai:v0.23.0", "docker": "--gpus all --ipc=host -p 8001:8001"}
+    blocks = [launch("a", 8001), launch("b", 8001), launch("c", 8001, **image), launch("d", 8003), launch("e", 8001)]
+    found = lint({"backends": dict(zip("abcde", blocks, strict=True))})
+    fixes = [one.fix for one in found if one.rule == "same-url"]
+    assert fixes == ["--port 8002", "-p 8004:8001 in launch.docker", "--port 8005"]
+
+
 def test_a_mode_whose_backends_do_not_fit_together_is_an_error_that_says_which_to_take_out() -> None:
     def launch(model: str, share: float, port: int) -> dict[str, Any]:
         command = f"vllm serve {model} --gpu-memory-utilization {share} --max-model-len 16384 --port {port}"

@@ -188,11 +188,11 @@ def test_n_and_several_prompts_multiply() -> None:
 @pytest.mark.parametrize("name", ["stop", "bad_words"])
 def test_more_words_than_are_looked_for_at_every_token_are_refused(name: str) -> None:
     with pytest.raises(GatewayError) as error:
-        request(**{name: ["x"] * 1001})
+        request(CHAT, **{name: ["x"] * 1001})
     assert (error.value.code, error.value.param) == ("invalid_request_body", name)
     assert f"`{name}` has more than 1,000 entries" in error.value.message
     for fine in (["x"] * 1000, "x" * 10_000, None, {"x": 1}):
-        assert name in request(**{name: fine}).fields
+        assert name in request(CHAT, **{name: fine}).fields
 
 
 @pytest.mark.parametrize(

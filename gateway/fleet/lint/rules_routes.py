@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from urllib.parse import urlsplit
 
 from gateway.config.aliases import HERMES_WINDOW, first_window
@@ -15,6 +16,7 @@ from gateway.fleet.lint.rules_container import is_loopback
 from gateway.fleet.lint.subject import Subject
 from gateway.fleet.memory.model_files import ModelFiles
 from gateway.fleet.memory.plan import mode_conflicts
+from gateway.launch.docker import published
 from gateway.launch.families import family_of
 
 FleetRule = Callable[[Snapshot, Mapping[str, Subject], Catalog, bool], Iterator[Remark]]
@@ -29,6 +31,7 @@ def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __
     for backend in snapshot.backends.values():
         if backend.url is not None and traits_of(backend).launch_flags and not backend.cloud:
             found[backend.origin, backend.api_path].append(backend)
+    taken = {backend.origin[1:] for backend in snapshot.backends.values() if backend.url is not None}
     for group in found.values():
         first = group[0]
         for second in group[1:]:
@@ -41,9 +44,20 @@ def same_url(snapshot: Snapshot, subjects: Mapping[str, Subject], _: Catalog, __
             if not _run_together(first, second, snapshot):
                 yield Remark("note", f"{message}, so only one of them may run", "a port of its own", "", where)
             elif _is_launched(first) and _is_launched(second):
-                yield Remark("error", f"{message}, and the second does not start", "--port 8002", "", where)
+                fix = _own_port(second, subjects.get(second.name), taken)
+                yield Remark("error", f"{message}, and the second does not start", fix, "", where)
             else:
                 yield Remark("warning", message, "a port of its own", "", where)
+
+
+def _own_port(backend: Backend, subject: Subject | None, taken: set[tuple[str, int]]) -> str:
+    """The flag that gives a backend a port that no other has, which is `taken` from then on."""
+    _, host, port = backend.origin
+    free = next(one for one in count(port + 1) if (host, one) not in taken)
+    taken.add((host, free))
+    pairs = map(published, subject.docker.ports if subject is not None else ())
+    inside = next((inner for outer, inner in pairs if outer == port and inner), None)
+    return f"--port {free}" if inside is None else f"-p {free}:{inside} in launch.docker"
 
 
 def _is_launched(backend: Backend) -> bool:
