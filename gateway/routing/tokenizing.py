@@ -13,12 +13,16 @@ from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.health_state import State
 from gateway.errors import GatewayError
+from gateway.routing.plan import STARTING, unavailable
 from gateway.routing.refusal import expected_wait
 from gateway.routing.resume import same_model
 
+COMING = frozenset({"warming", STARTING})
+
 
 class Told(NamedTuple):
-    """Why a backend has not answered. `kind`: lacking (it cannot) | away | failed. `timeout`: it was silent."""
+    """Why a backend has not answered. `kind`: lacking (it cannot) | failed | a kind of `unavailable`. `timeout`: it was
+    silent."""
 
     state: BackendState
     kind: str
@@ -40,7 +44,7 @@ def tokenizers_of(alias: Alias, states: Sequence[BackendState], now: float) -> t
         elif home is not None and state is not home and not same_model(state, home):
             passed.append(Told(state, "lacking", f"serves another model than {home.name}"))
         elif not state.health.usable(now):
-            passed.append(Told(state, "away", f"is {state.health.state}"))
+            passed.append(Told(state, *unavailable(state, now)))
         else:
             asked.append(state)
     return asked, passed
@@ -53,11 +57,9 @@ def refusal(alias: Alias, path: str, passed: Sequence[Told], now: float) -> Gate
     if failed:
         code = "upstream_timeout" if failed[-1].timeout else "upstream_error"
         return GatewayError(code, f"Every backend of alias '{alias.name}' that was tried failed: {why}")
-    away = [one.state.health for one in passed if one.kind == "away"]
+    away = [one for one in passed if one.kind != "lacking"]
     if not away:
         return GatewayError("input_unsupported", f"No backend of alias '{alias.name}' takes {path}: {why}")
-    message = f"No healthy backend for alias '{alias.name}': {why}"
-    if any(health.starting(now) for health in away):
-        wait = min(expected_wait(health, now) for health in away)
-        return GatewayError("backend_warming", message, retry_after=wait)
-    return GatewayError("no_backend_available", message, retry_after=min(expected_wait(health, now) for health in away))
+    code = "no_backend_available" if {one.kind for one in away}.isdisjoint(COMING) else "backend_warming"
+    wait = min(expected_wait(one.state.health, now) for one in away)
+    return GatewayError(code, f"No healthy backend for alias '{alias.name}': {why}", retry_after=wait)
