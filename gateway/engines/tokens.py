@@ -110,7 +110,7 @@ def _tokens_answer(answer: bytes, tokenizer: Tokenizer, strings: bool) -> dict[s
             told["tokens"], told["token_strs"] = [one["id"] for one in pieces], [_piece(one["piece"]) for one in pieces]
         if "count" not in told:
             told["count"] = len(msgspec.json.decode(tokens, type=list[Raw]))
-    except (*UNREADABLE, KeyError, ValueError):
+    except (*UNREADABLE, KeyError, ValueError, TypeError):
         raise ProtocolFailure("answered without `tokens`") from None
     return told
 

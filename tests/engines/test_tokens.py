@@ -107,7 +107,11 @@ async def test_what_holds_no_text_is_a_failure(answer: object) -> None:
         await asker("llamacpp", replies(answer)).tokens(raw(CHAT))
 
 
-@pytest.mark.parametrize("pieces", [[7], [{}], [{"id": 1}], [{"piece": "x"}]])
+ODD_PIECES: list[list[Any]] = [[7], [{}], [{"id": 1}], [{"piece": "x"}]]
+ODD_PIECES += [[{"id": 1, "piece": piece}] for piece in (["x"], [300], [None], [[1]])]
+
+
+@pytest.mark.parametrize("pieces", ODD_PIECES)
 async def test_pieces_that_cannot_be_read_are_a_failure(pieces: list[Any]) -> None:
     with pytest.raises(ProtocolFailure, match="answered without `tokens`"):
         await asker("llamacpp", replies({"tokens": pieces})).tokens(raw(PROMPT))
