@@ -361,8 +361,7 @@ class RequestHandler:
     # -- settle ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Finish the record, count it, and give it to the observers. A failure here affects neither the client's
-        answer nor its connection."""
+        """Finish the record, count it, give it to the observers. A failure here harms no answer and no connection."""
         record, planned, services = self.record, self.planned, self.services
         if self.asked_all:
             return
