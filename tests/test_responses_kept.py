@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests import native_responses as native
-from tests.scripted import RawReply, json_answer, raw_post, scripted
+from tests.scripted import PATIENCE, RawReply, json_answer, raw_post, scripted
 from tests.support import running_gateway
 from tests.test_messages import HELLO, LAST, LEAK, ROLE, Stage, answers, says, unexpected
 from tests.test_responses import PATH, TOOL, told
@@ -143,6 +144,41 @@ async def test_the_same_request_id_of_two_clients_is_two_responses(stage: Stage)
         await ask(stage, key, "x-request-id: same")
     found = await stage.gateway.client.get(f"{PATH}/resp_same", headers={"authorization": "Bearer key-one"})
     assert found.json()["output"][0]["content"][0]["text"] == "mine"
+
+
+async def test_a_request_id_that_comes_again_replaces_no_response(stage: Stage) -> None:
+    """An agent that sends one id with all its requests goes on with its conversation."""
+    names, previous = list[str](), None
+    for number in range(4):
+        stage.s.play(answers({"content": f"answer {number}"}))
+        made = (await ask(stage, "key-one", "x-request-id: session", previous_response_id=previous)).json
+        previous = made["id"]
+        names.append(previous)
+    messages = stage.s.turns[-1].json["messages"]
+    assert [m["content"] for m in messages if m["role"] == "assistant"] == ["answer 0", "answer 1", "answer 2"]
+    assert names[0] == "resp_session"
+    assert len(set(names)) == 4
+    assert all(name.startswith("resp_session-") for name in names[1:])
+
+
+async def test_of_two_requests_with_one_id_at_a_time_both_responses_are_kept(stage: Stage) -> None:
+    both, asked = asyncio.Event(), list[Any]()
+
+    async def together(turn: Any) -> None:
+        asked.append(turn)
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        await answers({"content": "hello"})(turn)
+
+    stage.s.play(together)
+    async with asyncio.timeout(PATIENCE):
+        replies = await asyncio.gather(*(ask(stage, "key-one", "x-request-id: twice") for _ in range(2)))
+    names = [reply.json["id"] for reply in replies]
+    assert len({*names, "resp_twice"}) == 2
+    for name in names:
+        found = await stage.gateway.client.get(f"{PATH}/{name}", headers={"authorization": "Bearer key-one"})
+        assert found.status_code == 200
 
 
 async def test_nothing_is_kept_of_store_false_and_of_a_failure(stage: Stage) -> None:

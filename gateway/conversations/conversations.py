@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import sqlite3
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gateway.config.snapshot import Server
 from gateway.conversations.store import NAME, Conversation, ResponseStore, Turn
@@ -36,6 +38,7 @@ class Conversations:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
+        self._makers: WeakValueDictionary[tuple[str, str], object] = WeakValueDictionary()  # (owner, name) -> its maker
 
     async def open(self) -> None:
         """Drop what has become too old since the last stop; with keeping off, everything."""
@@ -65,6 +68,21 @@ class Conversations:
         if found is None:
             raise self._unknown(name, "previous_response_id", "Send the whole conversation as `input`.")
         return found
+
+    async def free_name(self, owner: str, wanted: str, maker: object) -> str:
+        """The wanted name for a response that is being made, or a longer one where the owner has a response of that
+        name or another one is getting it. It is taken as long as `maker` lives."""
+        name = wanted
+        while not await self._take(owner, name, maker):
+            name = f"{wanted}-{random.getrandbits(32):08x}"
+        return name
+
+    async def _take(self, owner: str, name: str, maker: object) -> bool:
+        if self._makers.setdefault((owner, name), maker) is not maker:
+            return False
+        with suppress(GatewayError):  # it is reported; the client gets its answer, as in `add`
+            return await self._call(self._store.response, owner, name, time.time()) is None
+        return True
 
     async def add(self, owner: str, name: str, previous: str | None, turn: Turn, *, local: bool) -> None:
         """Keep a response. Where that fails, it is logged: the client has its answer."""

@@ -13,13 +13,14 @@ from gateway.domain.request import OwnForm
 
 class Response:
     """A `Translation` (translated.py). Errors are the same as a chat's. `ended`: the response as it was sent, when it
-    has come to its end."""
+    has come to its end. `suffix`: what its ids have behind the request's."""
 
-    __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own")
+    __slots__ = ("_asked", "_ids", "_stream", "_whole", "kept", "own", "suffix")
 
     def __init__(self) -> None:
         self.own: OwnForm | None = None
         self.kept = NOT_KEPT
+        self.suffix = ""
         self._whole: bytes | None = None
         self._asked = Asked()
         self._ids = Ids("", 0)
@@ -42,7 +43,7 @@ class Response:
         return len(self._asked.echo) + own
 
     def begin(self, request_id: str) -> list[tuple[bytes, bytes]]:
-        self._ids = Ids(request_id, int(time()))
+        self._ids = Ids(request_id + self.suffix, int(time()))
         self._stream = RelayedStream(self._asked, self._ids)
         return []
 

@@ -20,6 +20,7 @@ from gateway.domain.request import read_fields
 from gateway.errors import GatewayError
 from gateway.metrics.registry import OPEN
 from gateway.proxy.exchange import Exchange, Headers, nothing
+from gateway.proxy.reply import request_id
 
 LOCAL_ONLY = b"x-gateway-local-only"
 
@@ -36,7 +37,10 @@ _decode_output = msgspec.json.Decoder(_Output).decode
 class KeptExchange(TranslatedExchange):
     """`store: false` keeps nothing."""
 
-    __slots__ = ("_before", "_conversations", "_input", "_local", "_owner", "_previous", "_response", "_snapshot")
+    __slots__ = (
+        *("_before", "_conversations", "_input", "_local", "_owner", "_previous", "_response", "_snapshot"),
+        "__weakref__",
+    )
 
     def __init__(self, inner: Exchange, conversations: Conversations, snapshot: Snapshot) -> None:
         self._response = Response()
@@ -73,6 +77,7 @@ class KeptExchange(TranslatedExchange):
         if stores:
             self._input = _items(own)
             self.share.add(len(self._input))
+            await self._choose_name()
         self._response.kept = Kept(self._previous, stores)
         return await self._translate(_encode(fields), len(body))
 
@@ -81,6 +86,14 @@ class KeptExchange(TranslatedExchange):
         identity = self.caller.identify(self._snapshot)
         owner = identity.name if identity.client is not None else OPEN
         return owner, identity.local_only or self.caller.asks_local_only
+
+    async def _choose_name(self) -> None:
+        """The response gets the id that the client chose for its request, where no other of its responses has it."""
+        given = self.headers.get(b"x-request-id")
+        if given is not None:
+            wanted = "resp_" + request_id(given)
+            name = await self._conversations.free_name(self._owner, wanted, self)
+            self._response.suffix = name.removeprefix(wanted)
 
     async def write(self, data: bytes) -> None:
         translated = self._translated(data)
