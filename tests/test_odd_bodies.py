@@ -265,6 +265,7 @@ def test_a_long_name_of_a_model_is_neither_repeated_nor_compared() -> None:
 PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens",
     "/admin/explain", "/admin/reload", "/tokenize", "/detokenize",
+    "/v1/responses/input_tokens",
 ]  # fmt: skip
 WHOLE = [
     b"", b" ", b"\xef\xbb\xbf{}", b"null", b"[]", b'"a"', b"1", b"{", b"{}", b'{"model":1}', b'{"model":""}', b"\x00",

@@ -9,7 +9,20 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from gateway import __version__
-from gateway.api import admin, audio, batches, explain, files, messages, operations, page, responses, status, tokens
+from gateway.api import (
+    admin,
+    audio,
+    batches,
+    explain,
+    files,
+    input_tokens,
+    messages,
+    operations,
+    page,
+    responses,
+    status,
+    tokens,
+)
 from gateway.api.caller import client_error
 from gateway.errors import GatewayError, WrongMethod
 from gateway.runtime.gateway import Gateway
@@ -48,6 +61,7 @@ def build_api(gateway: Gateway) -> FastAPI:
     api.include_router(batches.router(gateway))
     api.include_router(messages.router(gateway))
     api.include_router(tokens.router(gateway))
+    api.include_router(input_tokens.router(gateway))
     api.include_router(responses.router(gateway))
     api.include_router(admin.router(gateway))
     api.include_router(operations.router(gateway))

@@ -7,10 +7,10 @@ import time
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from starlette.types import Message
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
+from gateway.api.plain import plain, unsent
 from gateway.config.snapshot import Alias
 from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
@@ -35,17 +35,17 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/v1/messages/count_tokens")
     @routes.post("/messages/count_tokens")
     async def count(request: Request) -> Response:
-        exchange = AsgiExchange(request.scope, request.receive, _nothing, gateway.memory)
+        exchange = AsgiExchange(request.scope, request.receive, unsent, gateway.memory)
         id_ = request_id(exchange.headers.get(b"x-request-id"))
         headers, alias = [*base_headers(id_, ""), (b"request-id", id_.encode())], ""
         try:
             asked, meant = await _read(gateway, exchange)
             alias = meant.name
-            backend, count = await _count(gateway, meant, asked)
+            backend, count = await count_for(gateway, meant, asked)
         except GatewayError as error:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, error.code)
             headers += [*error.headers(), *retry_header(error.status).items()]
-            return _response(error.status, envelope(error.status, error.envelope(), id_), headers)
+            return plain(error.status, envelope(error.status, error.envelope(), id_), headers)
         except ClientGone:
             gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
             return Response()  # the client has left
@@ -54,7 +54,7 @@ def router(gateway: Gateway) -> APIRouter:
         gateway.metrics.requests.inc(alias, backend, ENDPOINT, "200")
         if backend:
             headers.append((b"x-gateway-backend", backend.encode()))
-        return _response(200, msgspec.json.encode({"input_tokens": count}), headers)
+        return plain(200, msgspec.json.encode({"input_tokens": count}), headers)
 
     return routes
 
@@ -75,7 +75,7 @@ def _parsed(body: bytes) -> InferenceRequest:
     return request
 
 
-async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
+async def count_for(gateway: Gateway, alias: Alias, request: InferenceRequest) -> tuple[str, int]:
     """(backend, its count) of the first backend of the alias that can count; ("", an estimate) if none can. Clouds
     are not asked. Raises `input_unsupported` for a PDF that none takes."""
     now = time.monotonic()
@@ -88,11 +88,3 @@ async def _count(gateway: Gateway, alias: Alias, request: InferenceRequest) -> t
             if exact is not None:
                 return state.name, exact
     return "", tokens(states[0], request)
-
-
-def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
-    return Response(body, status, {k.decode(): v.decode("latin-1") for k, v in headers}, "application/json")
-
-
-async def _nothing(_: Message) -> None:
-    """A `send` that does nothing: the framework sends the response."""

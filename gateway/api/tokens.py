@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from msgspec import Raw
-from starlette.types import Message
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
+from gateway.api.plain import plain, unsent
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.reason import reason_of
@@ -53,7 +53,7 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 async def _answer(gateway: Gateway, request: Request, endpoint: str) -> Response:
-    exchange = AsgiExchange(request.scope, request.receive, _unsent, gateway.memory)
+    exchange = AsgiExchange(request.scope, request.receive, unsent, gateway.memory)
     id_, alias, count = request_id(exchange.headers.get(b"x-request-id")), "", gateway.metrics.requests.inc
     try:
         fields, meant, sender = await _read(gateway, exchange, endpoint)
@@ -62,14 +62,14 @@ async def _answer(gateway: Gateway, request: Request, endpoint: str) -> Response
             state, body = await _ask(gateway, meant, endpoint, fields, sender, exchange)
     except GatewayError as error:
         count(alias, "", endpoint, str(error.status) if isinstance(error, PassedOn) else error.code)
-        return _response(error.status, error.envelope(), [*base_headers(id_, alias), *error.headers()])
+        return plain(error.status, error.envelope(), [*base_headers(id_, alias), *error.headers()])
     except ClientGone:
         count(alias, "", endpoint, "client_gone")
         return Response()  # nobody reads it
     finally:
         exchange.share.close()
     count(alias, state.name, endpoint, "200")
-    return _response(200, body, [*base_headers(id_, alias), (b"x-gateway-backend", state.name.encode())])
+    return plain(200, body, [*base_headers(id_, alias), (b"x-gateway-backend", state.name.encode())])
 
 
 async def _read(gateway: Gateway, exchange: AsgiExchange, endpoint: str) -> tuple[dict[str, Raw], Alias, str]:
@@ -146,11 +146,3 @@ def _begins(raw: Raw | None, with_: bytes) -> bool:
 
 def _invalid(message: str, param: str) -> GatewayError:
     return GatewayError("invalid_request_body", message, param=param)
-
-
-def _response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> Response:
-    return Response(body, status, {k.decode(): v.decode("latin-1") for k, v in headers}, "application/json")
-
-
-async def _unsent(_: Message) -> None:
-    """A `send` that does nothing: the framework sends the response."""
