@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
-from gateway.api.plain import plain, unsent
+from gateway.api.answering import Question, Style, answer
 from gateway.config.snapshot import Alias
 from gateway.dialects.anthropic.errors import envelope, retry_header
 from gateway.dialects.anthropic.request import to_chat
@@ -18,8 +18,8 @@ from gateway.domain.request import MESSAGES, InferenceRequest, parse
 from gateway.engines.tokenize import count_tokens
 from gateway.errors import GatewayError
 from gateway.large_bodies import LARGE, apart
-from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.proxy.reply import base_headers, request_id
+from gateway.proxy.exchange import AsgiExchange
+from gateway.proxy.reply import Header
 from gateway.routing.refusal import pdf_refused
 from gateway.routing.window import tokens
 from gateway.runtime.gateway import Gateway
@@ -35,28 +35,22 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.post("/v1/messages/count_tokens")
     @routes.post("/messages/count_tokens")
     async def count(request: Request) -> Response:
-        exchange = AsgiExchange(request.scope, request.receive, unsent, gateway.memory)
-        id_ = request_id(exchange.headers.get(b"x-request-id"))
-        headers, alias = [*base_headers(id_, ""), (b"request-id", id_.encode())], ""
-        try:
-            asked, meant = await _read(gateway, exchange)
-            alias = meant.name
-            backend, count = await count_for(gateway, meant, asked)
-        except GatewayError as error:
-            gateway.metrics.requests.inc(alias, "", ENDPOINT, error.code)
-            headers += [*error.headers(), *retry_header(error.status).items()]
-            return plain(error.status, envelope(error.status, error.envelope(), id_), headers)
-        except ClientGone:
-            gateway.metrics.requests.inc(alias, "", ENDPOINT, "client_gone")
-            return Response()  # the client has left
-        finally:
-            exchange.share.close()
-        gateway.metrics.requests.inc(alias, backend, ENDPOINT, "200")
-        if backend:
-            headers.append((b"x-gateway-backend", backend.encode()))
-        return plain(200, msgspec.json.encode({"input_tokens": count}), headers)
+        return await answer(gateway, request, ENDPOINT, work, ANTHROPIC)
+
+    async def work(asked: Question) -> bytes:
+        request, alias = await _read(gateway, asked.exchange)
+        asked.alias = alias.name
+        asked.backend, number = await count_for(gateway, alias, request)
+        return msgspec.json.encode({"input_tokens": number})
 
     return routes
+
+
+def _refused(error: GatewayError, id_: str) -> tuple[bytes, list[Header]]:
+    return envelope(error.status, error.envelope(), id_), [*retry_header(error.status).items()]
+
+
+ANTHROPIC = Style(lambda id_: [(b"request-id", id_.encode())], _refused)
 
 
 async def _read(gateway: Gateway, exchange: AsgiExchange) -> tuple[InferenceRequest, Alias]:

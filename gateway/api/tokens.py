@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, Request
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gateway.admission import access
 from gateway.admission.origins import check_json
-from gateway.api.plain import plain, unsent
+from gateway.api.answering import Question, answer
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
 from gateway.domain.reason import reason_of
@@ -24,7 +24,6 @@ from gateway.engines.tokens import Asker, Unanswered
 from gateway.errors import GatewayError, PassedOn
 from gateway.inspection.error_replies import judge
 from gateway.proxy.exchange import AsgiExchange, ClientGone
-from gateway.proxy.reply import base_headers, request_id
 from gateway.routing.tokenizing import Told, refusal, tokenizers_of
 from gateway.runtime.gateway import Gateway
 
@@ -38,38 +37,29 @@ def router(gateway: Gateway) -> APIRouter:
     names the backend that has answered."""
     routes = APIRouter()
 
+    def asking(endpoint: str) -> Callable[[Question], Awaitable[bytes]]:
+        async def work(asked: Question) -> bytes:
+            fields, alias, sender = await _read(gateway, asked.exchange, endpoint)
+            asked.alias = alias.name
+            async with _while_there(asked.exchange):
+                state, told = await _ask(gateway, alias, endpoint, fields, sender, asked.exchange)
+            asked.backend = state.name
+            return told
+
+        return work
+
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt."""
-        return await _answer(gateway, request, TOKENIZE)
+        return await answer(gateway, request, TOKENIZE, asking(TOKENIZE))
 
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        return await _answer(gateway, request, DETOKENIZE)
+        return await answer(gateway, request, DETOKENIZE, asking(DETOKENIZE))
 
     for prefix in ("/v1", ""):
         routes.add_api_route(f"{prefix}/{TOKENIZE}", tokenize, methods=["POST"])
         routes.add_api_route(f"{prefix}/{DETOKENIZE}", detokenize, methods=["POST"])
     return routes
-
-
-async def _answer(gateway: Gateway, request: Request, endpoint: str) -> Response:
-    exchange = AsgiExchange(request.scope, request.receive, unsent, gateway.memory)
-    id_, alias, count = request_id(exchange.headers.get(b"x-request-id")), "", gateway.metrics.requests.inc
-    try:
-        fields, meant, sender = await _read(gateway, exchange, endpoint)
-        alias = meant.name
-        async with _while_there(exchange):
-            state, body = await _ask(gateway, meant, endpoint, fields, sender, exchange)
-    except GatewayError as error:
-        count(alias, "", endpoint, str(error.status) if isinstance(error, PassedOn) else error.code)
-        return plain(error.status, error.envelope(), [*base_headers(id_, alias), *error.headers()])
-    except ClientGone:
-        count(alias, "", endpoint, "client_gone")
-        return Response()  # nobody reads it
-    finally:
-        exchange.share.close()
-    count(alias, state.name, endpoint, "200")
-    return plain(200, body, [*base_headers(id_, alias), (b"x-gateway-backend", state.name.encode())])
 
 
 async def _read(gateway: Gateway, exchange: AsgiExchange, endpoint: str) -> tuple[dict[str, Raw], Alias, str]:
