@@ -96,7 +96,7 @@ def half(random: Random) -> bytes:
 
 async def misbehave(client: RawClient, random: Random) -> str:
     """One hostile act; returns its name. Fails when a body was read as a request, or an answer is a failure of ours."""
-    paths = ["/health", "/v1/models", "/nowhere", "/v1/messages/count_tokens", "/tokenize", CHAT]
+    paths = ["/health", "/v1/models", "/nowhere", "/v1/messages/count_tokens", CHAT]
     acts: dict[str, Callable[[], bytes]] = {
         "upgraded": lambda: upgraded(random.choice(paths), random),
         "quoted": lambda: quoted(random),
