@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.api import tokens
+from gateway.domain.backend import COUNTS_EACH
 from simulator import SimVllm
 from tests.scripted import RawReply, Turn, answer, json_answer, raw_post, scripted
 from tests.support import RunningGateway, running_gateway
@@ -262,3 +263,30 @@ async def test_a_client_that_leaves_takes_its_request_along() -> None:
             labels = {"alias": "one", "backend": "", "endpoint": "tokenize", "code": "client_gone"}
             await until(lambda: gateway.metric("gateway_requests_total", **labels) == 1)
             assert len(gateway.gateway.fleet["a"].counting) == 0
+
+
+async def test_each_client_has_a_few_texts_split_at_a_time_whatever_others_ask() -> None:
+    """A server's tokenizer works in the process that answers everybody."""
+    go_on = asyncio.Event()
+
+    async def held(turn: Turn) -> None:
+        await go_on.wait()
+        await turn.send(json_answer({"count": 1, "max_model_len": 9, "tokens": [1], "token_strs": None}))
+
+    async with scripted(held, apart=True) as backend:
+        clients = "clients: {greedy: {key: greedy-key}, other: {key: other-key}}"
+        routes = f"backends: {{a: {{url: '{backend.url}'}}}}\naliases: {{one: [a]}}\n{clients}\n"
+        async with running_gateway(routes) as gateway, asyncio.timeout(PATIENCE):
+            await gateway.until_ready("a")
+
+            def ask(key: str) -> asyncio.Task[RawReply]:
+                body, headers = {"model": "one", "prompt": "x"}, [f"authorization: Bearer {key}"]
+                return asyncio.create_task(raw_post(gateway.url, body, TOKENIZE, headers))
+
+            asked = [ask("greedy-key") for _ in range(3 * COUNTS_EACH)]
+            await until(lambda: len(backend.turns) == COUNTS_EACH and gateway.gateway.memory.used > 0)
+            asked.append(ask("other-key"))
+            await until(lambda: len(backend.turns) > COUNTS_EACH)
+            assert len(backend.turns) == COUNTS_EACH + 1
+            go_on.set()
+            assert {reply.status for reply in await asyncio.gather(*asked)} == {200}

@@ -108,8 +108,7 @@ async def test_after_a_cut_the_backend_gets_another_id() -> None:
             await came.wait()
             left.cancel()
             await asyncio.wait([left])
-            while gateway.gateway.fleet["b"].inflight:
-                await asyncio.sleep(0)
+            await gateway.until(gateway.idle)
         reply = await raw_post(gateway.url, ASK, headers=MINE)
         assert reply.headers["x-request-id"] == "mine"
         assert reply.json["choices"][0]["message"]["content"].startswith("mine-")
