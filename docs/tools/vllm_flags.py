@@ -14,8 +14,14 @@ import sys
 from importlib import import_module
 from typing import Any
 
-SWITCHES = ("_StoreTrueAction", "_StoreFalseAction", "BooleanOptionalAction")
-_PARSER_AT = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")  # it moved between versions
+_NEGATED = ("BooleanOptionalAction", "EnableDisableAction")  # have a --no- form
+SWITCHES = ("_StoreTrueAction", "_StoreFalseAction", *_NEGATED)
+_OPPOSITES = {"enable-": "disable-", "disable-": "enable-"}
+_PARSER_AT = (  # it moved between versions, the newest first
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
 
 
 _BOUNDS = {"ge": "least", "gt": "above", "le": "most", "lt": "below"}  # pydantic's names -> those of `Flag`
@@ -81,9 +87,13 @@ def _flag(action: argparse.Action) -> dict[str, Any]:
     row: dict[str, Any] = {"name": long[0].removeprefix("--"), "kind": _kind(action)}
     if short:
         row["short"] = short
-    if type(action).__name__ == "BooleanOptionalAction":
+    if type(action).__name__ in _NEGATED:
         row["negated"] = True
-    choices = [choice for choice in action.choices or () if choice is not None]
+    for prefix, other in _OPPOSITES.items():
+        opposite = other + row["name"].removeprefix(prefix)
+        if f"--{opposite}" in long[1:]:
+            row["opposite"] = opposite
+    choices = [choice for choice in _choices(action) if choice is not None]
     if choices:
         row["choices"] = sorted(choices, key=str)
         if (
@@ -99,6 +109,14 @@ def _flag(action: argparse.Action) -> dict[str, Any]:
     if action.nargs == "?":
         row["optional"] = True
     return row
+
+
+def _choices(action: argparse.Action) -> list[Any]:
+    """The values that the flag takes; empty = any. Those of the cache's type are checked behind the parser, because
+    platforms add theirs."""
+    if action.dest == "kv_cache_dtype" and not action.choices:
+        return list(getattr(import_module("vllm.config.cache"), "KV_CACHE_DTYPES", ()))
+    return list(action.choices or ())
 
 
 def _kind(action: argparse.Action) -> str:

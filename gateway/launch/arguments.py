@@ -56,6 +56,13 @@ def read_arguments(words: tuple[str, ...], table: FlagTable) -> Arguments:
     return _Reader(words, table).read()
 
 
+def opposites(words: tuple[str, ...], table: FlagTable) -> list[tuple[str, str]]:
+    """The flags that are switched off by the name of their opposite: (as written, the flag's full name)."""
+    named = {f"--{flag.opposite}": name for name, flag in table.flags.items() if flag.opposite}
+    found = (dashed(words[start]).partition("=")[0] for _, start, _ in read_arguments(words, table).spans)
+    return [(word, named[word]) for word in found if word in named]
+
+
 class _Reader:
     def __init__(self, words: tuple[str, ...], table: FlagTable) -> None:
         self.words = [dashed(word) for word in words]

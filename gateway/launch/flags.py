@@ -9,15 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+OPPOSITES_FROM = "0.33"  # version of vLLM
 Kind = Literal["switch", "integer", "number", "count", "count or auto", "text", "json", "json or text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One flag. `name` without dashes. `count`: an integer that may be written 8k or 8K. `folded`: capitals and dashes
-    of its value are read as small letters and underscores. `negated`: a switch that has a --no- form. `many`: takes
-    one or several words; `repeated`: each time it is written adds a value; `optional`: takes one word or none. `least`,
-    `above`, `most`, `below`: the numbers that vLLM takes (`auto` is none of them)."""
+    of its value are read as small letters and underscores. `negated`: a switch that has a --no- form; `opposite`: the
+    name that switches it off too, from OPPOSITES_FROM on ("disable-prefix-caching"). `many`: takes one or several
+    words; `repeated`: each time it is written adds a value; `optional`: takes one word or none. `least`, `above`,
+    `most`, `below`: the numbers that vLLM takes (`auto` is none of them)."""
 
     name: str
     kind: Kind
@@ -25,6 +27,7 @@ class Flag:
     choices: tuple[str | int, ...] = ()
     folded: bool = False
     negated: bool = False
+    opposite: str = ""
     many: bool = False
     repeated: bool = False
     optional: bool = False
@@ -72,6 +75,8 @@ def vllm_flags() -> FlagTable:
         options |= dict.fromkeys(flag.short, (flag, False))
         if flag.negated:
             options[f"--no-{flag.name}"] = (flag, True)
+        if flag.opposite:
+            options[f"--{flag.opposite}"] = (flag, True)
     return FlagTable(data["version"], flags, options)
 
 

@@ -13,11 +13,14 @@ import json
 import random
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 LINES = 1500
-ELSEWHERE = ("config", "lora-modules", "device-ids", "model")  # whose values are looked into while the words are parsed
+# Flags whose values are looked into while the words are parsed, and one whose choices are checked behind the parser.
+ELSEWHERE = ("config", "lora-modules", "device-ids", "model", "kv-cache-dtype")
+PARSER_AT = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args")  # it moved with 0.33
 SAMPLES = {
     "integer": ["4", "0", "-1", "many", "4k", "4.5"],
     "number": ["0.9", "1", "half"],
@@ -33,10 +36,10 @@ def main() -> None:
     table = json.loads(Path("gateway/launch/vllm_flags.json").read_text(encoding="utf-8"))
     parser = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser(prog="vllm")
     serve = parser.add_subparsers(dest="subparser").add_parser("serve")
-    serve = import_module("vllm.entrypoints.launchers.cli_args").make_arg_parser(serve)
+    serve = import_module(next(name for name in PARSER_AT if find_spec(name))).make_arg_parser(serve)
     for action in serve._actions:
         action.default = argparse.SUPPRESS  # what the words do not set is not there
-    rng = random.Random(32)
+    rng = random.Random(33)
     flags = [flag for flag in table["flags"] if flag["name"] not in ELSEWHERE]
     for _ in range(LINES):
         words = _line(flags, rng)
@@ -61,6 +64,8 @@ def _flag(flag: dict[str, Any], rng: random.Random) -> list[str]:
         name = flag["short"][0]
     elif flag.get("negated") and rng.random() < 0.3:
         name = f"--no-{flag['name']}"
+    elif flag.get("opposite") and rng.random() < 0.4:
+        name = f"--{flag['opposite']}"
     if name.startswith("--") and rng.random() < 0.2:
         name = "--" + name[2:].replace("-", "_")
     if rng.random() < 0.1 and len(name) > 3:

@@ -11,6 +11,8 @@ from typing import Any
 from gateway.fleet.catalog import Catalog
 from gateway.fleet.lint.finding import Remark, Severity
 from gateway.fleet.lint.subject import Rule, Subject
+from gateway.launch.arguments import opposites
+from gateway.launch.flags import OPPOSITES_FROM, vllm_flags
 
 GUIDE = "guide to vLLM on a Spark"
 DEFAULT_BATCHED_TOKENS = 2048  # of vLLM on this chip, without --max-num-batched-tokens
@@ -241,6 +243,15 @@ def many_sequences(one: Subject, _: Catalog) -> Iterator[Remark]:
         yield Remark("note", message, f"--max-num-seqs {MANY_SEQUENCES}", f"{GUIDE}, 8", one.place)
 
 
+def flag_opposite(one: Subject, _: Catalog) -> Iterator[Remark]:
+    """--disable-x for --enable-x, and the other way round, which older vLLM does not know."""
+    if not one.older_than(OPPOSITES_FROM):
+        return
+    for written, switch in opposites(one.command.parts.arguments, vllm_flags()):
+        message = f"{written} is a flag from vLLM {OPPOSITES_FROM} on, and the image has an older one"
+        yield Remark("warning", message, f"--no-{switch}", f"vLLM {OPPOSITES_FROM}'s own parser", one.place)
+
+
 RULES: Mapping[str, Rule] = {
     "quantization": quantization,
     "moe-backend": moe_backend,
@@ -255,4 +266,5 @@ RULES: Mapping[str, Rule] = {
     "media": media,
     "family-settings": family_settings,
     "many-sequences": many_sequences,
+    "flag-opposite": flag_opposite,
 }
