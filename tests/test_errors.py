@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -108,16 +109,27 @@ async def test_a_bad_body_is_refused_with_what_is_wrong(fleet: Fleet, name: str)
     assert len(fleet.sim.requests) == asked
 
 
+def can_be_skipped(body: bytes) -> bool:
+    """Can its fields be passed over, to be sent on as they are? How deep they may be depends on Python's version."""
+    try:
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except RecursionError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("where", ["the body", "an unknown field", "messages"])
 async def test_deep_nesting_breaks_nothing(fleet: Fleet, where: str) -> None:
     deep = DEEP[30_000:-30_000]
     if where == "the body":
         is_error(await fleet.post(deep), "invalid_request_body")
         return
-    field = b"messages" if where == "messages" else b"odd"
-    reply = await fleet.post(b'{"model": "chat", "' + field + b'": ' + deep + b"}")
-    assert reply.status == 400
-    assert reply.json["error"]["message"]
+    messages = deep if where == "messages" else b'[{"role": "user", "content": "hi"}]'
+    body = b'{"model": "chat", "messages": %b, "odd": %b}' % (messages, deep if where != "messages" else b"1")
+    reply = await fleet.post(body)
+    assert reply.status == (200 if can_be_skipped(body) else 400)
+    if reply.status == 400:
+        assert reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings", "/chat/completions"])

@@ -117,11 +117,14 @@ def refuse_unknown(context: click.Context, name: str, commands: Iterable[str]) -
 
 def is_there(path: Path) -> bool:
     """Is there a file or folder at this path? Raises UsageError where that cannot be told, as in a folder that the user
-    may not enter."""
+    may not enter. `Path.exists` says no in that case, from Python 3.14 on."""
     try:
-        return path.exists()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path at all
+        return False
     except OSError as error:
         raise click.UsageError(f"'{path}' cannot be read: {error.strerror}") from None
+    return True
 
 
 def no_file(path: Path) -> click.UsageError:

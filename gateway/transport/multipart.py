@@ -16,6 +16,7 @@ FIELDS_MOST = 100  # parts of one body
 HEADER_MOST = 16 * 1024  # bytes of the head of one part
 FILENAME_MOST = 255  # characters
 BOUNDARY_MOST = 70  # characters (RFC 2046)
+_UNREADABLE = 'the head of a part cannot be read: write name="..." and filename="..."'
 
 
 class MultipartError(Exception):
@@ -117,9 +118,11 @@ class FormReader:
             name = head.get_param("name", header="content-disposition")
             filename = head.get_filename()
         except (ValueError, TypeError, LookupError):  # a parameter in parts (RFC 2231) that do not fit together
-            raise MultipartError('the head of a part cannot be read: write name="..." and filename="..."') from None
-        if not isinstance(name, str):
+            raise MultipartError(_UNREADABLE) from None
+        if name is None:
             raise MultipartError("a part of the form has no name")
+        if not isinstance(name, str):  # in parts after all, as later versions of Python read some of them
+            raise MultipartError(_UNREADABLE)
         self._part = Part(name, filename, self._head.get("content-type", ""))
         self.parts.append(self._part)
         if filename is not None:

@@ -167,6 +167,12 @@ async def test_a_large_file_takes_little_of_the_memory_while_it_is_sent(pair: Ho
             TYPE,
             "head of a part cannot be read",
         ),
+        (
+            form(b"--%b\r\ncontent-disposition: form-data; name*=utf-8''model\r\n\r\nv\r\n" % BOUNDARY.encode()),
+            TYPE,
+            "head of a part cannot be read",
+        ),
+        (form(b"--%b\r\ncontent-disposition: form-data\r\n\r\nv\r\n" % BOUNDARY.encode()), TYPE, "has no name"),
         (usual().replace(b'"speech.wav"', b"\"speech.wav\"; filename*=nope''%ff"), TYPE, None),
     ],
     ids=[
@@ -181,6 +187,8 @@ async def test_a_large_file_takes_little_of_the_memory_while_it_is_sent(pair: Ho
         "long boundary",
         "boundary in parts",
         "name in parts",
+        "charset of a field",
+        "no name",
         "charset of a name",
     ],
 )

@@ -54,10 +54,10 @@ def test_a_file_that_cannot_be_looked_for(words: tuple[str, ...]) -> None:
 
 
 def test_a_folder_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(_: Path) -> bool:
+    def denied(_: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "exists", denied)
+    monkeypatch.setattr(Path, "stat", denied)
     assert "'secret/routes.yaml' cannot be read: Permission denied" in refused("check", "secret/routes.yaml")
 
 

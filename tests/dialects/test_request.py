@@ -202,7 +202,8 @@ def test_deep_nesting_is_translated_or_refused(where: str) -> None:
 
     low, high = 1, 4096
     assert fits(low)
-    assert not fits(high)
+    while fits(high):  # how deep a body may be depends on the version of Python
+        low, high = high, 4 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -221,7 +221,7 @@ def test_any_body_becomes_a_chat_or_is_refused(body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("field", ["input", "tools", "metadata", "text", "unknown"])
 def test_a_body_that_is_nested_too_deeply_is_refused(field: str) -> None:
-    deep = b'{"model":"m","input":"hi","%b":%b1%b}' % (field.encode(), b"[" * 100_000, b"]" * 100_000)
+    deep = b'{"model":"m","input":"hi","%b":%b1%b}' % (field.encode(), b"[" * 1_000_000, b"]" * 1_000_000)
     with pytest.raises(GatewayError) as caught:
         response_to_chat(deep)
     assert caught.value.code == "invalid_request_body"
