@@ -12,9 +12,11 @@ FEW = 1000  # ids that are never looked through for those that are free again
 
 
 class SentIds:
-    """The ids that clients chose and backends may still know. Time is passed in, in seconds."""
+    """The ids that clients chose and backends may still know. Time is passed in, in seconds. `among_others`: other
+    gateways send their clients' ids to the same backends, so each of them adds a mark of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, among_others: bool = False) -> None:
+        self._mark = f"-{random.getrandbits(32):08x}" if among_others else ""
         self._until: dict[str, float] = {}  # id -> when it is free again; inf = its attempt runs
         self._most = FEW
 
@@ -26,7 +28,7 @@ class SentIds:
         if len(self._until) >= self._most:
             self._until = {name: until for name, until in self._until.items() if until > now}
             self._most = max(FEW, 2 * len(self._until))
-        sent = wanted
+        sent = wanted + self._mark
         while self._until.get(sent, 0.0) > now:
             sent = f"{wanted}-{random.getrandbits(32):08x}"
         self._until[sent] = inf

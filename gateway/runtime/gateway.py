@@ -111,7 +111,7 @@ class Gateway:
             pulse=Pulse(failures),
             active=self.active,
             joins=Joins(self.memory),
-            sent_ids=SentIds(),
+            sent_ids=SentIds(among_others=snapshot.server.shared is not None),
             on_short=self.short_of,
         )
         self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)

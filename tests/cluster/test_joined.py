@@ -15,7 +15,7 @@ from tests.cluster.joined import CHAT, FAST, Counting, ask, gateways, one_more
 from tests.cluster.redis_server import RedisServer
 from tests.queueing import Gate
 from tests.raw_client import chat
-from tests.scripted import raw_post
+from tests.scripted import Turn, json_answer, raw_post, scripted
 
 # -- slots and limits -------------------------------------------------------------------------------------------------
 
@@ -27,6 +27,26 @@ async def test_three_gateways_never_exceed_a_backends_slots_and_use_them_all(red
         assert [answer.status_code for answer in answers] == [200] * 45
         assert sim.most == 4
         assert all(gateway.metric("gateway_slots_excess", backend="a") == 0 for gateway in found)
+
+
+async def test_one_id_at_two_gateways_is_two_for_the_backend(redis: RedisServer) -> None:
+    got, both = list[str](), asyncio.Event()
+
+    async def until_both(turn: Turn) -> None:
+        got.append(turn.headers["x-request-id"])
+        if len(got) == 2:
+            both.set()
+        await both.wait()
+        choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+        await turn.send(json_answer({"id": "x", "model": "a", "choices": [choice]}))
+
+    async with scripted(until_both, apart=True) as backend, AsyncExitStack() as stack:
+        routes = f"backends: {{a: {{url: '{backend.url}', slots: 4}}}}"
+        one, two = await stack.enter_async_context(gateways(redis, routes))
+        asking = [raw_post(at.url, chat("a", "hi"), headers=["x-request-id: mine"]) for at in (one, two)]
+        replies = await asyncio.gather(*asking)
+    assert [(reply.status, reply.headers["x-request-id"]) for reply in replies] == [(200, "mine")] * 2
+    assert len(set(got)) == 2
 
 
 async def test_what_other_gateways_run_there_is_not_taken_for_strangers(

@@ -31,6 +31,15 @@ def test_a_taken_id_gets_longer_and_is_free_again_after_its_answer() -> None:
     assert len(ids) == 0
 
 
+def test_gateways_of_one_fleet_never_send_the_same_id() -> None:
+    one, two = SentIds(among_others=True), SentIds(among_others=True)
+    sent = [ids.take("mine", 0.0) for ids in (one, one, two, two)]
+    assert len(set(sent)) == 4
+    assert all(name.startswith("mine-") for name in sent)
+    one.release(sent[0], 1.0, ended=True)
+    assert one.take("mine", 1.0) == sent[0]
+
+
 def test_an_id_that_was_cut_off_is_taken_until_its_engine_is_done_with_it() -> None:
     ids = SentIds()
     ids.release(ids.take("mine", 0.0), 5.0, ended=False)
