@@ -74,6 +74,8 @@ def outgoing_fields(
         del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
+    if request.tools and bytes(fields.get("tool_choice", b"")) == b"null":
+        del fields["tool_choice"]  # means auto, and vLLM 0.33 drops the calls then
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)

@@ -65,6 +65,14 @@ def test_only_the_model_is_changed() -> None:
     assert adapted == []
 
 
+def test_a_tool_choice_of_null_is_left_out() -> None:
+    """It means auto; vLLM 0.33 takes the calls out of the text then, and drops them."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    assert "tool_choice" not in sent({**ASK, "tools": tools, "tool_choice": None})[0]
+    assert sent({**ASK, "tools": tools, "tool_choice": "none"})[0]["tool_choice"] == "none"
+    assert sent({**ASK, "tools": None, "tool_choice": None})[0]["tool_choice"] is None
+
+
 def test_numbers_and_texts_keep_their_very_bytes() -> None:
     raw = (
         rb'{"model":"alias","messages":[{"role":"user","content":"\u00e9\/ \ud83d\ude00"}],"temperature":0.10,"x":1E5}'

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from simulator import SimVllm
+
 from .formats import MODELS
 from .servers import START_UP, VllmServer
 
@@ -68,6 +70,15 @@ def front_ends(venv: Path, pids: Path) -> Iterator[VllmServer]:
     server.up()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def as_simulated(venv: Path) -> None:
+    """Skips what compares the simulated vLLM with another version than the one that it imitates."""
+    (found,) = venv.glob("lib/python*/site-packages/vllm-*.dist-info")
+    version, imitated = found.name.split("-")[1].partition("+")[0], SimVllm("a").version
+    if version != imitated:
+        pytest.skip(f"the simulated vLLM is {imitated}, this one {version}")
 
 
 @pytest.fixture

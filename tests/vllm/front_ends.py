@@ -23,10 +23,20 @@ import uvloop
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.entrypoints.launchers.launcher import serve_http, setup_server, validate_api_server_args
-from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+try:
+    from vllm.entrypoints.common.cli_args import (
+        make_arg_parser,
+        validate_api_server_args,
+        validate_parsed_serve_args,
+    )
+    from vllm.entrypoints.common.startup import cli_env_setup
+except ModuleNotFoundError:  # vLLM 0.32
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.entrypoints.launchers.launcher import validate_api_server_args
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
 HERE = Path(__file__).parent
 PREFIX = 3  # segments: "with", tool parser, reasoning parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -34,11 +35,15 @@ def extra(text: str, **further: Any) -> dict[str, Any]:
     return {**script(text), **further}
 
 
-async def test_window_and_version_are_read_from_it(gateway: RunningGateway, sdk: openai.AsyncOpenAI) -> None:
+async def test_window_and_version_are_read_from_it(
+    gateway: RunningGateway, sdk: openai.AsyncOpenAI, tools: VllmServer, http: httpx.AsyncClient
+) -> None:
     cards = {card.id: card.model_dump() async for card in sdk.models.list()}
     assert cards["front"]["max_model_len"] == cards["front"]["context_length"] == 2048
     state = gateway.gateway.fleet["a"]
-    assert (state.reported.version, state.model) == ("0.32.0", "tiny")
+    told = (await http.get(f"{tools.url}/version")).json()["version"]
+    assert told.startswith("0.")
+    assert (state.reported.version, state.model) == (told, "tiny")
 
 
 async def test_thoughts_are_in_their_own_field(sdk: openai.AsyncOpenAI) -> None:
@@ -124,6 +129,12 @@ async def test_structured_outputs_and_sampling_fields_are_obeyed(sdk: openai.Asy
 
 
 @pytest.mark.parametrize("cities", [["Oslo"], ["Oslo", "Rome"]], ids=["one call", "parallel calls"])
+async def test_calls_arrive_where_the_choice_is_null(sdk: openai.AsyncOpenAI) -> None:
+    body = {**extra("<think>hm</think>" + CALL % "Oslo"), "tool_choice": None}
+    answer = await sdk.chat.completions.create(model="front", messages=HI, tools=[WEATHER], extra_body=body)
+    assert answer.choices[0].message.tool_calls is not None
+
+
 async def test_tool_calls_arrive_as_tool_calls(sdk: openai.AsyncOpenAI, cities: list[str]) -> None:
     body = extra("<think>hm</think>" + "\n".join(CALL % city for city in cities))
     wanted = [("get_weather", f'{{"city": "{city}"}}') for city in cities]

@@ -15,6 +15,8 @@ from tests.simulator.wire import Reply, ask, masked, order, said
 from .asks import CALL, CHAT, WEATHER, script
 from .servers import VllmServer
 
+pytestmark = pytest.mark.usefixtures("as_simulated")
+
 COMPLETIONS = "/v1/completions"
 TRIES = 5
 HI: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

@@ -13,6 +13,8 @@ from .asks import CHAT, WEATHER, chat, script
 from .formats import WRITTEN
 from .servers import VllmServer
 
+pytestmark = pytest.mark.usefixtures("as_simulated")
+
 HERMES, XML = WRITTEN["hermes"].text, WRITTEN["qwen3_xml"].text
 CASES = ("a call", "text, then a call", "text", "hermes' call", "an XML call", "a call with tool_choice none")
 
