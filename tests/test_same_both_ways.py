@@ -144,21 +144,28 @@ def pieces(text: str, cut_at: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(places) if text[a:b]]
 
 
-def events_of(answer: Answer, cut_at: list[int], index: int, usage: Any) -> Iterator[bytes]:
-    """The answer in deltas. `usage`: what stands beside its finish_reason."""
-    yield event({"role": "assistant", "content": ""}, index=index)
+def events_of(answer: Answer, cut_at: list[int], index: int, usage: Any, ends_apart: bool) -> Iterator[bytes]:
+    """The answer in deltas. `usage`: what stands beside its finish_reason. `ends_apart`: that is in an event of its
+    own."""
+    *deltas, last = deltas_of(answer, cut_at)
+    for delta in [*deltas, last] if ends_apart else deltas:
+        yield event(delta, index=index)
+    yield event({} if ends_apart else last, answer.finish, index=index, usage=usage)
+
+
+def deltas_of(answer: Answer, cut_at: list[int]) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": ""}
     for part in pieces(answer.reasoning, cut_at):
-        yield event({"reasoning": part}, index=index)
+        yield {"reasoning": part}
     if answer.refusal:
-        yield event({"refusal": answer.refusal}, index=index)
+        yield {"refusal": answer.refusal}
     for part in pieces(answer.content, cut_at):
-        yield event({"content": part}, index=index)
+        yield {"content": part}
     for i, (name, arguments) in enumerate(answer.calls):
         head = {"index": i, "id": f"c{i}", "type": "function", "function": {"name": name, "arguments": ""}}
-        yield event({"tool_calls": [head]}, index=index)
+        yield {"tool_calls": [head]}
         for part in pieces(arguments, cut_at):
-            yield event({"tool_calls": [{"index": i, "function": {"arguments": part}}]}, index=index)
-    yield event({}, answer.finish, index=index, usage=usage)
+            yield {"tool_calls": [{"index": i, "function": {"arguments": part}}]}
 
 
 def streamed(
@@ -168,17 +175,26 @@ def streamed(
     late: bool,
     policy: InspectionPolicy | None,
     thoughts: Thoughts | None,
+    ends_apart: bool,
 ) -> tuple[StreamTrack, list[Joined]]:
     """`late`: the usage has an event of its own, behind all others."""
     track = StreamTrack(asked(choices=len(said)), Identity(), policy, thoughts)
-    events = [e for i, a in enumerate(said) for e in events_of(a, cut_at, i, None if late else usage)]
+    events = [e for i, a in enumerate(said) for e in events_of(a, cut_at, i, None if late else usage, ends_apart)]
     out = [track.feed([one]) for one in taken(track, [*events, event({}, choices=[], usage=usage)])]
     track.conclude()
     joined = [Joined() for _ in said]
-    for one in b"".join([*out, track.release_held()]).split(b"\n\n")[:-1]:
-        for choice in msgspec.json.decode(one.removeprefix(b"data: "))["choices"]:
-            joined[choice["index"]].add(choice["delta"], choice["finish_reason"])
+    for choice in choices_in(b"".join(out)):
+        joined[choice["index"]].add(choice["delta"], choice["finish_reason"])
+    if track.empty:  # and so asked of another backend, whose answer follows
+        assert [one.finish for one in joined] == [None] * len(said)
+    for choice in choices_in(track.release_held()):
+        joined[choice["index"]].add(choice["delta"], choice["finish_reason"])
     return track, joined
+
+
+def choices_in(events: bytes) -> Iterator[dict[str, Any]]:
+    for one in events.split(b"\n\n")[:-1]:
+        yield from msgspec.json.decode(one.removeprefix(b"data: "))["choices"]
 
 
 def taken(track: StreamTrack, events: list[bytes]) -> Iterator[bytes]:
@@ -223,7 +239,14 @@ def verdict(answer: Inspector) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
-@given(answer=answers, cut_at=cuts, usage=usages, late=st.booleans(), thoughts=st.sampled_from([None, THINK]))
+@given(
+    answer=answers,
+    cut_at=cuts,
+    usage=usages,
+    late=st.booleans(),
+    thoughts=st.sampled_from([None, THINK]),
+    ends_apart=st.booleans(),
+)
 def test_an_answer_is_judged_and_mended_the_same_both_ways(
     policy: InspectionPolicy | None,
     answer: Answer,
@@ -231,8 +254,9 @@ def test_an_answer_is_judged_and_mended_the_same_both_ways(
     usage: Any,
     late: bool,
     thoughts: Thoughts | None,
+    ends_apart: bool,
 ) -> None:
-    same_both_ways([answer], cut_at, usage, late, policy, thoughts)
+    same_both_ways([answer], cut_at, usage, late, policy, thoughts, ends_apart)
 
 
 @given(
@@ -240,11 +264,12 @@ def test_an_answer_is_judged_and_mended_the_same_both_ways(
     cut_at=cuts,
     usage=usages,
     policy=st.sampled_from([*POLICIES.values()]),
+    ends_apart=st.booleans(),
 )
 def test_each_of_several_choices_is_judged_the_same_both_ways(
-    said: list[Answer], cut_at: list[int], usage: Any, policy: InspectionPolicy | None
+    said: list[Answer], cut_at: list[int], usage: Any, policy: InspectionPolicy | None, ends_apart: bool
 ) -> None:
-    same_both_ways(said, cut_at, usage, False, policy, THINK)
+    same_both_ways(said, cut_at, usage, False, policy, THINK, ends_apart)
 
 
 @given(text=texts, cut_at=cuts, finish=st.sampled_from(["stop", "length", "repetition", "abort"]))
@@ -276,9 +301,10 @@ def same_both_ways(
     late: bool,
     policy: InspectionPolicy | None,
     thoughts: Thoughts | None,
+    ends_apart: bool,
 ) -> None:
     whole, in_one = in_one_piece(said, usage, policy, thoughts)
-    stream, in_parts = streamed(said, cut_at, usage, late, policy, thoughts)
+    stream, in_parts = streamed(said, cut_at, usage, late, policy, thoughts, ends_apart)
     if stream.disobeyed and not stream.whole:  # left at the first call, which is a wrong one
         assert whole.disobeyed or whole.failure is not None
         return

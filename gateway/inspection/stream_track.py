@@ -290,6 +290,13 @@ class StreamTrack(Inspector):
                 self.held.content_bytes += len(event)
             else:
                 self._send(event, out, content=True)
+        elif any_reasoning and self._awaits and not self.content and _ends_alone(choices):
+            # The end of a turn of thoughts is held, so that another backend can still be tried.
+            choice = choices[0]
+            parts = self._made(choice, choice.delta, None), self._made(choice, {}, choice.finish_reason)
+            thoughts, end = rebuilt(event, parts)
+            self._send(thoughts, out, content=False)
+            self._hold(end)
         elif any_reasoning:
             self._send(event, out, content=False)
         elif self.content or (self.reasoning and not self._awaits):
@@ -337,6 +344,11 @@ class StreamTrack(Inspector):
     def conclude(self) -> None:
         """The stream has ended: judge the answer as a whole."""
         self.judge(sent=self.content)
+
+
+def _ends_alone(choices: Sequence[Choice]) -> bool:
+    """Is this the only choice of its event, and its end?"""
+    return len(choices) == 1 and choices[0].finish_reason is not None
 
 
 def _only_ends_differ(choices: Sequence[Choice], changed: Sequence[Choice]) -> bool:

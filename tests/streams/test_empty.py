@@ -8,7 +8,7 @@ import pytest
 
 from tests.scripted import Turn
 from tests.scripted import answer as http_answer
-from tests.streams.stage import DONE, HELLO, ROLE, STOP, Stage, renamed
+from tests.streams.stage import DONE, HELLO, ROLE, STOP, THOUGHT, Stage, event, renamed, says
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,6 +46,32 @@ async def test_an_empty_answer_is_tried_on_one_other_backend(stage: Stage, strea
     assert (reply.headers["x-gateway-backend"], reply.headers["x-gateway-attempts"]) == ("t", "2")
     assert b"hello" in reply.body
     assert stage.gateway.gateway.fleet["s"].health.fails == 0
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+ENDS = {
+    "apart": (ROLE, THOUGHT, STOP, DONE),
+    "beside the last thought": (ROLE, event({"reasoning": "hm"}, "stop"), DONE),
+    "all in one": (event({"role": "assistant", "reasoning": "hm"}, "stop"), DONE),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_turn_of_thoughts_alone_is_tried_on_another_wherever_its_end_stands(stage: Stage, end: str) -> None:
+    """Engines that draft tokens write several in one event, the last of them with the finish_reason."""
+    stage.s.play(says(*ENDS[end]))
+    stage.t.play(good)
+    reply = await stage.ask("pair", tools=TOOLS)
+    assert (reply.status, reply.ended, reply.body.count(b'"stop"')) == (200, True, 1)
+    assert reply.body.index(b'"hm"') < reply.body.index(b'"hello"') < reply.body.index(b'"stop"')
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_turn_of_thoughts_alone_keeps_its_end_where_nobody_else_can_be_asked(stage: Stage, end: str) -> None:
+    stage.s.play(says(*ENDS[end]), to_all=True)
+    reply = await stage.ask(tools=TOOLS)
+    assert (reply.status, reply.ended, reply.body.count(b'"stop"')) == (200, True, 1)
+    assert reply.body.index(b'"hm"') < reply.body.index(b'"stop"')
 
 
 @both_ways
