@@ -146,11 +146,22 @@ def pieces(text: str, cut_at: list[int]) -> list[str]:
 
 def events_of(answer: Answer, cut_at: list[int], index: int, usage: Any, ends_apart: bool) -> Iterator[bytes]:
     """The answer in deltas. `usage`: what stands beside its finish_reason. `ends_apart`: that is in an event of its
-    own."""
-    *deltas, last = deltas_of(answer, cut_at)
+    own, and so is each kind of output; else an event has all that fits into it, as those of engines that draft."""
+    *deltas, last = deltas_of(answer, cut_at) if ends_apart else merged(deltas_of(answer, cut_at))
     for delta in [*deltas, last] if ends_apart else deltas:
         yield event(delta, index=index)
     yield event({} if ends_apart else last, answer.finish, index=index, usage=usage)
+
+
+def merged(deltas: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbours of different kinds in one delta."""
+    found: list[dict[str, Any]] = [{}]
+    for delta in deltas:
+        if delta.keys().isdisjoint(found[-1]):
+            found[-1] |= delta
+        else:
+            found.append(dict(delta))
+    return found
 
 
 def deltas_of(answer: Answer, cut_at: list[int]) -> Iterator[dict[str, Any]]:
