@@ -62,7 +62,7 @@ vllm-flags:                  ## write gateway/launch/vllm_flags.json anew, from 
 test-clients: $(VENV)/.dev   ## Hermes, OpenClaw, Claude Code, Open WebUI, the SDKs and k6 with the configs of their quick starts; needs npm and Chromium
 	tests/clients/run.sh
 
-# Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.13; names no download host.
+# Pins and hashes for linux x86_64 and aarch64, Python 3.11 to 3.14; names no download host.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 lock: $(VENV)/.dev
 	$(COMPILE) --upgrade --extra build --extra cloud -o requirements.lock

@@ -128,13 +128,13 @@ async def test_structured_outputs_and_sampling_fields_are_obeyed(sdk: openai.Asy
         await sdk.chat.completions.create(model="front", messages=HI, extra_body={"top_k": -7})
 
 
-@pytest.mark.parametrize("cities", [["Oslo"], ["Oslo", "Rome"]], ids=["one call", "parallel calls"])
 async def test_calls_arrive_where_the_choice_is_null(sdk: openai.AsyncOpenAI) -> None:
     body = {**extra("<think>hm</think>" + CALL % "Oslo"), "tool_choice": None}
     answer = await sdk.chat.completions.create(model="front", messages=HI, tools=[WEATHER], extra_body=body)
     assert answer.choices[0].message.tool_calls is not None
 
 
+@pytest.mark.parametrize("cities", [["Oslo"], ["Oslo", "Rome"]], ids=["one call", "parallel calls"])
 async def test_tool_calls_arrive_as_tool_calls(sdk: openai.AsyncOpenAI, cities: list[str]) -> None:
     body = extra("<think>hm</think>" + "\n".join(CALL % city for city in cities))
     wanted = [("get_weather", f'{{"city": "{city}"}}') for city in cities]
