@@ -42,6 +42,9 @@ OF_THE_SERVER = (
     *("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),  # vLLM, SGLang: whose cache is read
     "id_slot",  # llama-server drops what that slot has kept of another prompt
 )
+# Null means what absence does, and some clients write it. vLLM 0.33 drops the calls of a model whose `tool_choice` is
+# null; older ones keep only the first where `parallel_tool_calls` is.
+UNSAID = ("tool_choice", "parallel_tool_calls")
 NOT_THE_CLIENTS = frozenset({*CHOSEN_IDS, *OF_THE_SERVER})
 _AUTO, _NONE, _REQUIRED, _FALSE = Raw(b'"auto"'), Raw(b'"none"'), Raw(b'"required"'), Raw(b"false")
 _INCLUDE_USAGE = Raw(b'{"include_usage":true}')
@@ -74,8 +77,10 @@ def outgoing_fields(
         del fields["model"]
     if alias.params:
         fill_in(fields, alias.params, request.endpoint.limits)
-    if request.tools and bytes(fields.get("tool_choice", b"")) == b"null":
-        del fields["tool_choice"]  # means auto, and vLLM 0.33 drops the calls then
+    if request.tools:
+        for name in UNSAID:
+            if bytes(fields.get(name, b"")) == b"null":
+                del fields[name]
     if adapt is not NO_ADAPTATION:
         adapted.extend(adapt.kinds)
         adapt_tools(fields, adapt)

@@ -65,12 +65,13 @@ def test_only_the_model_is_changed() -> None:
     assert adapted == []
 
 
-def test_a_tool_choice_of_null_is_left_out() -> None:
-    """It means auto; vLLM 0.33 takes the calls out of the text then, and drops them."""
+@pytest.mark.parametrize(("name", "said"), [("tool_choice", "none"), ("parallel_tool_calls", False)])
+def test_null_about_tools_is_left_out(name: str, said: object) -> None:
+    """It means what absence does; vLLM 0.33 drops the calls of a null choice."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    assert "tool_choice" not in sent({**ASK, "tools": tools, "tool_choice": None})[0]
-    assert sent({**ASK, "tools": tools, "tool_choice": "none"})[0]["tool_choice"] == "none"
-    assert sent({**ASK, "tools": None, "tool_choice": None})[0]["tool_choice"] is None
+    assert name not in sent({**ASK, "tools": tools, name: None})[0]
+    assert sent({**ASK, "tools": tools, name: said})[0][name] == said
+    assert sent({**ASK, "tools": None, name: None})[0][name] is None
 
 
 def test_numbers_and_texts_keep_their_very_bytes() -> None:
