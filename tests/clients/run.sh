@@ -12,7 +12,7 @@ if ! "$CLIENTS/hermes/bin/python" -c "import anthropic" 2>/dev/null; then
   "${PYTHON:-python3}" -m venv "$CLIENTS/hermes"
   "$CLIENTS/hermes/bin/pip" install --quiet "hermes-agent[anthropic]==$(version hermes hermes-agent)"
 fi
-for sdks in sdks litellm; do           # apart: litellm needs an older openai
+for sdks in sdks litellm; do           # apart: litellm chooses its openai itself
   if ! cmp -s "tests/clients/requirements-$sdks.txt" "$CLIENTS/$sdks/requirements.txt"; then
     "${PYTHON:-python3}" -m venv "$CLIENTS/$sdks"
     "$CLIENTS/$sdks/bin/pip" install --quiet -r "tests/clients/requirements-$sdks.txt"

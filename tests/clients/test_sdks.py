@@ -14,9 +14,11 @@ import pytest
 from tests.clients.agents import CLIENTS, PATIENCE, needs, outside
 from tests.clients.stage import KEY, Answer, answers, killable_demo
 from tests.demo_process import ROOT, Demo
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(PATIENCE)
 
+ANSWERS = 4  # turns of the conversation
 BROKEN = "upstream connect error: backend reset"
 WHOLE = [  # environment, program, kind, endpoint
     ("sdks", "openai", "chat", "chat"),
@@ -53,6 +55,7 @@ def converse(demo: Demo, environment: str, program: str, kind: str) -> dict[str,
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])  # litellm prints things of its own before it
+    wait_until(lambda: len(answers(demo)) >= ANSWERS)  # the log is written behind the answers
     return told
 
 
