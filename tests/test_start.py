@@ -44,10 +44,10 @@ import asyncio, gc, json, sys
 from pathlib import Path
 from gateway.cli import serve
 from gateway.http.server import Server
+from tests.waiting import until
 
 async def look(server):
-    while not server.started:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     answers = []
     for path in sys.argv[2:]:
