@@ -7,6 +7,7 @@ http/request_head.py), and all these requests have one `Caller`.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from gateway.admission import access
 from gateway.admission.access import Identity
@@ -27,6 +28,7 @@ class Caller:
         self._identity: Identity | None = None
         self._snapshot: Snapshot | None = None  # that `_identity` was found in
         self._is_json = False
+        self.decisions: Any = None  # what was decided for earlier requests with this head (proxy/decisions.py)
 
     @property
     def sender(self) -> str:

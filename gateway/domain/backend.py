@@ -94,6 +94,7 @@ class BackendState:
     cooldown_until: float = 0.0  # it answered 429
     sleepless: tuple[str | None, float | None] | None = None  # (version, start) of an engine that cannot be asked
     flag_drift: tuple[str, ...] = ()  # where its flags differ from its launch block, in words
+    revision: int = 0  # another number = another definition, report or learned fact
     name: str = field(init=False)  # of the backend: part of its identity, so it never changes
     server: str = field(init=False)  # the name of the row of traits in force
     traits: EngineTraits = field(init=False, repr=False)
@@ -213,7 +214,9 @@ class BackendState:
 
     def saw_loaded(self, loaded: bool | None) -> None:
         """Store whether a server that loads models by itself has loaded this one; None = it does not tell."""
-        self.reported = self.reported._replace(loaded=loaded)
+        if loaded is not self.reported.loaded:
+            self.reported = self.reported._replace(loaded=loaded)
+            self.revision += 1
 
     def saw_slots(self, slots: int, pool: int | None) -> None:
         """Store how many slots it shows, and the tokens of the memory that they share (0 = each has its own; None = not
@@ -279,6 +282,7 @@ class BackendState:
 
     def _conclude(self) -> None:
         """Recompute what follows from the facts after a change of them, so that requests only have to read it."""
+        self.revision += 1
         backend, reported, facts = self.backend, self.reported, self.facts
         recognised = reported.server if backend.generic and backend.server is None else None
         self.server = recognised or declared_server(backend)

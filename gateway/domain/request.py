@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 import msgspec
@@ -148,10 +148,40 @@ class InferenceRequest:
         and only requests for which they matter are searched."""
         return self.look_for_media() if self._media is None else self._media
 
+    def without_prompt(self) -> InferenceRequest:
+        """What it has in common with requests that differ from it in nothing but their prompt and their limits."""
+        return replace(self, fields={}, limits={}, prompt_bytes=0, exact={})
+
+    def alike(self, fields: dict[str, Raw], limits: dict[str, int], prompt_bytes: int, sender: str) -> InferenceRequest:
+        """A request that differs from this one in nothing else."""
+        return InferenceRequest(
+            self.endpoint,
+            fields,
+            self.model,
+            self.stream,
+            self.choices,
+            self.wants_usage,
+            self.own_usage,
+            limits,
+            prompt_bytes,
+            self.tools,
+            self.tool_choice,
+            self.json_schema,
+            self.logprobs,
+            self.thinking,
+            self.thinking_wish,
+            sender=sender,
+        )
+
     def look_for_media(self) -> Media:
         """Find `media` now: from a thread, where the body is large (large_bodies.py)."""
         self._media = find_media(self.fields.get("messages"))
         return self._media
+
+    @property
+    def media_known(self) -> bool:
+        """Was the prompt searched for media?"""
+        return self._media is not None
 
     @property
     def known_media(self) -> Media:
@@ -293,8 +323,13 @@ def _read_prompt(request: InferenceRequest, raw: Raw) -> None:
 
 
 def _read_tools(request: InferenceRequest, raw: Raw) -> None:
+    request.tools = offers_tools(raw)
+
+
+def offers_tools(raw: Raw) -> bool:
+    """Is this value of `tools` a list with an entry?"""
     view = memoryview(raw)
-    request.tools = view[0] == _BRACKET and bytes(view[1:-1]).strip() != b""
+    return view[0] == _BRACKET and bytes(view[1:-1]).strip() != b""
 
 
 def _read_tool_choice(request: InferenceRequest, raw: Raw) -> None:
@@ -354,9 +389,14 @@ def _take_file_at(request: InferenceRequest, raw: Raw) -> None:
 _MEDIA = re.compile(rb'"(?:image_url|input_audio|file)"')  # one pass over the text; a search for each word takes two
 
 
+def may_have_media(messages: Raw) -> bool:
+    """Could there be media among the parts of the messages? False is sure."""
+    return _MEDIA.search(memoryview(messages)) is not None
+
+
 def find_media(messages: Raw | None) -> Media:
     """Images, audio and files among the parts of the messages; their base64 is not prompt text."""
-    if messages is None or _MEDIA.search(memoryview(messages)) is None:
+    if messages is None or not may_have_media(messages):
         return NO_MEDIA
     images, audio, size, pages = 0, False, 0, 0
     with contextlib.suppress(*UNREADABLE):
@@ -397,3 +437,5 @@ _RARE_READERS: dict[str, Callable[[InferenceRequest, Raw], None]] = {
     FILE_AT: _take_file_at,
 }
 _RARE = frozenset(_RARE_READERS)
+# The fields of which the gateway reads the value, beside the prompt, the tools and the limits of the answer.
+READ = frozenset({"model", *_READERS, *_RARE}) - {"prompt", "tools"}

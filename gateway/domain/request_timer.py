@@ -57,13 +57,15 @@ class Pulse:
 
 
 class RequestTimer:
-    """Times one request. An interruption cancels the request's task; `reason` is the cause.
+    """Times one request. An interruption cancels the request's task; `reason` is the cause. A request that has no task
+    (proxy/fast_request.py) is told by `on_interrupt`, until `run_by` gives it one.
 
     Nothing happens per chunk: `heard` and `writing` are plain assignments, and the pulse reads them.
     """
 
     __slots__ = (
         "_beat",
+        "_on_interrupt",
         "_pulse",
         "_task",
         "beat_at",
@@ -77,11 +79,18 @@ class RequestTimer:
         "writing",
     )
 
-    def __init__(self, pulse: Pulse, task: asyncio.Task[object], beat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pulse: Pulse,
+        task: asyncio.Task[object] | None,
+        beat: Callable[[], None],
+        on_interrupt: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._pulse = pulse
         self._task = task
         self._beat = beat
-        self.now = task.get_loop().time
+        self._on_interrupt = on_interrupt
+        self.now = asyncio.get_running_loop().time if task is None else task.get_loop().time
         self.heard = self.now()  # when the backend last sent something that counts
         self.budget: float | None = None  # seconds that the backend may be silent
         self.excuse: Callable[[], float] | None = None  # a later time than `heard` that counts as well
@@ -100,7 +109,7 @@ class RequestTimer:
     def check(self, now: float) -> None:
         """Do what is due by now: interrupt the request, or send a heartbeat. While the gateway itself is at work on the
         request nothing is: neither the backend nor the client keeps it waiting."""
-        if is_apart(self._task):
+        if self._task is not None and is_apart(self._task):
             self.worked = now
         elif (reason := self._overdue(now)) is not None:
             self.interrupt(reason)
@@ -126,7 +135,10 @@ class RequestTimer:
     def interrupt(self, reason: BaseException) -> None:
         """Cancel the request's task; the first reason counts. Only a SilenceFailure, after which the next backend would
         be tried, is replaced by a later reason, which may end the request."""
-        if self.reason is None:
+        if self._on_interrupt is not None:
+            self._on_interrupt(reason)
+        elif self.reason is None:
+            assert self._task is not None
             self.reason = reason
             self._task.cancel()
         elif isinstance(self.reason, SilenceFailure):
@@ -135,9 +147,13 @@ class RequestTimer:
     def take_reason(self) -> BaseException | None:
         """After a CancelledError: the reason if this timer caused it (the task is then uncancelled), else None."""
         reason, self.reason = self.reason, None
-        if reason is not None:
+        if reason is not None and self._task is not None:
             self._task.uncancel()
         return reason
+
+    def run_by(self, task: asyncio.Task[object], beat: Callable[[], None]) -> None:
+        """From now on the request has this task. A heartbeat that was due is due again."""
+        self._task, self._beat, self._on_interrupt = task, beat, None
 
     def last_write(self) -> None:
         """The last bytes are being written. From now on only the client's reading of them is timed, by the budget."""
@@ -160,7 +176,7 @@ class RequestTimer:
         """The request is over. Its parts, which refer to each other through `_beat`, are freed at once without it, and
         not by a garbage collection."""
         self._pulse.discard(self)
-        self._beat = _nothing
+        self._beat, self._on_interrupt = _nothing, None
 
 
 def _nothing() -> None:

@@ -42,6 +42,10 @@ class ClientConnection(Protocol):
         """The request was read to its end."""
         ...
 
+    def default_lines(self) -> bytes:
+        """The header fields of every answer, each with its line end."""
+        ...
+
     def on_leave(self, callback: Callable[[], object] | None) -> None:
         """Call `callback` once when the client leaves; None = no longer."""
         ...

@@ -70,6 +70,8 @@ class Connection(RequestReader, asyncio.Protocol):
         self._crowded_at: float | None = None  # since when there are more of them than the limit
         # The pace of the client.
         self._window = (0.0, 0)  # (loop time, bytes) from which the rate of the body is measured
+        self._defaults: list[tuple[bytes, bytes]] = []  # what `_default_lines` was made of
+        self._default_lines = b""
         self._end = (0.0, 0.0, 0)  # while closing: (since when, time of the last progress, `_progress` then)
         self._dropped = 0
 
@@ -273,7 +275,8 @@ class Connection(RequestReader, asyncio.Protocol):
         cycle = self.cycle
         if isinstance(cycle, DirectExchange):
             cycle.complete = True
-            self.start(cycle)
+            if not cycle.serve_fast():
+                self.start(cycle)
         elif cycle is not None:
             cycle.more_body = False
             cycle.message_event.set()
@@ -295,6 +298,13 @@ class Connection(RequestReader, asyncio.Protocol):
             cycle.disconnected = True
             cycle.message_event.set()
             self.close_after_answer()
+
+    def default_lines(self) -> bytes:
+        defaults = self.server_state.default_headers
+        if defaults is not self._defaults:  # uvicorn makes them anew every second
+            self._defaults = defaults
+            self._default_lines = b"".join(b"%s: %s\r\n" % field for field in defaults)
+        return self._default_lines
 
     def _answer(self, error: GatewayError) -> None:
         self.transport.write(last_answer(error, self.server_state.default_headers))

@@ -11,11 +11,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from gateway.admission.caller import Caller
 from gateway.admission.memory import Share
 from gateway.dialects.registry import translated
-from gateway.domain.request import Endpoint, OwnForm
+from gateway.domain.request import CHAT, Endpoint, OwnForm
 from gateway.errors import GatewayError
 from gateway.http.client_connection import ClientConnection
 from gateway.proxy.audio import handler_of
 from gateway.proxy.exchange import PIECE, ClientGone, Headers, decode, nothing, running_task, too_large
+from gateway.proxy.handler import RequestHandler
 from gateway.runtime.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -49,6 +50,7 @@ class DirectExchange:
         "caller",
         "complete",
         "disconnected",
+        "handler",
         "keep_alive",
         "own_task",
         "response_complete",
@@ -72,6 +74,7 @@ class DirectExchange:
         self._http_1_0 = connection.http_1_0  # without chunks: the end of the connection ends the answer
         self.keep_alive = connection.keep_alive
         self.own_task: asyncio.Task[None] | None = None
+        self.handler: RequestHandler | None = None  # goes on with a request that the fast lane has begun
         self.complete = False  # the body was read, or refused
         self.started = False
         self.response_complete = False
@@ -136,12 +139,29 @@ class DirectExchange:
     async def run(self) -> None:
         """Run in a task of its own, when the body is complete or refused."""
         try:
-            exchange = translated(self._gateway, self._endpoint, self)
-            await handler_of(self._gateway.services, self._endpoint, exchange).run()
+            handler, self.handler = self.handler, None
+            if handler is None:
+                exchange = translated(self._gateway, self._endpoint, self)
+                handler = handler_of(self._gateway.services, self._endpoint, exchange)
+            await handler.run()
         finally:
             self._connection.ended(self)
             if not self.response_complete and not self.disconnected:
                 self._cut()
+
+    def serve_fast(self) -> bool:
+        """Instead of `run`: True = the fast lane serves it (proxy/fast_request.py)."""
+        body = self._body
+        usual = self._endpoint is CHAT and self._refused is None and not (self._http_1_0 or self.disconnected)
+        if usual and self._gateway.fast_lane.serve(self, bytes(body)):
+            self._body = b""
+            return True
+        return False
+
+    def run_by(self, handler: RequestHandler) -> None:
+        """This handler goes on with the request, in a task of its own."""
+        self.handler = handler
+        self._connection.start(self)
 
     def _cut(self) -> None:
         """End the connection without completing the answer. What was written is still sent, for FLUSH seconds."""
@@ -174,19 +194,24 @@ class DirectExchange:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Prepare the head; it is sent with the first bytes of the body."""
-        self.started = True
-        if not self._connection.request_whole:
-            self.keep_alive = False
-        parts = [STATUS_LINE[status]]
-        self._chunked = not self._http_1_0
-        for name, value in (*self._connection.server_state.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
+        lines: list[bytes] = []
+        chunked = True
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
             if name == b"content-length":
-                self._chunked = False
-        if not self.keep_alive:
-            parts.append(_CLOSE)
-        parts.append(_CHUNKED if self._chunked else b"\r\n")
-        self._head = b"".join(parts)
+                chunked = False
+        self.begin(status, b"".join(lines), chunked=chunked)
+
+    def begin(self, status: int, lines: bytes, *, chunked: bool) -> None:
+        """As `start`. `lines`: the header fields, each with its line end."""
+        self.started = True
+        connection = self._connection
+        if not connection.request_whole:
+            self.keep_alive = False
+        self._chunked = chunked = chunked and not self._http_1_0
+        end = _CHUNKED if chunked else b"\r\n"
+        close = b"" if self.keep_alive else _CLOSE
+        self._head = b"".join((STATUS_LINE[status], connection.default_lines(), lines, close, end))
 
     async def write(self, data: bytes) -> None:
         connection = self._connection
@@ -211,19 +236,28 @@ class DirectExchange:
     async def finish(self, data: bytes = b"", progress: Callable[[], object] = nothing) -> None:
         if len(data) > PIECE:
             data = await self._write_pieces(data, progress)
-        connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
+        if self._connection.flow.write_paused:
+            await self._connection.flow.drain()
+        self.write_last(data)
+        self.completed()
+
+    def write_last(self, data: bytes) -> None:
+        """The last part of `finish`, where there is nothing to wait for."""
         if self.disconnected:
             return
         if self._chunked:
             data = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
-        connection.transport.write(self._head + data)
+        self._connection.transport.write(self._head + data)
         self._head = b""
         self.response_complete = True
+
+    def completed(self) -> None:
+        """The last part was written: the connection reads its next request."""
+        if self.disconnected:
+            return
         if not self.keep_alive:
-            connection.close_after_answer()
-        connection.on_response_complete()
+            self._connection.close_after_answer()
+        self._connection.on_response_complete()
 
     async def _write_pieces(self, data: bytes, progress: Callable[[], object]) -> bytes:
         """Write all but the last piece, each when the client has read enough: unread bytes would stay in memory.

@@ -10,8 +10,10 @@ from functools import partial
 from math import inf
 
 from gateway.admission.capacity import capacity
+from gateway.domain.backend import BackendState
 from gateway.domain.reason import prefixed, quoting, reason_of
-from gateway.domain.request import UNREADABLE, unreadable
+from gateway.domain.request import UNREADABLE, InferenceRequest, unreadable
+from gateway.domain.request_timer import RequestTimer
 from gateway.domain.token_ratio import silence_budget
 from gateway.domain.upstream import (
     ConnectFailure,
@@ -85,6 +87,25 @@ class StreamBroken(Exception):
         self.off = off
 
 
+def expect_first(timer: RequestTimer, state: BackendState, request: InferenceRequest) -> None:
+    """Arm the silence budget of the time before the first event of a backend's answer, and the total one."""
+    timeouts, progress = state.backend.timeouts, state.progress
+    if progress.last is not None:
+        # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
+        timer.excuse = lambda: max(state.last_event, progress.moved_at)
+    elif state.inflight > capacity(state):
+        # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
+        timer.excuse = lambda: state.last_event
+    loads = state.reported.loaded is not None
+    budget = silence_budget(request, state.prompt_tokens, progress.prefill, progress.decode, loads=loads)
+    timer.expect(timeouts.first_byte or budget)
+    timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
+
+
+def is_stream(response: Response) -> bool:
+    return "text/event-stream" in response.headers.get("content-type", "").lower()
+
+
 class Attempt:
     """One attempt of an admitted request, run once. Its record has the result, however the attempt ended."""
 
@@ -114,9 +135,13 @@ class Attempt:
         reason: BaseException | None = None
         try:
             call = self._call()
-            self._expect_first()
             policy, thoughts = policy_for(self.request, self.alias, self.candidate, time.monotonic())
-            response = await send(state, call, self._context.services.on_short)
+            sending = partial(send, state, call, self._context.services.on_short)
+            if self._admitted.begun is None:
+                self._expect_first()
+                response = await sending()
+            else:
+                response = await self._admitted.begun.answer(sending)
             if response.status >= 300:
                 body = state.without_key(await read_beginning(response, ERROR_BODY_MOST))
                 raise AttemptFailed(verdict_of(call, self.request, state, response, body))
@@ -156,8 +181,13 @@ class Attempt:
         self, response: Response, policy: InspectionPolicy | None, thoughts: Thoughts | None
     ) -> Collection[str]:
         """Send the answer to the client. Returns the violations that were found in it."""
+        if (begun := self._admitted.begun) is not None:
+            begun.check_error()
         if self.reply is not None:
-            track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
+            if begun is not None and begun.relay is not None:
+                track = begun.relay.track
+            else:
+                track = StreamTrack(self.request, self.reply.identity, policy, thoughts)
             if (goes_on := self._admitted.goes_on) is not None:
                 track = ContinuedTrack(goes_on.request, self.reply.identity, *goes_on[1:])
             await self._relay_stream(self.reply, track, response)
@@ -210,19 +240,7 @@ class Attempt:
         return Call(request.endpoint, request.stream, fields, self._context.headers_sent(up_id), self.request_id, own)
 
     def _expect_first(self) -> None:
-        """Arm the silence budget of the time before the first event, and the total one."""
-        timer, state = self.timer, self.candidate.state
-        timeouts = state.backend.timeouts
-        if state.progress.last is not None:
-            # The engine's counters show whether it works, also on requests in its own queue and on tokens not sent yet.
-            timer.excuse = lambda: max(state.last_event, state.progress.moved_at)
-        elif state.inflight > capacity(state):
-            # The backend has more requests than slots, so this one may wait inside: progress of the others counts.
-            timer.excuse = lambda: state.last_event
-        rates = state.progress.prefill, state.progress.decode
-        budget = silence_budget(self.request, state.prompt_tokens, *rates, loads=state.reported.loaded is not None)
-        timer.expect(timeouts.first_byte or budget)
-        timer.total_at = inf if timeouts.total is None else timer.heard + timeouts.total
+        expect_first(self.timer, self.candidate.state, self.request)
 
     def _failure(self, failure: UpstreamFailure) -> Exception:
         """What a failure of the connection means: StreamBroken after content, else AttemptFailed."""
@@ -259,14 +277,18 @@ class Attempt:
     async def _relay_stream(self, reply: StreamReply, track: StreamTrack, response: Response) -> None:
         """Relay whole events as they arrive; nothing is sent before the backend's first output."""
         state, timer = self.candidate.state, self.timer
-        if "text/event-stream" not in response.headers.get("content-type", "").lower():
+        if not is_stream(response):
             kind = response.headers.get("content-type", "no content-type")[:KIND_MOST]
             raise AttemptFailed(Verdict("failed", quoting("answered a stream with another type", repr(kind))))
         gaps = self.metrics.inter_token.child(state.name)
         relay = StreamRelay(reply, track, state, timer, gaps, self._kept.sent if self._kept is not None else None)
         goes_on = self._admitted.goes_on is not None
+        unread = b""
+        if (begun := self._admitted.begun) is not None and begun.relay is not None:
+            relay, unread = begun.relay, begun.unread
         while True:
-            data = await read_past(response, relay.pass_on)
+            data = unread or await read_past(response, relay.pass_on)
+            unread = b""
             if relay.unread:
                 await relay.read_apart()
             if not data:

@@ -32,11 +32,11 @@ from gateway.proxy.exchange import ClientGone, Exchange
 from gateway.proxy.feedback import ask_again, learn, within_reason
 from gateway.proxy.inner_exchange import OnBehalf
 from gateway.proxy.joining import answered_by_first, end_joining
-from gateway.proxy.lanes import AdmittedRequest, PlannedRequest
+from gateway.proxy.lanes import AdmittedRequest, Begun, PlannedRequest
 from gateway.proxy.planning import Planner
 from gateway.proxy.reply import StreamReply, base_headers, request_id, send_whole
 from gateway.proxy.resume import lease_to_resume, resume
-from gateway.proxy.services import Services
+from gateway.proxy.services import RequestTrace, Services
 from gateway.proxy.stages import ReceivedRequest, RequestContext
 from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.refusal import Tried
@@ -49,7 +49,12 @@ class RequestHandler:
     """One inference request. Created when its head was read, run once, then discarded."""
 
     def __init__(
-        self, services: Services, endpoint: Endpoint, exchange: Exchange, on_behalf: OnBehalf | None = None
+        self,
+        services: Services,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        on_behalf: OnBehalf | None = None,
+        begun: Begun | None = None,
     ) -> None:
         self.services = services
         self.snapshot = services.snapshot  # used to the end, even if routes.yaml is reloaded meanwhile
@@ -57,10 +62,15 @@ class RequestHandler:
         self.exchange = exchange
         self.on_behalf = on_behalf  # set for a request that the gateway makes itself for a client
         self.asked_all = False  # each member's request is counted, not this one
-        self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
-        began = self.timer.now()
-        self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
-        self.record = RequestRecord(request_id(exchange.headers.get(b"x-request-id")), endpoint, began)
+        self.begun = begun  # set for a request that was sent on the fast lane
+        self.trace: RequestTrace | None = None
+        if begun is None:
+            self.timer = RequestTimer(services.pulse, exchange.task(), self._beat)
+            self.trace = services.tracer.begin(exchange.headers) if services.tracer is not None else None
+            id_ = request_id(exchange.headers.get(b"x-request-id"))
+            self.record = RequestRecord(id_, endpoint, self.timer.heard)
+        else:
+            self.timer, self.record = begun.timer, begun.record
         self.context = RequestContext(services, self.snapshot, exchange, self.timer, self.record)
         self.planned: PlannedRequest | None = None  # None = not planned yet, or refused before
         self.blame: Blame | None = None  # None = no attempt has failed
@@ -73,6 +83,8 @@ class RequestHandler:
     async def run(self) -> None:
         """Answer the request in any case, and release everything that it holds."""
         self.services.active.add(self)
+        if self.begun is not None:
+            self.timer.run_by(self.exchange.task(), self._beat)
         try:
             await self._answer()
         except GatewayError as error:
@@ -104,7 +116,7 @@ class RequestHandler:
             self.record.release_bytes()
 
     async def _answer(self) -> None:
-        received = await self._receive()
+        received = await self._receive() if self.begun is None else self._go_on(self.begun)
         alias = received.alias
         if alias.join_retries and await answered_by_first(self.context, received):
             return
@@ -163,6 +175,10 @@ class RequestHandler:
             self._recall_blame(received)
         return received
 
+    def _go_on(self, begun: Begun) -> ReceivedRequest:
+        self.exchange.on_leave(self._left)
+        return begun.received
+
     async def _read(self, client: access.Identity) -> InferenceRequest:
         (exchange := self.exchange).caller.check_json()
         body = await exchange.read_body(self.snapshot.server.max_body)
@@ -174,8 +190,10 @@ class RequestHandler:
     # -- plan -----------------------------------------------------------------------------------------------------
 
     def _plan(self, received: ReceivedRequest) -> PlannedRequest:
-        planner = Planner(self.context, received, self.states, self.services.next_turn(received.alias.name))
-        return PlannedRequest(self.context, received, planner)
+        services, alias = self.services, received.alias.name
+        turn = services.next_turn(alias) if self.begun is None else services.turn(alias)
+        planner = Planner(self.context, received, self.states, turn)
+        return PlannedRequest(self.context, received, planner, self.begun)
 
     # -- admit and attempt ----------------------------------------------------------------------------------------
 
@@ -185,6 +203,10 @@ class RequestHandler:
         spent = services.accounts.reserve(candidate.state, record.client, request, record.reserved)
         if spent is not None:
             raise AttemptFailed(Verdict("budget", spent))
+        begun, self.begun = self.begun, None
+        if begun is not None:
+            queued, attempt = planned.queued, begun.attempt
+            return AdmittedRequest(planned, candidate, planned.alias, queued, None, attempt, begun=begun)
         return AdmittedRequest(
             planned,
             candidate,
@@ -202,7 +224,8 @@ class RequestHandler:
             self.services.metrics.failovers.inc(admitted.alias.name, record.tried[-1].kind)
         attempt = self._new_attempt(admitted)
         record.trying = admitted.record
-        record.attempts.append(admitted.record)
+        if admitted.begun is None:
+            record.attempts.append(admitted.record)
         if self.trace is None:
             await attempt.run()
         else:
@@ -369,17 +392,9 @@ class RequestHandler:
         if planned is not None:
             record.queued = planned.queued
             record.committed = planned.reply is not None and planned.reply.committed
-        try:
-            used = services.settler.settle(record)
-            if record.charge is not None and planned is not None:
-                planned.settled(record.charge.tokens, used)
-        except Exception:
-            services.metrics.failures.note("settle", f"counting request {record.id}")
-        for observer in services.observers:
-            try:
-                observer(record)
-            except Exception:
-                services.metrics.failures.note("settle", f"observing request {record.id}")
+        used = services.settle(record)
+        if record.charge is not None and planned is not None:
+            planned.settled(record.charge.tokens, used)
         if self.trace is not None:
             self.trace.end(record)
 

@@ -8,20 +8,48 @@ lane to the slow one as soon as it needs any of that, and the plan then counts i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from gateway.accounting.record import AttemptRecord
+from gateway.accounting.record import AttemptRecord, RequestRecord
 from gateway.admission.failover import FailoverState
 from gateway.admission.slot_acquirer import SlotAcquirer
 from gateway.admission.slots import Lease
 from gateway.config.snapshot import Alias
 from gateway.domain.backend import BackendState
+from gateway.domain.request_timer import RequestTimer
+from gateway.domain.upstream import Response
 from gateway.proxy.planning import Planner, stream_reply
+from gateway.proxy.reply import StreamReply
 from gateway.proxy.stages import ReceivedRequest, RequestContext
+from gateway.proxy.stream_relay import StreamRelay
 from gateway.routing.needs import resort_of
 from gateway.routing.plan import Candidate, with_forced_call
 from gateway.routing.resume import Continuation
+
+
+class Begun(Protocol):
+    """A request that was sent on the fast lane, and goes on here (fast_request.py). `reply` and `relay`: of a stream
+    whose answer has begun. `unread`: what the relay has read last and did not deal with."""
+
+    received: ReceivedRequest
+    record: RequestRecord
+    attempt: AttemptRecord
+    timer: RequestTimer
+    lease: Lease
+    reply: StreamReply | None
+    relay: StreamRelay | None
+    unread: bytes
+
+    async def answer(self, send: Callable[[], Awaitable[Response]]) -> Response:
+        """The answer, once its head has come. `send`: sends the request again. Raises as `engines.registry.send`, and
+        the reason of an interruption."""
+        ...
+
+    def check_error(self) -> None:
+        """Raises what our own code failed with on this answer."""
+        ...
 
 
 class PlannedRequest:
@@ -29,18 +57,32 @@ class PlannedRequest:
     candidates that are left; `slots` acquires the slots of the next one. Both are made when they are needed: where the
     first attempt gets a slot at once, and succeeds, neither is."""
 
-    __slots__ = ("_context", "_failover", "_planner", "_slots", "choice", "received", "reply", "tried_first")
+    __slots__ = (
+        "_begun",
+        "_context",
+        "_failover",
+        "_planner",
+        "_slots",
+        "choice",
+        "received",
+        "reply",
+        "tried_first",
+    )
 
-    def __init__(self, context: RequestContext, received: ReceivedRequest, planner: Planner) -> None:
+    def __init__(
+        self, context: RequestContext, received: ReceivedRequest, planner: Planner, begun: Begun | None = None
+    ) -> None:
         self.received = received
-        self.choice = planner.first_choice()  # None = there is none without a plan, or it was taken
+        self._begun = begun
+        # None = there is none without a plan, or it was taken
+        self.choice = planner.first_choice() if begun is None else begun.lease.candidate
         self.tried_first: Candidate | None = None  # the choice, once it has its slots
         self._context = context
         self._planner = planner
         self._failover: FailoverState | None = None
         self._slots: SlotAcquirer | None = None
         # The reply to a client that streams; None = the answer is sent as a whole.
-        self.reply = stream_reply(context, received, self.first)
+        self.reply = begun.reply if begun is not None and begun.reply else stream_reply(context, received, self.first)
 
     @property
     def first(self) -> BackendState | None:
@@ -85,6 +127,9 @@ class PlannedRequest:
         choice, self.choice = self.choice, None
         if choice is None:
             return None
+        if self._begun is not None:
+            self.tried_first = choice
+            return self._begun.lease
         client = self.received.client
         most = client.client.max_inflight if client.client is not None else None
         lease = self._context.services.admission.try_acquire(choice, self.received.request, client.name, most)
@@ -118,6 +163,7 @@ class AdmittedRequest:
     on_answer: Callable[[], None] | None  # called when the attempt has content for the client
     record: AttemptRecord
     has_spare: bool = False  # an attempt before had an empty answer, which is kept
+    begun: Begun | None = None  # it was sent on the fast lane
     goes_on: Continuation | None = None  # the attempt goes on with a stream that broke at another backend
 
     @property

@@ -59,8 +59,27 @@ class Services:
     observers: list[Callable[[RequestRecord], object]] = field(default_factory=list)
     _turns: dict[str, int] = field(default_factory=dict)
 
-    def next_turn(self, alias: str) -> int:
+    def settle(self, record: RequestRecord) -> int:
+        """Count a finished request, and give it to the observers. Returns the tokens that count against limits. A
+        failure here harms no answer and no connection."""
+        used, failures = 0, self.metrics.failures
+        try:
+            used = self.settler.settle(record)
+        except Exception:
+            failures.note("settle", f"counting request {record.id}")
+        for observer in self.observers:
+            try:
+                observer(record)
+            except Exception:
+                failures.note("settle", f"observing request {record.id}")
+        return used
+
+    def turn(self, alias: str) -> int:
         """The number of earlier requests of this alias, for round robin."""
+        return self._turns.get(alias, 0)
+
+    def next_turn(self, alias: str) -> int:
+        """As `turn`, and this request is the next."""
         turn = self._turns.get(alias, 0)
         self._turns[alias] = turn + 1
         return turn

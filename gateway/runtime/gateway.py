@@ -48,6 +48,7 @@ from gateway.observe.history import History
 from gateway.observe.log_writer import LogWriter
 from gateway.observe.usage_report import UsageReport
 from gateway.proxy.active import ActiveRequests
+from gateway.proxy.fast_request import FastLane
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.inner_exchange import InnerExchange, OnBehalf
 from gateway.proxy.sent_ids import SentIds
@@ -114,6 +115,7 @@ class Gateway:
             sent_ids=SentIds(among_others=snapshot.server.shared is not None),
             on_short=self.short_of,
         )
+        self.fast_lane = FastLane(self.services)
         self.batches = Batches(self.services, self.memory, _batch_store(snapshot), self._handle)
         self.conversations = Conversations(snapshot.server, failures)
         self.shared: Membership | None = None  # None = no other gateways share the fleet

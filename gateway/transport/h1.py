@@ -46,13 +46,21 @@ class H1Client:
         fresh: bool = False,
     ) -> H1Response:
         head = self._request_head(method, path, headers, len(body))
-        connection = None if fresh else self._take_idle()
+        connection = None if fresh else self.take_idle()
         reused = connection is not None
         if connection is None:
             connection = await self._connect()
         answer = connection.exchange(head, body, reused=reused, bodiless=method == "HEAD")
         del body  # the connection drops the body when it is sent, so it is freed before the answer arrives
         return await answer
+
+    def frame(self, path: str, headers: Sequence[tuple[str, str]], variable: str) -> tuple[bytes, bytes]:
+        """The head of POST requests that differ only in the value of the header `variable` and in their length: (the
+        bytes before that value, those between it and the number of the length). An empty line ends it."""
+        mark = "-VALUE-"
+        marked = [(name, mark if name == variable else value) for name, value in headers]
+        before, _, after = self._request_head("POST", path, marked, 1).partition(f"{variable}: {mark}".encode())
+        return before + f"{variable}: ".encode(), after.removesuffix(b"1\r\n\r\n")
 
     def _request_head(self, method: str, path: str, headers: Sequence[tuple[str, str]], length: int) -> bytes:
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
@@ -69,7 +77,7 @@ class H1Client:
         try:
             async with asyncio.timeout(self.connect_timeout):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._put_idle, self._forget), self._host, self._port
+                    lambda: Connection(loop, self.put_idle, self._forget), self._host, self._port
                 )
         except TimeoutError as error:
             raise ConnectFailure(f"no connection within {self.connect_timeout:g} s") from error
@@ -87,7 +95,8 @@ class H1Client:
             self._open.add(connection)
         return connection
 
-    def _take_idle(self) -> Connection | None:
+    def take_idle(self) -> Connection | None:
+        """An open connection that no request uses; None = there is none."""
         idle = self._idle
         while idle:
             connection = idle.pop()
@@ -99,7 +108,8 @@ class H1Client:
             return connection
         return None
 
-    def _put_idle(self, connection: Connection) -> None:
+    def put_idle(self, connection: Connection) -> None:
+        """No request uses this connection any more."""
         if self._closed:
             connection.drop()
             return

@@ -78,6 +78,13 @@ class Connection(asyncio.Protocol):
         """Sends one request and waits for the head of its answer. `bodiless`: the answer to HEAD."""
         if self.transport is None:
             raise ResetFailure(_lost("before the request", None))
+        response = self.begin(head, body, reused=reused, bodiless=bodiless)
+        del body
+        await response.head()
+        return response
+
+    def begin(self, head: bytes, body: bytes | memoryview, *, reused: bool, bodiless: bool = False) -> H1Response:
+        """Send one request on an open connection. The head of its answer has not come yet."""
         response = self._response = H1Response(self, reused)
         self._head = []
         self._unfinished = 0
@@ -85,14 +92,6 @@ class Connection(asyncio.Protocol):
         self._keep = False
         self._bodiless = bodiless
         self._write(head, body)
-        del body
-        try:
-            await response.arrival()
-            if not response.status:
-                raise response.failure or ResetFailure(_lost("before the answer's head", None))
-        except BaseException:
-            self.drop()
-            raise
         return response
 
     def _write(self, head: bytes, body: bytes | memoryview) -> None:
@@ -160,6 +159,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             if response.complete:
                 self._keep = False
+                response.changed()
             else:
                 cause = error.__context__
                 self.fail(cause if isinstance(cause, UpstreamFailure) else ProtocolFailure(f"not HTTP: {error}"))
@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
                 self.fail(_head_too_large())
             return
         self._unfinished = 0
+        if response.watcher is not None:
+            response.changed()
         if response.size > READ_AHEAD and not (response.complete or self.reading_paused or self.transport is None):
             self.reading_paused = True
             self.transport.pause_reading()
@@ -195,6 +197,7 @@ class Connection(asyncio.Protocol):
         elif response.status and self._eof and exc is None and response.ends_with_connection:
             response.complete = True
             response.wake()
+            response.changed()
         elif response.reused and not self._received:
             response.fail(StaleConnection(_lost("before the answer", exc)))
         else:

@@ -48,6 +48,7 @@ class H1Response:
         "sink",
         "size",
         "status",
+        "watcher",
     )
 
     def __init__(self, connection: Carrier, reused: bool) -> None:
@@ -63,6 +64,8 @@ class H1Response:
         self._waiter: asyncio.Future[None] | None = None
         self.sink: Callable[[bytes], bool] | None = None  # takes what arrives while the reader waits (`read_past`)
         self._untaken = b""  # what the sink did not deal with
+        # Called instead of waking a reader: behind each read that brought something, and at a failure.
+        self.watcher: Callable[[], None] | None = None
 
     async def read_some(self) -> bytes:
         if self._inflater is not None:
@@ -156,6 +159,33 @@ class H1Response:
             self._connection.resume_reading()
         return data
 
+    async def head(self) -> None:
+        """Waits for the head of the answer. Raises UpstreamFailure; then the socket is closed."""
+        assert self._connection is not None
+        try:
+            if not self.status:
+                await self.arrival()
+            if not self.status:
+                raise self.failure or ResetFailure("the backend closed the connection before the answer's head")
+        except BaseException:
+            if self._connection is not None:
+                self._connection.drop()
+            raise
+
+    @property
+    def is_plain(self) -> bool:
+        """Is the body not compressed?"""
+        return self._inflater is None
+
+    def take(self) -> bytes:
+        """What has arrived of a plain body and was not read yet; b"" where there is nothing."""
+        return self._take() if self.pieces else b""
+
+    def give_back(self, data: bytes) -> None:
+        """What was taken is to be read by somebody else."""
+        self.pieces.insert(0, data)
+        self.size += len(data)
+
     async def arrival(self) -> None:
         """Waits for the next part of the answer: the head, a piece of the body, its end, or a failure."""
         if self.failure is not None:
@@ -172,11 +202,16 @@ class H1Response:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def changed(self) -> None:
+        if self.watcher is not None:
+            self.watcher()
+
     def fail(self, failure: UpstreamFailure) -> None:
         """Bytes that arrived before stay readable; after them, reads raise `failure`."""
         if self.failure is None and not self.complete:
             self.failure = failure
             self.wake()
+            self.changed()
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         """The head has arrived. Raises `ProtocolFailure` for a body that could not be decoded."""

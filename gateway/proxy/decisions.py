@@ -1,0 +1,281 @@
+"""What was decided for one request, for those that are alike: the usual ones of a client differ in nothing that a
+decision depends on but their size.
+
+`decide` asks the code that decides for every request, and notes what it has come to: which backends may serve, what is
+changed in the body for each, the head of the request and of the answer. Where the outcome depends on more than the
+values that `alike` compares, there is no decision, and each such request takes the slow lane.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from gateway.admission import access
+from gateway.admission.access import Identity
+from gateway.admission.caller import Caller
+from gateway.config.snapshot import Alias, Snapshot
+from gateway.domain.backend import BackendState
+from gateway.domain.request import (
+    CHAT,
+    NO_MEDIA,
+    READ,
+    InferenceRequest,
+    is_limit,
+    offers_tools,
+    parse,
+    read_fields,
+    value_of,
+)
+from gateway.domain.token_ratio import MIN_ROOM, RATIO_LEAST, room_needed
+from gateway.engines.base import authorized
+from gateway.engines.openai.engine import OpenAIEngine
+from gateway.engines.outgoing import JSON, NOT_THE_CLIENTS, UNSAID, outgoing_fields
+from gateway.engines.registry import ENGINES
+from gateway.errors import GatewayError
+from gateway.inspection.policy import InspectionPolicy
+from gateway.inspection.reasoning import Thoughts
+from gateway.proxy.reply import STREAM_HEADERS, attempt_headers, base_headers
+from gateway.proxy.services import Services
+from gateway.routing.inspection_policy import policy_for
+from gateway.routing.needs import NO_ADAPTATION, needs_of
+from gateway.routing.plan import Candidate, adapted, why_not
+from gateway.transport.h1 import H1Client
+
+ID = "x-request-id"
+VALUE_MOST = 200  # bytes of a value that is compared
+SHAPES_MOST = 16  # sets of names, and values of each, that are kept for one head
+AGAIN = 5.0  # seconds until a request for which there was no decision is looked at again
+_COMPARED = READ | NOT_THE_CLIENTS | frozenset(UNSAID)
+
+
+class Member(NamedTuple):
+    """One backend of the first step. `revision`: of the backend when it was decided. `window`: tokens, inf = not
+    known. `before`, `after`: the head of the request, around its id. `changes`: fields that are set in the body,
+    `dropped` those that are left out. `lines`: the fields of the answer's head about this attempt."""
+
+    state: BackendState
+    revision: int
+    candidate: Candidate
+    window: float
+    client: H1Client
+    before: bytes
+    after: bytes
+    changes: dict[str, Raw]
+    dropped: tuple[str, ...]
+    lines: bytes
+    policy: InspectionPolicy | None
+    thoughts: Thoughts | None
+
+
+@dataclass(slots=True, eq=False)
+class Decision:
+    """Holds while `snapshot` is in force, and for each member while its revision is the same. `like`: the request that
+    it was made of, without its prompt. `limit`: of the answer, by the alias' params. `searched`: the prompt must have
+    no media."""
+
+    snapshot: Snapshot
+    client: Identity
+    alias: Alias
+    like: InferenceRequest
+    members: tuple[Member, ...]
+    states: tuple[BackendState, ...]
+    by_state: Mapping[str, Member]
+    limit: int
+    searched: bool
+    stream_lines: bytes
+
+
+class Undecided(NamedTuple):
+    """The slow lane serves requests like this one, until that time (monotonic seconds)."""
+
+    until: float
+
+
+class Shape:
+    """Requests with the same names of fields. `compared`: the names whose values decide; `limits`: those of the
+    limits."""
+
+    __slots__ = ("compared", "decisions", "limits", "tools")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.compared = tuple([name for name in names if name in _COMPARED])
+        self.limits = tuple([name for name in CHAT.limits if name in names])
+        self.tools = "tools" in names
+        self.decisions: dict[tuple[bytes, ...], Decision | Undecided] = {}
+
+    def values(self, fields: Mapping[str, Raw]) -> tuple[bytes, ...] | None:
+        """What is equal in requests that are alike; None = there are none like this one."""
+        values = [bytes(fields[name]) for name in self.compared]
+        if self.tools:
+            values.append(b"tools" if offers_tools(fields["tools"]) else b"")
+        for value in values:
+            if len(value) > VALUE_MOST:
+                return None
+        return tuple(values)
+
+
+class Decisions:
+    """The decisions for the requests with one head."""
+
+    __slots__ = ("_shapes",)
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[str, ...], Shape] = {}
+
+    def shape(self, names: tuple[str, ...]) -> Shape:
+        shape = self._shapes.get(names)
+        if shape is None:
+            if len(self._shapes) >= SHAPES_MOST:
+                self._shapes.clear()
+            shape = self._shapes[names] = Shape(names)
+        return shape
+
+    def decision(
+        self, services: Services, caller: Caller, body: bytes, shape: Shape, fields: Mapping[str, Raw]
+    ) -> Decision | None:
+        """The decision for this request; None = the slow lane decides."""
+        values = shape.values(fields)
+        if values is None:
+            return None
+        decision = shape.decisions.get(values)
+        if type(decision) is Decision and decision.snapshot is services.snapshot:
+            for member in decision.members:
+                if member.state.revision != member.revision:
+                    break
+            else:
+                return decision
+        elif type(decision) is Undecided and time.monotonic() < decision.until:
+            return None
+        if len(shape.decisions) >= SHAPES_MOST:
+            shape.decisions.clear()
+        made = decide(services, caller, body)
+        shape.decisions[values] = made if made is not None else Undecided(time.monotonic() + AGAIN)
+        return made
+
+
+def decide(services: Services, caller: Caller, body: bytes) -> Decision | None:
+    """The decision for requests like this one; None = there is none."""
+    snapshot = services.snapshot
+    try:
+        client = caller.identify(snapshot)
+        caller.check_json()
+        request = parse(CHAT, body)
+        alias = access.alias_for(snapshot, client, request)
+    except GatewayError:
+        return None
+    if not (_is_usual_caller(caller, client) and _is_usual_alias(alias) and _is_usual(request, body)):
+        return None
+    if _fills_in_by_value(alias, request) or services.accounts.over_budget(snapshot, client.client) is not None:
+        return None
+    members: list[Member] = []
+    for name in alias.steps[0]:
+        member = _member(services.fleet.states[name], request, alias, caller, client)
+        if member is None:
+            return None
+        members.append(member)
+    if request.known_media is not NO_MEDIA or (request.thinking_wish and len(members) > 1):
+        return None
+    limits = [_given_limit(member, request) for member in members]
+    searched = request.media_known
+    like = request.without_prompt()
+    by_state = {member.state.name: member for member in members}
+    states = tuple([member.state for member in members])
+    lines = _lines(STREAM_HEADERS)
+    return Decision(snapshot, client, alias, like, tuple(members), states, by_state, max(limits), searched, lines)
+
+
+def _is_usual_caller(caller: Caller, client: Identity) -> bool:
+    """Tasks are recognised by their text, and tokens are estimated for `tpm`: both read the prompt. An id that the
+    client chose must not be sent twice at a time."""
+    headers = caller.headers
+    if b"content-encoding" in headers or ID.encode() in headers or caller.http_version == "1.0":
+        return False
+    return client.client is None or (client.client.tpm is None and client.client.tasks is None)
+
+
+def _is_usual_alias(alias: Alias) -> bool:
+    if alias.ask_all or alias.join_retries or alias.resume or alias.min_max_tokens is not None:
+        return False
+    return alias.reasoning_field == "as_is"
+
+
+def _fills_in_by_value(alias: Alias, request: InferenceRequest) -> bool:
+    """Does what the alias' params add depend on what the client sent, beyond the names of its fields?"""
+    for name, value in alias.params.items():
+        if isinstance(value, Mapping) and name in request.fields and name not in _COMPARED:
+            return True
+    limited = any(name in request.fields for name in CHAT.limits)
+    return limited and not alias.params.keys().isdisjoint(CHAT.limits)
+
+
+def _is_usual(request: InferenceRequest, body: bytes) -> bool:
+    if (
+        "messages" not in request.fields
+        or request.choices != 1
+        or request.continues
+        or request.file_at
+        or request.tool_choice in ("required", "named")
+    ):
+        return False
+    return request.fields == read_fields(body)  # reading it has changed nothing
+
+
+def _member(
+    state: BackendState, request: InferenceRequest, alias: Alias, caller: Caller, client: Identity
+) -> Member | None:
+    """None = what is decided for this backend may change with time, or with what is in the prompt."""
+    backend, traits, facts, now = state.backend, state.traits, state.facts, time.monotonic()
+    if backend.cloud or state.pool is not None or not isinstance(state.client, H1Client):
+        return None
+    if not isinstance(ENGINES[backend.engine], OpenAIEngine) or traits.asked_otherwise or traits.short_answers:
+        return None
+    if facts.lacks or facts.refused_window is not None or state.reported.loaded is False:
+        return None
+    if CHAT.name not in traits.endpoints:
+        return None
+    needs, room = needs_of(request, alias, client.client), room_needed(request, None)
+    if why_not(state, request, needs, room, now, local_only=False) is not None:
+        return None
+    candidate = adapted([state], 0, needs, now, None)[0]
+    if candidate.doubtful or candidate.adapt is not NO_ADAPTATION:
+        return None
+    sent, kinds = outgoing_fields(request, alias, state)
+    changes = {name: raw for name, raw in sent.items() if request.fields.get(name) != raw}
+    if kinds or any(name in request.fields and name not in _COMPARED for name in changes):
+        return None
+    dropped = tuple([name for name in request.fields if name not in sent])
+    headers = [JSON, (ID, ""), *caller.passed_on]
+    try:
+        before, after = state.client.frame(backend.api_path + CHAT.path, authorized(headers, backend), ID)
+    except ValueError:
+        return None
+    told = base_headers("", alias.name)[1:] + attempt_headers(state.name, 1, 0, None, [])
+    window = state.window(now)
+    limit = float(inf if window is None else window)
+    if tokens_needed(request.prompt_bytes, request.limit() or 0) > limit:
+        return None
+    policy, thoughts = policy_for(request, alias, candidate, now)
+    parts = candidate, limit, state.client, before, after, changes, dropped, _lines(told), policy, thoughts
+    return Member(state, state.revision, *parts)
+
+
+def _given_limit(member: Member, request: InferenceRequest) -> int:
+    """The limit of the answer that the alias' params add for this backend (tokens); 0 = none."""
+    added = [value_of(member.changes[name]) for name in CHAT.limits if name in member.changes]
+    return max([limit for limit in added if is_limit(limit)], default=0)
+
+
+def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%s: %s\r\n" % header for header in headers])
+
+
+def tokens_needed(prompt_bytes: int, limit: int) -> float:
+    """The window into which a prompt and its answer fit beyond doubt (`surely_fits`), also with the answer's limit
+    that is sent."""
+    return prompt_bytes / RATIO_LEAST * 1.1 + 1 + (limit if limit > MIN_ROOM else MIN_ROOM)
